@@ -1,0 +1,95 @@
+//! From an outcome to a verdict: what becomes of the job now.
+//!
+//! Every outcome gets exactly one verdict, and failures never exceed the policy's attempts. It must not look at
+//! the job's data, and it must not draw the jitter itself.
+
+use crate::job::Record;
+use crate::outcome::Outcome;
+use crate::policy::{Backoff, Policy};
+use crate::retry;
+use crate::time::Time;
+
+/// Why a failed job failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Its last allowed attempt failed.
+    Exhausted,
+    /// It said itself that it cannot succeed.
+    Refused,
+    /// It killed its worker or its server, again and again.
+    Poison,
+    /// Its time to start or finish had passed.
+    Expired,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 4] = [Reason::Exhausted, Reason::Refused, Reason::Poison, Reason::Expired];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Reason::Exhausted => "exhausted",
+            Reason::Refused => "refused",
+            Reason::Poison => "poison",
+            Reason::Expired => "expired",
+        }
+    }
+}
+
+/// What is written about a job when one start of it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Succeed { message: String },
+    /// Charge one failure and try again at that time.
+    Retry { at: Time, error: String },
+    /// Charge one failure and set it aside with its data.
+    Fail { reason: Reason, error: String },
+    /// Give it back without a charge.
+    Return,
+    Cancel,
+}
+
+/// The rules of a crew that bear on a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub attempts: u32,
+    pub backoff: Backoff,
+}
+
+impl From<&Policy> for Terms {
+    fn from(policy: &Policy) -> Terms {
+        Terms { attempts: policy.attempts, backoff: policy.backoff }
+    }
+}
+
+/// Judges one start of a job; `record` is as it was before this outcome, `random` is the jitter.
+pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: u64) -> Verdict {
+    match outcome {
+        Outcome::Succeeded { message } => Verdict::Succeed { message },
+        Outcome::Interrupted => Verdict::Return,
+        Outcome::Cancelled => Verdict::Cancel,
+        Outcome::FailedForGood { error } => Verdict::Fail { reason: Reason::Refused, error },
+        Outcome::RetryLater { after, error } => charge(error, after, record, terms, now, random),
+        Outcome::Failed { error } | Outcome::Crashed { error } => charge(error, None, record, terms, now, random),
+        Outcome::TimedOut { limit } => {
+            charge(format!("ran over its time limit of {limit:?}"), None, record, terms, now, random)
+        }
+    }
+}
+
+fn charge(
+    error: String,
+    at_least: Option<std::time::Duration>,
+    record: Record,
+    terms: Terms,
+    now: Time,
+    random: u64,
+) -> Verdict {
+    let failures = record.failures.saturating_add(1);
+    if terms.attempts != 0 && failures >= terms.attempts {
+        return Verdict::Fail { reason: Reason::Exhausted, error };
+    }
+    Verdict::Retry { at: now.after(retry::delay(terms.backoff, failures, at_least, random)), error }
+}
+
+#[cfg(test)]
+mod tests;

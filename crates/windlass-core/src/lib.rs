@@ -1,0 +1,18 @@
+//! Windlass decides here and nowhere else: given the same inputs, the same outputs.
+//!
+//! This crate owns the vocabulary (job, queue, run, outcome) and every decision made about it. It must not do
+//! I/O, read a clock, start a thread or draw a random number: time and randomness are arguments. Its manifest
+//! has no dependency that could. Read in this order:
+
+pub mod time;
+pub mod job;
+pub mod life_cycle;
+pub mod outcome;
+pub mod policy;
+pub mod retry;
+pub mod suspicion;
+pub mod judge;
+pub mod run;
+pub mod scheduler;
+pub mod supervisor;
+pub mod template;

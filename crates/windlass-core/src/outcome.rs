@@ -1,0 +1,73 @@
+//! What one start of a job came to, and the table that reads it out of an exit.
+//!
+//! This file owns the closed list of outcomes and the exit-code table. It must not decide what follows from an
+//! outcome: that is `judge`.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a runner reports, exactly once for every start, also when the job was killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done; the message is the job's own completion line and may be empty.
+    Succeeded { message: String },
+    /// It asked for another try later; `after` is the shortest wait it named.
+    RetryLater { after: Option<Duration>, error: String },
+    /// It cannot succeed however often it is tried.
+    FailedForGood { error: String },
+    /// It ended badly in any other way that its program chose.
+    Failed { error: String },
+    /// Its process died of a signal that nobody here sent.
+    Crashed { error: String },
+    /// It ran over its time limit and was killed.
+    TimedOut { limit: Duration },
+    /// It was stopped or lost through no fault of its own, or never began.
+    Interrupted,
+    /// It was killed because a person cancelled it; its tree is proven dead.
+    Cancelled,
+}
+
+impl Outcome {
+    /// The one word of this outcome in the archive, logs and metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Outcome::Succeeded { .. } => "succeeded",
+            Outcome::RetryLater { .. } => "retry_later",
+            Outcome::FailedForGood { .. } => "failed_for_good",
+            Outcome::Failed { .. } => "failed",
+            Outcome::Crashed { .. } => "crashed",
+            Outcome::TimedOut { .. } => "timed_out",
+            Outcome::Interrupted => "interrupted",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// How a process ended, as the kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit {code}"),
+            Exit::Signal(signal) => write!(f, "killed by signal {signal}"),
+        }
+    }
+}
+
+/// The one table from exits to outcomes (sysexits: 75 try later; 64, 65, 78 cannot succeed).
+pub fn from_exit(exit: Exit) -> Outcome {
+    match exit {
+        Exit::Code(0) => Outcome::Succeeded { message: String::new() },
+        Exit::Code(75) => Outcome::RetryLater { after: None, error: "exit 75: asked to be tried later".into() },
+        Exit::Code(code @ (64 | 65 | 78)) => {
+            Outcome::FailedForGood { error: format!("exit {code}: said that it cannot succeed") }
+        }
+        Exit::Code(code) => Outcome::Failed { error: format!("exit {code}") },
+        Exit::Signal(signal) => Outcome::Crashed { error: format!("killed by signal {signal}") },
+    }
+}

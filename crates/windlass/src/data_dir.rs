@@ -1,0 +1,149 @@
+//! The data directory: its paths, its format line and its lock.
+//!
+//! ```text
+//! DIR/FORMAT  lock  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
+//! ```
+//!
+//! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without
+//! touching it. One process at a time holds the lock: a server, a `run`, or a verb that found no server.
+
+use crate::error::{Failure, Kind};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// The format this program writes and the newest it reads.
+pub const FORMAT: u32 = 1;
+
+/// The paths under one data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataDir {
+    root: PathBuf,
+}
+
+impl DataDir {
+    /// Makes the directory where it is missing, and checks its format before anything in it is opened.
+    pub fn open(root: &Path) -> Result<DataDir, Failure> {
+        let cannot = |what: &Path, error: &std::io::Error| {
+            Failure::new(Kind::CannotCreate, format!("cannot use the data directory {}: {error}", what.display()))
+                .hint("name another one with --dir or WINDLASS_DIR")
+        };
+        make_private(root).map_err(|e| cannot(root, &e))?;
+        let root = fs::canonicalize(root).map_err(|e| cannot(root, &e))?;
+        let dir = DataDir { root };
+        dir.check_format()?;
+        for sub in ["inbox", "run", "archive", "output", "quarantine"] {
+            let path = dir.root.join(sub);
+            make_private(&path).map_err(|e| cannot(&path, &e))?;
+        }
+        Ok(dir)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn inbox(&self) -> PathBuf {
+        self.root.join("inbox")
+    }
+
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("run/socket")
+    }
+
+    pub fn state_db(&self) -> PathBuf {
+        self.root.join("state.db")
+    }
+
+    pub fn archive(&self) -> PathBuf {
+        self.root.join("archive")
+    }
+
+    pub fn output(&self) -> PathBuf {
+        self.root.join("output")
+    }
+
+    pub fn quarantine(&self) -> PathBuf {
+        self.root.join("quarantine")
+    }
+
+    fn check_format(&self) -> Result<(), Failure> {
+        let path = self.root.join("FORMAT");
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let found = text.trim().strip_prefix("windlass ").and_then(|n| n.parse::<u32>().ok());
+                match found {
+                    Some(found) if found <= FORMAT => Ok(()),
+                    Some(found) => Err(Failure::new(
+                        Kind::Version,
+                        format!("{} has format {found}, this program knows formats up to {FORMAT}", self.root.display()),
+                    )
+                    .hint("use the newer windlass that wrote it; nothing was changed")),
+                    None => Err(Failure::new(
+                        Kind::BadData,
+                        format!("{} does not say `windlass N` but {:?}", path.display(), text.trim()),
+                    )),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                write_durably(&self.root, "FORMAT", format!("windlass {FORMAT}\n").as_bytes())
+                    .map_err(|e| Failure::io(format_args!("cannot write {}", path.display()), &e))
+            }
+            Err(error) => Err(Failure::io(format_args!("cannot read {}", path.display()), &error)),
+        }
+    }
+
+    /// Takes the lock, or tells who has it.
+    pub fn lock(&self) -> Result<Lock, Failure> {
+        let path = self.root.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .map_err(|e| Failure::io(format_args!("cannot open {}", path.display()), &e.into()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let owner = fs::read_to_string(&path).unwrap_or_default();
+                let text = format!("{} is in use by {}", self.root.display(), owner.trim());
+                return Err(Failure::new(Kind::TryLater, text));
+            }
+            Err(error) => return Err(Failure::io(format_args!("cannot lock {}", path.display()), &error.into())),
+        }
+        let mut file = fs::File::from(file);
+        let owner = format!("windlass process {}, format {FORMAT}, boot {}\n", std::process::id(), boot_id());
+        file.set_len(0).and_then(|()| file.write_all(owner.as_bytes())).map_err(|e| Failure::io("cannot write the lock", &e))?;
+        Ok(Lock { _file: file.into() })
+    }
+}
+
+/// Held while it lives; the kernel frees it on every way out.
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+/// This boot's id: what ran under another one is dead.
+pub fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+/// Makes a directory and its parents, private where it is new.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Writes a small file so that after a power cut it is there whole or not at all.
+pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let temporary = dir.join(format!(".{name}.new"));
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, dir.join(name))?;
+    fs::File::open(dir)?.sync_all()
+}

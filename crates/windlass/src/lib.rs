@@ -1,0 +1,19 @@
+//! Windlass, a job engine: accepts work, never loses it, hauls it through to the end.
+//!
+//! This crate does what `windlass_core` decides. Read in this order: `store` (the verbs of a job's life),
+//! `engine` (the turn), `runner` (the hands), then the doors.
+
+pub mod archiver;
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod config;
+pub mod data_dir;
+pub mod engine;
+pub mod error;
+pub mod http;
+pub mod inbox;
+pub mod runner;
+pub mod server;
+pub mod store;
+pub mod supervisor;

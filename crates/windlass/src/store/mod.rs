@@ -1,0 +1,419 @@
+//! The truth about jobs: the verbs of a job's life, and a read-only view for everyone else.
+//!
+//! A store keeps jobs, runs, counters and inbox cursors. Every verb is one legal transition of
+//! `windlass_core::life_cycle`, takes many jobs at once and is given the time. The verbs of one turn make one
+//! transaction: nothing is visible or durable before `commit`, and everything of it is after. A store must not
+//! decide policy. Each store passes `conformance`.
+
+use std::fmt;
+use std::sync::Arc;
+use windlass_core::job::{Arrival, JobId, LaneKind, Lane, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
+use windlass_core::judge::{Reason, Verdict};
+use windlass_core::life_cycle::State;
+use windlass_core::run::RunCounts;
+use windlass_core::time::Time;
+
+pub mod chunk;
+pub mod conformance;
+pub mod embedded;
+pub mod memory;
+
+use chunk::Chunk;
+
+/// What an answer promises: on disk, or in the kernel's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Survives the death of any process.
+    Os,
+    /// Survives a power cut.
+    #[default]
+    Full,
+}
+
+impl Durability {
+    pub fn word(self) -> &'static str {
+        match self {
+            Durability::Os => "os",
+            Durability::Full => "full",
+        }
+    }
+}
+
+/// Jobs of one queue, priority, run and time, as a door took them in.
+#[derive(Clone, Debug)]
+pub struct NewJobs {
+    pub queue: QueueName,
+    pub priority: Priority,
+    pub run: Option<RunId>,
+    /// Not before that time; `None` is at once.
+    pub not_before: Option<Time>,
+    pub jobs: Arc<Chunk>,
+}
+
+/// How far an inbox file has been read: its random id, never its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub origin: Origin,
+    pub offset: u64,
+    /// Checksum of the last 64 bytes before the offset, so that a file that is not the one it was is noticed.
+    pub tail: u32,
+}
+
+/// A run is sealed once these inbox positions have been read; none named means at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    pub run: RunId,
+    pub after: Vec<(Origin, u64)>,
+}
+
+/// How many lines of its input a `windlass run` has handed over, and a running hash of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub lines: u64,
+    pub hash: u64,
+}
+
+/// What one door took in together: admitted as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct Lot {
+    pub jobs: Vec<NewJobs>,
+    /// Inbox files read up to here by this lot.
+    pub cursors: Vec<Cursor>,
+    /// Inbox files that were removed; their cursors can go.
+    pub closed: Vec<Origin>,
+    pub seals: Vec<Seal>,
+    /// The new position in a run's input; refused if the run is not at the first of the two.
+    pub taken: Option<(RunId, Taken, Taken)>,
+}
+
+impl Lot {
+    pub fn len(&self) -> u64 {
+        self.jobs.iter().map(|new| new.jobs.len() as u64).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.cursors.is_empty() && self.seals.is_empty() && self.closed.is_empty()
+    }
+}
+
+/// A run as it is opened by `windlass run` or `push --run new`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewRun {
+    /// The name it is found again by while it has not ended; empty for none.
+    pub name: String,
+    /// What serves it, encoded by the engine; empty for a run that is only a set of jobs.
+    pub spec: Vec<u8>,
+}
+
+/// Please claim up to `most` jobs from the head of this lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub lane: Lane,
+    pub most: u32,
+}
+
+/// Where the store keeps claimed jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Jobs `first..first + count` of the chunk with this first arrival.
+    Chunk(Arrival),
+    /// A single job off the common path.
+    Row(Arrival),
+}
+
+/// Neighbouring jobs that one claim took together: start `record.starts + 1` of each is stored.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub place: Place,
+    pub lane: Lane,
+    pub run: Option<RunNo>,
+    /// As it was before this start.
+    pub record: Record,
+    /// When the jobs were admitted, for the statistics of waiting.
+    pub admitted: Time,
+    pub jobs: Arc<Chunk>,
+    pub first: u16,
+    pub count: u16,
+}
+
+impl Held {
+    pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.range().map(|index| self.jobs.id(index))
+    }
+
+    pub fn range(&self) -> std::ops::Range<usize> {
+        usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
+    }
+
+    /// The start that this claim stored.
+    pub fn start(&self) -> u32 {
+        self.record.starts + 1
+    }
+
+    /// A stretch of this claim, by positions within it.
+    pub fn part(&self, first: u16, count: u16) -> Held {
+        assert!(first + count <= self.count, "a part lies within its claim");
+        Held { first: self.first + first, count, ..self.clone() }
+    }
+}
+
+/// The end of one start of some held jobs.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    pub held: Held,
+    pub verdict: Verdict,
+    /// The outcome's word, for the archive.
+    pub outcome: &'static str,
+    pub started: Time,
+    pub finished: Time,
+}
+
+/// What a person wants of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amendment {
+    Cancel,
+    /// Another try, now: failed, cancelled, retrying and scheduled jobs become ready with no failures.
+    Retry,
+    Suspend,
+    Resume,
+    Priority(Priority),
+}
+
+/// What came of one amendment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amended {
+    Done { from: State, to: State },
+    /// It runs: the engine asks the runner to stop it and settles it when its tree is proven dead.
+    Running,
+    /// Its state does not allow it.
+    Refused(State),
+    Unknown,
+}
+
+/// Jobs that went from one state to another; the engine's scheduler and counters live on these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub lane: Lane,
+    pub run: Option<RunNo>,
+    /// `None`: they are new.
+    pub from: Option<State>,
+    /// `None`: they are forgotten.
+    pub to: Option<State>,
+    pub count: u64,
+}
+
+/// What the verbs of a turn changed, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    pub queues: Vec<(QueueNo, QueueName)>,
+    pub moves: Vec<Move>,
+    /// Runs whose end came with this turn: each is reported once.
+    pub ended: Vec<RunInfo>,
+}
+
+/// Everything that is known of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunInfo {
+    pub no: RunNo,
+    pub id: RunId,
+    pub name: String,
+    pub spec: Vec<u8>,
+    pub counts: RunCounts,
+    pub taken: Taken,
+    /// The inbox positions a pending seal waits for.
+    pub seal_after: Vec<(Origin, u64)>,
+    pub created: Time,
+    pub ended_at: Option<Time>,
+}
+
+/// What the slot table and the boot say about claims whose server is gone.
+#[derive(Clone, Copy)]
+pub struct Evidence<'a> {
+    /// Whether this start of the job had begun; where there is no record, say that it had.
+    pub begun: &'a dyn Fn(JobId, u32) -> bool,
+    /// False after a reboot, which accuses nobody.
+    pub same_boot: bool,
+}
+
+impl fmt::Debug for Evidence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Evidence").field("same_boot", &self.same_boot).finish_non_exhaustive()
+    }
+}
+
+/// What a restart found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Claims that never began: given back as they were.
+    pub returned: u64,
+    /// Claims that had begun: given back with one more start.
+    pub repeated: u64,
+    /// Jobs convicted of killing servers.
+    pub convicted: u64,
+}
+
+/// Outcomes of a committed turn that the archive does not hold yet.
+#[derive(Clone, Debug)]
+pub struct Unarchived {
+    pub turn: u64,
+    pub settlements: Vec<Settlement>,
+}
+
+/// Why a verb failed; the engine branches on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// No space: the turn is rolled back and the engine starts over from the store.
+    Full(String),
+    /// Bytes that should be there are not, or are not what they were.
+    Corrupt(String),
+    /// The call does not fit the store's state: a stale claim, a run that is not where the caller thinks.
+    Stale(String),
+    /// Any other failure: the process ends, and the next one starts from what is durable.
+    Io(String),
+    /// The store was written by a newer program.
+    Newer { found: u32, known: u32 },
+    /// Another process has it.
+    Locked(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Full(what) => write!(f, "no space left: {what}"),
+            StoreError::Corrupt(what) => write!(f, "the store is damaged: {what}"),
+            StoreError::Stale(what) => write!(f, "stale: {what}"),
+            StoreError::Io(what) => write!(f, "the store failed: {what}"),
+            StoreError::Newer { found, known } => {
+                write!(f, "the store has format {found}, this program knows formats up to {known}")
+            }
+            StoreError::Locked(by) => write!(f, "the store is in use by {by}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// The verbs. The first verb after a commit opens the turn's transaction.
+pub trait Store {
+    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing.
+    fn backlog(&mut self) -> Result<Changes, StoreError>;
+
+    /// Runs that have not ended.
+    fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError>;
+
+    /// Once after opening: takes back what dead servers held.
+    fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
+
+    /// Takes in a lot. A run that is not known is made; one that is sealed gets its next generation.
+    fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
+
+    /// Opens a run; a name is found again by the engine through `open_runs`.
+    fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError>;
+
+    /// Takes from the heads of lanes, oldest first (retries by due time); may give less than was ordered.
+    fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError>;
+
+    /// Ends starts. A claim that is no longer held is `Stale` and changes nothing.
+    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError>;
+
+    /// Makes up to `limit` due jobs ready.
+    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
+
+    /// The next time at which `release` has work.
+    fn next_due(&mut self) -> Result<Option<Time>, StoreError>;
+
+    /// Changes single jobs for a person.
+    fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError>;
+
+    /// Forgets failed and cancelled jobs that ended before `before`, and runs with nothing left; up to `limit`.
+    fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError>;
+
+    /// The archive holds all turns up to this one; their rows and settled chunks can go.
+    fn archived(&mut self, turn: u64) -> Result<(), StoreError>;
+
+    /// Outcomes that a crash kept from the archive, oldest first.
+    fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError>;
+
+    /// What changed since this was last asked, also within the open transaction.
+    fn changes(&mut self) -> Changes;
+
+    /// Ends the turn; returns its number. On error nothing of the turn happened.
+    fn commit(&mut self, durability: Durability) -> Result<u64, StoreError>;
+
+    /// Drops the turn and everything that memory holds; `backlog` is asked again after it.
+    fn rollback(&mut self) -> Result<(), StoreError>;
+
+    /// The number drawn when the store was opened: part of every token.
+    fn epoch(&self) -> u64;
+}
+
+/// A live or kept job, for `show` and `ls`. Finished jobs that succeeded are in the archive only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobInfo {
+    pub id: JobId,
+    pub queue: QueueName,
+    pub priority: Priority,
+    pub kind: LaneKind,
+    pub state: State,
+    pub run: Option<RunId>,
+    pub record: Record,
+    pub admitted: Time,
+    pub not_before: Option<Time>,
+    pub ended: Option<Time>,
+    pub reason: Option<Reason>,
+    /// The last ten errors, oldest first.
+    pub errors: Vec<AttemptError>,
+    pub data: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptError {
+    pub start: u32,
+    pub at: Time,
+    pub text: String,
+}
+
+/// Which jobs a listing wants; empty lists mean all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub queues: Vec<String>,
+    pub states: Vec<State>,
+    pub run: Option<RunId>,
+}
+
+/// One page of a listing and where the next one begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub jobs: Vec<JobInfo>,
+    pub next: Option<Arrival>,
+}
+
+/// The counters of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueInfo {
+    pub no: QueueNo,
+    pub name: QueueName,
+    pub stats: QueueStats,
+}
+
+/// Kept per queue in the transactions that change them; the end states count for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    pub by_state: [u64; State::ALL.len()],
+    pub started: u64,
+    /// Sums over finished starts, in microseconds.
+    pub waited: u64,
+    pub ran: u64,
+}
+
+/// What pages, commands and metrics may see of the committed state. Cannot change anything.
+pub trait StoreView {
+    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError>;
+    /// Jobs by arrival from `from` on; `limit` bounds the answer and the work.
+    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError>;
+    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
+    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError>;
+    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError>;
+    /// Inbox cursors, so that a reader can go on where the store left off.
+    fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
+}
