@@ -17,7 +17,7 @@ mod reason;
 
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::policy::Policy;
-use crew::{Crew, Place};
+use crew::{Clocks, Crew, Place};
 use queue::{Pass, Queue};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,8 +51,7 @@ pub struct Scheduler {
     next_crew: u32,
     /// Crews that may start something, best first.
     index: BTreeSet<(Place, CrewNo)>,
-    /// By priority: how far service has come, in jobs ÷ weight.
-    clocks: BTreeMap<Priority, Pass>,
+    clocks: Clocks,
     slots: u32,
     used: u32,
     suspect_runs: bool,
@@ -70,7 +69,7 @@ impl Scheduler {
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
-            clocks: BTreeMap::new(),
+            clocks: Clocks::new(),
             slots,
             used: 0,
             suspect_runs: false,
@@ -103,7 +102,6 @@ impl Scheduler {
         assert!(queue.is_some(), "queue {} has jobs before it appeared", lane.queue.0);
         if let Some(queue) = queue.filter(|_| delta != 0) {
             queue.add(lane, delta);
-            queue.barren = false;
             self.place(lane.queue);
         }
     }
@@ -125,7 +123,9 @@ impl Scheduler {
             self.unlist(planned.lane.queue);
             if let Some(queue) = self.queues.get_mut(&planned.lane.queue) {
                 queue.add(planned.lane, i64::from(missing));
-                queue.barren |= got == 0;
+                if got == 0 {
+                    queue.found_barren(planned.lane);
+                }
                 if let Some(crew) = self.crews.get(&planned.crew) {
                     queue.pass = queue.pass.saturating_sub(crew.stride() * Pass::from(missing));
                 }
@@ -143,11 +143,8 @@ impl Scheduler {
         assert!(crew.as_ref().is_some_and(|crew| crew.used > 0) && self.used > 0, "crew {} has no start", number.0);
         self.used -= 1;
         if let Some(crew) = crew {
-            let was_full = crew.is_full();
             crew.used -= 1;
-            if was_full && let Some((Reverse(class), ..)) = crew.order.first() {
-                crew.floor = (*class, self.clocks.get(class).copied().unwrap_or(0));
-            }
+            crew.thaw(&self.clocks);
             if crew.gone && crew.used == 0 {
                 self.crews.remove(&number);
             }
@@ -166,8 +163,10 @@ impl Scheduler {
     pub fn reload(&mut self, policies: Vec<Policy>, slots: u32) {
         self.slots = slots;
         // Places depend on weights, so all are given up before any rule changes.
-        self.index.clear();
-        self.queues.values_mut().for_each(|queue| queue.listed = false);
+        let listed = |(number, queue): (&QueueNo, &Queue)| queue.listed.then_some(*number);
+        for number in self.queues.iter().filter_map(listed).collect::<Vec<_>>() {
+            self.unlist(number);
+        }
         let mut old: BTreeMap<String, CrewNo> = BTreeMap::new();
         for (number, crew) in self.crews.iter_mut().filter(|(_, crew)| !crew.extra) {
             crew.gone = true;
@@ -185,10 +184,7 @@ impl Scheduler {
             self.in_order.push(number);
         }
         self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
-        for crew in self.crews.values_mut() {
-            crew.order.clear();
-            crew.entry = None;
-        }
+        self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
         self.assign(|_| true);
     }
 
@@ -263,7 +259,7 @@ impl Scheduler {
             Reason::Paused
         } else if queue.waiting() == 0 {
             Reason::NothingWaits
-        } else if queue.barren {
+        } else if queue.choose(true).is_none() {
             Reason::Barren
         } else if self.draining {
             Reason::Draining
@@ -298,6 +294,7 @@ impl Scheduler {
         let clock = self.clocks.entry(class).or_insert(0);
         *clock = due.max(*clock);
         crew.used += 1;
+        crew.freeze(&self.clocks);
         self.used += 1;
         self.suspect_runs |= choice.kind == LaneKind::Suspect;
         self.place(number);
@@ -312,15 +309,17 @@ impl Scheduler {
         if self.suspect_runs && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);
         }
-        let class = choice.map(|choice| choice.priority).filter(|_| !queue.paused && !queue.barren);
+        let class = choice.map(|choice| choice.priority).filter(|_| !queue.paused);
         if queue.listed && class == Some(queue.class) {
             return;
         }
         self.unlist(number);
         let (Some(class), Some(queue)) = (class, self.queues.get_mut(&number)) else { return };
         let Some((crew_no, crew)) = queue.crew.and_then(|no| Some((no, self.crews.get_mut(&no)?))) else { return };
-        let clock = self.clocks.get(&class).copied().unwrap_or(0);
+        let clock = crew.clock(class, &self.clocks);
         queue.pass = if queue.class == class { queue.pass.max(clock) } else { clock };
+        // Never under nought: a crew's time has not stood still for longer than the clock has run.
+        queue.pass -= crew.lag(class);
         queue.class = class;
         queue.listed = true;
         crew.order.insert((Reverse(class), queue.pass + crew.stride(), number));
@@ -333,6 +332,7 @@ impl Scheduler {
         queue.listed = false;
         let Some((crew_no, crew)) = queue.crew.and_then(|no| Some((no, self.crews.get_mut(&no)?))) else { return };
         let stood = crew.order.remove(&(Reverse(queue.class), queue.pass + crew.stride(), number));
+        queue.pass += crew.lag(queue.class);
         assert!(stood, "a listed queue stands in its crew's order");
         self.enter(crew_no);
     }
@@ -365,7 +365,7 @@ impl Scheduler {
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
                 queue.crew = crew;
-                queue.barren = false;
+                queue.hope_again();
             }
             self.place(number);
         }

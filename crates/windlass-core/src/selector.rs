@@ -1,8 +1,9 @@
 //! The one selector language: `queue:pdf state:failed -run:r-… priority>=5 age>1h attempt>=3`.
 //!
 //! Spaces mean AND, commas within a value mean OR, a leading `-` negates the word. `queue:` takes patterns with `*`.
-//! A bare word is a job's id, or the beginning of one if it is not whole. Double quotes keep spaces and commas in a value. This file
-//! owns the parse and the match; it must not look jobs up: whether a prefix is unique is known to who holds the jobs.
+//! A bare word is a job's id, or the beginning of one if it is not whole. Double quotes keep spaces and commas in a
+//! value. This file owns the parse and the match; it must not look jobs up: whether a beginning is unique is known to
+//! who holds the jobs.
 
 use crate::job::{JobId, Priority, RunId};
 use crate::life_cycle::State;

@@ -165,7 +165,8 @@ impl Supervisor {
     /// The sentence about a worker that is not made anew.
     pub fn why_not(&self, number: WorkerNo) -> Option<String> {
         let Terms { deaths, window, .. } = self.terms;
-        let sentence = || format!("worker {} died more than {deaths} times within {window:?} and cannot start", number.0);
+        let WorkerNo(worker) = number;
+        let sentence = || format!("worker {worker} died more than {deaths} times within {window:?} and cannot start");
         self.cannot_start(number).then(sentence)
     }
 

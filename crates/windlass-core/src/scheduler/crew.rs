@@ -7,7 +7,7 @@ use super::CrewNo;
 use crate::job::{Priority, QueueNo};
 use crate::policy::{Policy, Service};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One job served at weight one, on the virtual clock; weights divide it.
@@ -15,6 +15,9 @@ const UNIT: Pass = 1 << 32;
 
 /// The order of service: the best priority, then who is due first, then a fixed order.
 pub(super) type Place = (Reverse<Priority>, Pass, QueueNo);
+
+/// By priority: how far service has come, in jobs ÷ weight. Holds only the priorities in use.
+pub(super) type Clocks = BTreeMap<Priority, Pass>;
 
 #[derive(Debug)]
 pub(super) struct Crew {
@@ -25,9 +28,11 @@ pub(super) struct Crew {
     pub(super) order: BTreeSet<Place>,
     /// Its entry in the index of crews, if it has one.
     pub(super) entry: Option<(Place, CrewNo)>,
-    /// The clock of that priority when the crew last became free: what it missed while it was blocked is not
-    /// made up for, or it would take everything. One value serves all its queues since they share a weight.
-    pub(super) floor: (Priority, Pass),
+    /// The clocks as they were when it ran out of slots. Its queues' time stands still until one is free: what they
+    /// missed is not made up for, or they would take everything, and what they had before is not lost.
+    frozen: Option<Clocks>,
+    /// How long its time has stood still, by priority; the order holds places on its own, slower clock.
+    lag: Clocks,
     /// It was added at run time for the queue of exactly this name.
     pub(super) extra: bool,
     /// No rule names it any more; it is kept until its last start has finished.
@@ -41,7 +46,8 @@ impl Crew {
             used: 0,
             order: BTreeSet::new(),
             entry: None,
-            floor: (Priority::NORMAL, 0),
+            frozen: None,
+            lag: Clocks::new(),
             extra,
             gone: false,
         }
@@ -69,10 +75,50 @@ impl Crew {
         if self.is_full() || self.policy.paused || self.gone {
             return None;
         }
-        self.order.first().map(|(Reverse(priority), due, queue)| {
-            let (class, clock) = self.floor;
-            let due = if class == *priority { (*due).max(clock + self.stride()) } else { *due };
-            (Reverse(*priority), due, *queue)
-        })
+        self.order.first().map(|(class, due, queue)| (*class, due + self.lag(class.0), *queue))
     }
+
+    /// How far its clock of this priority is behind that of the server.
+    pub(super) fn lag(&self, class: Priority) -> Pass {
+        read(&self.lag, class)
+    }
+
+    /// The clock at which a queue joins.
+    pub(super) fn clock(&self, class: Priority, clocks: &Clocks) -> Pass {
+        read(self.frozen.as_ref().unwrap_or(clocks), class)
+    }
+
+    /// Stops its time if it has no slot left.
+    pub(super) fn freeze(&mut self, clocks: &Clocks) {
+        if self.is_full() && self.frozen.is_none() {
+            self.frozen = Some(clocks.clone());
+        }
+    }
+
+    /// Lets its time go on if it has a slot again.
+    pub(super) fn thaw(&mut self, clocks: &Clocks) {
+        if self.is_full() {
+            return;
+        }
+        let Some(frozen) = self.frozen.take() else { return };
+        for (class, now) in clocks {
+            let missed = now - read(&frozen, *class);
+            if missed > 0 {
+                *self.lag.entry(*class).or_insert(0) += missed;
+            }
+        }
+    }
+
+    /// Forgets its order and its own time; the queues are placed anew.
+    pub(super) fn reset(&mut self, clocks: &Clocks) {
+        self.order.clear();
+        self.entry = None;
+        self.lag.clear();
+        self.frozen = None;
+        self.freeze(clocks);
+    }
+}
+
+fn read(clocks: &Clocks, class: Priority) -> Pass {
+    clocks.get(&class).copied().unwrap_or(0)
 }

@@ -21,11 +21,13 @@ struct Level {
     fresh_starts: u8,
     /// The last careful start was a retry, so a waiting suspect is next.
     retried: bool,
+    /// By `LaneKind`: the store gave nothing where jobs were counted, so no further claim until the count changes.
+    barren: [bool; 3],
 }
 
 impl Level {
     fn waits(&self, kind: LaneKind) -> bool {
-        self.ready[kind as usize] > 0
+        self.ready[kind as usize] > 0 && !self.barren[kind as usize]
     }
 
     fn choose(&self, suspects: bool) -> Option<LaneKind> {
@@ -46,7 +48,7 @@ pub(super) struct Queue {
     pub(super) name: Box<str>,
     /// Best priority first; few, and without the priorities at which nothing waits.
     levels: Vec<Level>,
-    /// Where it stands on the clock of `class`: what it has been served so far, in jobs ÷ weight.
+    /// Where it stands on the clock of `class`, in jobs ÷ weight; on its crew's own clock while it is listed.
     pub(super) pass: Pass,
     pub(super) crew: Option<CrewNo>,
     /// The priority that `pass` counts for.
@@ -54,8 +56,6 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
-    /// The store gave nothing where jobs were thought ready: no further claim until the count changes.
-    pub(super) barren: bool,
 }
 
 /// The lane a queue's next start takes.
@@ -75,7 +75,6 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
-            barren: false,
         }
     }
 
@@ -99,16 +98,30 @@ impl Queue {
     pub(super) fn add(&mut self, lane: Lane, delta: i64) {
         let found = self.levels.binary_search_by(|level| lane.priority.cmp(&level.priority));
         let at = found.unwrap_or_else(|at| {
-            let level = Level { ready: [0; 3], priority: lane.priority, fresh_starts: 0, retried: false };
+            let (ready, priority) = ([0; 3], lane.priority);
+            let level = Level { ready, priority, fresh_starts: 0, retried: false, barren: [false; 3] };
             // Most queues have one priority for ever; fifty thousand spare places would be paid for nothing.
             self.levels.reserve_exact(1);
             self.levels.insert(at, level);
             at
         });
         self.levels[at].ready[lane.kind as usize] += delta;
+        self.levels[at].barren[lane.kind as usize] = false;
         if self.levels[at].ready == [0; 3] {
             self.levels.remove(at);
         }
+    }
+
+    /// Notes that a claim from this lane gave nothing.
+    pub(super) fn found_barren(&mut self, lane: Lane) {
+        if let Some(level) = self.levels.iter_mut().find(|level| level.priority == lane.priority) {
+            level.barren[lane.kind as usize] = true;
+        }
+    }
+
+    /// Forgets which lanes were found barren.
+    pub(super) fn hope_again(&mut self) {
+        self.levels.iter_mut().for_each(|level| level.barren = [false; 3]);
     }
 
     /// Takes `count` jobs off the chosen lane for one start.

@@ -78,18 +78,22 @@ fn starts_at_one_priority_are_not_charged_at_another() {
 
 #[test]
 fn a_crew_that_was_full_for_long_does_not_make_up_for_it() {
-    let mut s = with_queues(vec![command("a", 1, 1), command("b", 9, 1)], 2, &["a", "b"]);
+    let names = ["a0", "a1", "a2", "a3", "a4", "a5", "b"];
+    let mut s = with_queues(vec![command("a*", 1, 1), command("b", 1, 10)], 2, &names);
     s.ready(fresh(0), 1000);
-    s.ready(fresh(1), 1000);
+    s.ready(fresh(6), 1000);
     let first = s.plan();
-    let (stuck, other) = (first[0], first[1]);
-    assert_eq!((stuck.lane, other.lane), (fresh(0), fresh(1)));
+    let [other, stuck] = first[..] else { panic!("{first:?}") };
+    assert_eq!((stuck.lane, other.lane), (fresh(0), fresh(6)));
     s.finished(other.crew, LaneKind::Fresh);
-    one_by_one(&mut s, 500);
-    s.reload(vec![command("a", 9, 1), command("b", 9, 1)], 1);
+    assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
+    (1..6).for_each(|queue| s.ready(fresh(queue), 1000));
+    assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
+    s.slots = 1;
     s.finished(stuck.crew, LaneKind::Fresh);
-    let starts = one_by_one(&mut s, 20);
-    assert_eq!(starts.iter().filter(|l| l.queue.0 == 0).count(), 10);
+    let starts = one_by_one(&mut s, 32);
+    assert!(starts[..9].iter().all(|lane| *lane == fresh(6)), "six queues came back, none of them first: {starts:?}");
+    assert_eq!(starts.iter().filter(|lane| **lane == fresh(6)).count(), 20, "ten to one for each of six: {starts:?}");
 }
 
 #[test]
@@ -120,7 +124,8 @@ fn one_suspect_at_a_time_in_the_whole_server_and_others_go_on() {
     s.ready(lane(1, 50, LaneKind::Suspect), 2);
     s.ready(lane(1, -5, LaneKind::Fresh), 1);
     let planned = s.plan();
-    assert_eq!(planned.iter().map(|p| p.lane).collect::<Vec<_>>(), [lane(0, 50, LaneKind::Suspect), lane(1, -5, LaneKind::Fresh)]);
+    let lanes: Vec<_> = planned.iter().map(|p| p.lane).collect();
+    assert_eq!(lanes, [lane(0, 50, LaneKind::Suspect), lane(1, -5, LaneKind::Fresh)]);
     assert_eq!(s.why(QueueNo(0)), Reason::SuspectRunning);
     assert_eq!(s.why(QueueNo(1)), Reason::SuspectRunning);
     for _ in 0..3 {
@@ -160,6 +165,9 @@ fn a_claim_that_gives_less_is_put_right_and_none_does_not_spin() {
     assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (1, 40));
     assert!(s.plan().is_empty());
     assert_eq!(s.why(QueueNo(0)), Reason::Barren);
+    s.ready(lane(0, 0, LaneKind::Retry), 1);
+    assert_eq!(s.plan()[0].lane.kind, LaneKind::Retry, "another lane of the queue goes on");
+    s.finished(planned[0].crew, LaneKind::Fresh);
     s.ready(fresh(0), 1);
     assert_eq!(s.plan()[0].most, 41);
 }
