@@ -21,7 +21,7 @@ fn name(queue: u32) -> QueueName {
 }
 
 fn queue_of_weight_each(weights: &[u32]) -> Scheduler {
-    let policies = weights.iter().enumerate().map(|(i, w)| command(&format!("q{i}"), 1000, *w)).collect();
+    let policies = weights.iter().enumerate().map(|(i, w)| command(&format!("q{i}"), 1 + i as u32 % 3, *w)).collect();
     let mut s = Scheduler::new(policies, 1);
     (0..weights.len() as u32).for_each(|queue| s.queue_appeared(QueueNo(queue), &name(queue)));
     s
