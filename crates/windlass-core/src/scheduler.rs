@@ -30,6 +30,9 @@ pub use reason::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CrewNo(pub u32);
 
+/// Where the virtual clocks are set back, some weeks into a flood in one queue, long before they could wrap.
+const REWIND_AT: Pass = 1 << 62;
+
 /// One slot is booked for up to `most` jobs of this lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a slot stays booked until `claimed` or `finished` is told"]
@@ -111,6 +114,10 @@ impl Scheduler {
         let mut planned = Vec::new();
         while self.used < self.slots && !self.draining {
             let Some(&((Reverse(class), due, queue), crew)) = self.index.first() else { break };
+            if due > REWIND_AT {
+                self.rewind();
+                continue;
+            }
             planned.extend(self.book(queue, crew, class, due));
         }
         planned
@@ -163,10 +170,7 @@ impl Scheduler {
     pub fn reload(&mut self, policies: Vec<Policy>, slots: u32) {
         self.slots = slots;
         // Places depend on weights, so all are given up before any rule changes.
-        let listed = |(number, queue): (&QueueNo, &Queue)| queue.listed.then_some(*number);
-        for number in self.queues.iter().filter_map(listed).collect::<Vec<_>>() {
-            self.unlist(number);
-        }
+        self.unlist_all();
         let mut old: BTreeMap<String, CrewNo> = BTreeMap::new();
         for (number, crew) in self.crews.iter_mut().filter(|(_, crew)| !crew.extra) {
             crew.gone = true;
@@ -335,6 +339,23 @@ impl Scheduler {
         queue.pass += crew.lag(queue.class);
         assert!(stood, "a listed queue stands in its crew's order");
         self.enter(crew_no);
+    }
+
+    fn unlist_all(&mut self) {
+        for number in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.unlist(number);
+        }
+    }
+
+    /// Sets all clocks back to nought, as if every queue had just become ready.
+    fn rewind(&mut self) {
+        self.unlist_all();
+        self.clocks.clear();
+        self.queues.values_mut().for_each(|queue| queue.pass = 0);
+        self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
+        for number in self.queues.keys().copied().collect::<Vec<_>>() {
+            self.place(number);
+        }
     }
 
     /// Brings a crew's entry in the index up to date.

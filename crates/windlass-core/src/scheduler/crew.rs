@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One job served at weight one, on the virtual clock; weights divide it.
-const UNIT: Pass = 1 << 32;
+/// One job served at weight one, on the virtual clock; all weights up to 16 divide it without a rest.
+const UNIT: Pass = 720_720;
 
 /// The order of service: the best priority, then who is due first, then a fixed order.
 pub(super) type Place = (Reverse<Priority>, Pass, QueueNo);
@@ -59,7 +59,7 @@ impl Crew {
 
     /// What one job costs on the virtual clock.
     pub(super) fn stride(&self) -> Pass {
-        UNIT / Pass::from(self.policy.weight.max(1))
+        (UNIT / Pass::from(self.policy.weight.max(1))).max(1)
     }
 
     /// How many jobs one slot takes at once.

@@ -225,5 +225,15 @@ fn fifty_thousand_queues_of_one_crew_leave_and_return_at_once() {
     assert!(s.index.is_empty(), "a full crew is out with all its queues");
     s.finished(planned[0].crew, LaneKind::Fresh);
     assert_eq!((s.index.len(), s.plan().len()), (1, 1));
-    assert!(std::mem::size_of::<Queue>() <= 96);
+    assert!(std::mem::size_of::<Queue>() <= 64);
+}
+
+#[test]
+fn clocks_are_set_back_before_they_wrap() {
+    let mut s = queue_of_weight_each(&[3, 1]);
+    s.clocks.insert(Priority::NORMAL, REWIND_AT - 1);
+    (0..2).for_each(|queue| s.ready(lane(queue, 0, LaneKind::Fresh), 1000));
+    let heavy = (0..400).filter(|_| serve_one(&mut s).is_some_and(|p| p.lane.queue.0 == 0)).count();
+    assert_eq!(heavy, 300);
+    assert!(s.clocks[&Priority::NORMAL] < REWIND_AT / 2);
 }

@@ -8,8 +8,8 @@ use crate::job::{Lane, LaneKind, Priority};
 /// While fresh jobs wait, one start in so many is a retry or a suspect.
 pub const CAREFUL_SHARE: u8 = 5;
 
-/// A point on the virtual clock of a priority; wide enough never to wrap.
-pub(super) type Pass = u128;
+/// A point on the virtual clock of a priority.
+pub(super) type Pass = u64;
 
 /// The ready jobs of one priority.
 #[derive(Clone, Copy, Debug)]
