@@ -1,14 +1,11 @@
 //! Decides which lanes to claim from: priority is strict, weight shares out the starts among equals.
 //!
-//! Crews hold their eligible queues in the order of service, and one index holds the free crews by their best
-//! queue, so a start or an event costs O(log n) and a crew without a slot takes all its queues out at once.
-//!
-//! Among equals it is stride scheduling, ordered by where a queue will stand *after* its next job (`pass` + 1 ÷
-//! weight), each priority having a clock of its own. Among queues that became ready together, the k-th start of one
-//! comes within ⌈k · sum of weights ÷ own weight⌉ selections. A queue that joins later starts at the clock: each
-//! other queue goes before it at most 1 + its weight ÷ own weight times. (Ordering by the pass *before* the start
-//! would let a crowd of light queues in front of a heavy one.)
-//!
+//! Crews hold their eligible queues in the order of service, and one index holds the free crews by their best queue:
+//! O(log n) per start and event, and a crew without a slot is out with all its queues. Among equals it is stride
+//! scheduling by where a queue will stand *after* its next job (pass + 1 ÷ weight), with a clock for each priority:
+//! of queues that became ready together, the k-th start of one comes within ⌈k · sum of weights ÷ own weight⌉
+//! selections; before one that joins later, each other goes at most 1 + its weight ÷ own weight times. (By the pass
+//! *before* the start, a crowd of light queues would go in front of a heavy one.)
 //! It must not claim, start or count anything but slots and ready jobs: it plans, and is told what came of it.
 
 mod crew;

@@ -90,6 +90,7 @@ struct World {
     queues: u32,
     ready: BTreeMap<Lane, i64>,
     flights: Vec<Planned>,
+    extras: Vec<CrewNo>,
     slots: u32,
 }
 
@@ -156,7 +157,16 @@ impl World {
                 self.s.ready(lane, -held);
                 self.ready.remove(&lane);
             }
-            5..12 => {
+            5 if self.extras.len() < 3 => {
+                let queue = self.dice.below(u64::from(self.queues));
+                let policy = command(&format!("q{queue}"), self.dice.below(4) as u32, 1 + self.dice.below(3) as u32);
+                self.extras.push(self.s.add_crew(policy));
+            }
+            5 => {
+                let extra = self.extras.swap_remove(self.dice.below(3) as usize);
+                self.s.remove_crew(extra);
+            }
+            6..12 => {
                 let (lane, count) = (self.random_lane(), 1 + self.dice.below(12) as i64);
                 self.s.ready(lane, count);
                 *self.ready.entry(lane).or_default() += count;
@@ -175,6 +185,7 @@ impl World {
 
     /// With every brake off, everything that can ever run does.
     fn drain(&mut self) {
+        std::mem::take(&mut self.extras).into_iter().for_each(|extra| self.s.remove_crew(extra));
         self.s.reload(vec![command("*", 3, 1)], 5);
         self.slots = 5;
         for queue in 0..self.queues {
@@ -194,6 +205,7 @@ impl World {
         }
         assert_eq!(self.s.in_flight(), 0);
         assert!((0..self.queues).all(|queue| self.s.waiting(QueueNo(queue)) == 0));
+        assert_eq!(self.s.crews.len(), 1, "crews that no rule names are gone with their last start");
     }
 }
 
@@ -206,7 +218,7 @@ fn random_lives_keep_every_promise() {
         let slots = 1 + dice.below(12) as u32;
         let mut s = Scheduler::new(policies, slots);
         (0..queues).for_each(|queue| s.queue_appeared(QueueNo(queue), &name(queue)));
-        let mut world = World { s, dice, queues, ready: BTreeMap::new(), flights: Vec::new(), slots };
+        let mut world = World { s, dice, queues, ready: BTreeMap::new(), flights: Vec::new(), extras: Vec::new(), slots };
         (0..400).for_each(|_| world.step());
         world.drain();
     }
