@@ -218,7 +218,8 @@ fn random_lives_keep_every_promise() {
         let slots = 1 + dice.below(12) as u32;
         let mut s = Scheduler::new(policies, slots);
         (0..queues).for_each(|queue| s.queue_appeared(QueueNo(queue), &name(queue)));
-        let mut world = World { s, dice, queues, ready: BTreeMap::new(), flights: Vec::new(), extras: Vec::new(), slots };
+        let (ready, flights, extras) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut world = World { s, dice, queues, ready, flights, extras, slots };
         (0..400).for_each(|_| world.step());
         world.drain();
     }
