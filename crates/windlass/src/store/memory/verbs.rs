@@ -90,11 +90,8 @@ impl Store for Memory {
             let first = (order.lane, Time(i64::MIN), Arrival(0));
             let head = self.ready.rows().range(first..).map(|(key, ())| *key);
             let head = head.take_while(|(lane, ..)| *lane == order.lane).take(order.most as usize);
-            for (lane, _, arrival) in head.collect::<Vec<_>>() {
-                let Some(job) = self.jobs.get(&arrival).cloned() else { continue };
-                self.change_stats(lane.queue, |stats| stats.started += 1);
-                let held = hold(&job, lane);
-                self.transit(arrival, job, Change::Claim);
+            for (_, _, arrival) in head.collect::<Vec<_>>() {
+                let Some(held) = self.claim_one(arrival) else { continue };
                 match claimed.last_mut() {
                     Some(last) if joins(last, &held) => last.count += 1,
                     Some(_) | None => claimed.push(held),
@@ -216,6 +213,21 @@ impl Store for Memory {
 }
 
 impl Memory {
+    /// Claims just this job, wherever it stands in its lane: for a model that follows another store.
+    pub fn claim_job(&mut self, id: JobId) -> Result<Held, StoreError> {
+        let ready = |arrival: &Arrival| self.jobs.get(arrival).is_some_and(|job| job.state == State::Ready);
+        let arrival = self.ids.get(&id).copied().filter(ready);
+        arrival.and_then(|arrival| self.claim_one(arrival)).ok_or_else(|| StoreError::Stale(format!("{id} is not ready")))
+    }
+
+    fn claim_one(&mut self, arrival: Arrival) -> Option<Held> {
+        let job = self.jobs.get(&arrival).cloned()?;
+        let held = hold(&job);
+        self.change_stats(job.queue, |stats| stats.started += 1);
+        self.transit(arrival, job, Change::Claim);
+        Some(held)
+    }
+
     fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
         let queue = self.queue_no(&new.queue);
         let run = new.run.map(|id| self.joined_run(id, now));
@@ -386,10 +398,10 @@ fn waits(state: State) -> bool {
     }
 }
 
-fn hold(job: &Job, lane: Lane) -> Held {
+fn hold(job: &Job) -> Held {
     Held {
         place: Place::Chunk(job.chunk_start),
-        lane,
+        lane: job.lane(),
         run: job.run,
         record: job.record,
         admitted: job.admitted,
