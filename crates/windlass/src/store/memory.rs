@@ -84,6 +84,14 @@ enum Number {
     Turn,
 }
 
+/// A commit that is to fail after `left` more that do not.
+#[derive(Clone, Debug)]
+struct Failure {
+    left: u64,
+    from_then_on: bool,
+    error: StoreError,
+}
+
 /// The reference store. A clone is another store with the same past.
 #[derive(Clone, Debug)]
 pub struct Memory {
@@ -101,7 +109,8 @@ pub struct Memory {
     changes: Changes,
     /// Runs whose counters this verb changed.
     touched: BTreeSet<RunNo>,
-    next_commit: Option<StoreError>,
+    failure: Option<Failure>,
+    failed_commits: u64,
     epoch: u64,
 }
 
@@ -122,7 +131,8 @@ impl Memory {
             numbers: Table::default(),
             changes: Changes::default(),
             touched: BTreeSet::new(),
-            next_commit: None,
+            failure: None,
+            failed_commits: 0,
             epoch: next_epoch(seed),
         }
     }
@@ -146,12 +156,37 @@ impl Memory {
 
     /// The next commit fails with this error, and nothing of its turn happens.
     pub fn fail_commit(&mut self, error: StoreError) {
-        self.next_commit = Some(error);
+        self.fail_commits(1, false, error);
+    }
+
+    /// The `nth` commit from here fails with this error, and all later ones if `from_then_on`.
+    pub fn fail_commits(&mut self, nth: u64, from_then_on: bool, error: StoreError) {
+        assert!(nth > 0, "the next commit is the first");
+        self.failure = Some(Failure { left: nth - 1, from_then_on, error });
+    }
+
+    /// How many commits failed because they were meant to.
+    pub fn failed_commits(&self) -> u64 {
+        self.failed_commits
+    }
+
+    /// The error that this commit is meant to have, if any.
+    fn planned_failure(&mut self) -> Option<StoreError> {
+        let mut planned = self.failure.take()?;
+        if planned.left > 0 {
+            planned.left -= 1;
+            self.failure = Some(planned);
+            return None;
+        }
+        self.failed_commits += 1;
+        let error = planned.error.clone();
+        self.failure = planned.from_then_on.then_some(planned);
+        Some(error)
     }
 
     fn reopen(&mut self) {
         self.forget_turn();
-        self.next_commit = None;
+        self.failure = None;
         self.epoch = next_epoch(self.epoch);
     }
 

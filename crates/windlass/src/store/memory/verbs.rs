@@ -192,7 +192,7 @@ impl Store for Memory {
     }
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
-        if let Some(error) = self.next_commit.take() {
+        if let Some(error) = self.planned_failure() {
             self.rollback()?;
             return Err(error);
         }
