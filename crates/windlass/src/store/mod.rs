@@ -16,6 +16,8 @@ use windlass_core::time::Time;
 pub mod chunk;
 pub mod conformance;
 pub mod embedded;
+#[doc(hidden)]
+pub mod fault;
 pub mod memory;
 
 use chunk::Chunk;
