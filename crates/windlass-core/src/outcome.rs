@@ -25,6 +25,8 @@ pub enum Outcome {
     Interrupted,
     /// It was killed because a person cancelled it; its tree is proven dead.
     Cancelled,
+    /// Its worker died while it had begun: a suspicion, not a failure; its tree is proven dead.
+    Lost,
 }
 
 impl Outcome {
@@ -39,6 +41,7 @@ impl Outcome {
             Outcome::TimedOut { .. } => "timed_out",
             Outcome::Interrupted => "interrupted",
             Outcome::Cancelled => "cancelled",
+            Outcome::Lost => "lost",
         }
     }
 }
