@@ -27,6 +27,8 @@ pub enum Outcome {
     Lost,
     /// It was killed because a person cancelled it; its tree is proven dead.
     Cancelled,
+    /// Its worker died while it had begun: a suspicion, not a failure; its tree is proven dead.
+    Lost,
 }
 
 impl Outcome {
@@ -42,6 +44,7 @@ impl Outcome {
             Outcome::Interrupted => "interrupted",
             Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
+            Outcome::Lost => "lost",
         }
     }
 }
