@@ -113,7 +113,8 @@ struct Progress {
     pending_bytes: AtomicU64,
 }
 
-/// The engine's end of the archive. Dropping it writes out what was handed over and closes the segment.
+/// The engine's end of the archive. Dropping it writes out what was handed over, ends a removal under way and
+/// closes the segment.
 pub struct Archiver {
     requests: Option<Sender<Request>>,
     progress: Arc<Progress>,

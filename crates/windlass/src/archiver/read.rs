@@ -227,9 +227,8 @@ impl Segment {
             return Ok(true);
         }
         let mut bytes = [0; PEEK];
-        let room = usize::try_from(self.length - entry.at).unwrap_or(PEEK).min(PEEK);
-        self.file.read_exact_at(&mut bytes[..room], entry.at)?;
-        let head = bytes[..room].get(HEAD..).and_then(frame::peek);
+        let read = self.file.read_at(&mut bytes, entry.at)?;
+        let head = bytes[..read].get(HEAD..).and_then(frame::peek);
         // Bytes that do not suffice, or are damaged, are left to the checked reading.
         Ok(head.is_none_or(|head| head.offsets.binary_search(&id.offset).is_ok()))
     }

@@ -178,7 +178,16 @@ impl<'a> Walk<'a> {
             let want = length.max(WINDOW).min((self.end - at) as usize);
             self.buffer.resize(want, 0);
             self.buffer_at = at;
-            self.file.read_exact_at(&mut self.buffer, at)?;
+            if let Err(error) = self.file.read_exact_at(&mut self.buffer, at) {
+                // Another process cut off a torn tail meanwhile: what is left is shorter, not damaged.
+                self.buffer.clear();
+                let end = self.file.metadata()?.len();
+                if error.kind() != io::ErrorKind::UnexpectedEof || end >= self.end {
+                    return Err(error);
+                }
+                self.end = end;
+                return self.window(at, length);
+            }
         }
         let begin = (at - self.buffer_at) as usize;
         Ok(&self.buffer[begin..begin + length])

@@ -12,7 +12,7 @@ use super::segment::{self, Header, segment_name, segment_path};
 use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request};
 use crate::clock;
 use crate::data_dir::write_durably;
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -196,6 +196,8 @@ impl Writer {
             }
         }
         self.sync()?;
+        // A `run` that ends soon after it began must clean up too, or nobody would where no server ever stands.
+        while self.sweep.as_mut().is_some_and(Sweep::step) {}
         self.close_segment()
     }
 
@@ -249,7 +251,7 @@ impl Writer {
     /// The header is on disk under its name before a frame follows, so a damaged one was damaged later.
     fn new_segment(&mut self) -> Result<Open, Failure> {
         let number = self.next_number;
-        let seed = getrandom::u32().map_err(|e| Failure::io("cannot draw a random number", &io::Error::other(e)))?;
+        let seed = getrandom::u32().map_err(|e| Failure::new(Kind::Io, format!("cannot draw a random number: {e}")))?;
         let header = Header { number, created: clock::now(), turn_before: self.turn, seed };
         let path = segment_path(&self.options.dir, number);
         let file = write_durably(&self.options.dir, &segment_name(number), &header.to_bytes())
@@ -282,7 +284,7 @@ impl Writer {
 }
 
 /// Makes the index of a closed segment where it is missing or does not fit.
-fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(), Failure> {
+pub(super) fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(), Failure> {
     let length = match fs::metadata(segment_path(&options.dir, number)) {
         Ok(metadata) => metadata.len(),
         // Retention was here first.
@@ -301,13 +303,14 @@ fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(), Failure> {
 /// The index of a segment, from its file or from the segment; `None` where the segment cannot be read at all.
 fn load_or_rebuild(options: &ArchiverOptions, number: u32) -> Result<Option<Index>, Failure> {
     let cannot = |error: &io::Error| Failure::io(format_args!("cannot read {}", segment_name(number)), error);
-    if let Some(index) = Stored::open(&options.dir, number).and_then(Stored::load) {
-        return Ok(Some(index));
-    }
     let file = File::open(segment_path(&options.dir, number)).map_err(|e| cannot(&e))?;
-    let Some(header) = Header::read(&file)? else { return Ok(None) };
-    let mut index = Index::new(header.seed, header.turn_before);
     let length = file.metadata().map_err(|e| cannot(&e))?.len();
+    let stored = Stored::open(&options.dir, number).filter(|stored| stored.summary.length <= length);
+    let mut index = match (stored.and_then(Stored::load), Header::read(&file)?) {
+        (Some(index), _) => index,
+        (None, Some(header)) => Index::new(header.seed, header.turn_before),
+        (None, None) => return Ok(None),
+    };
     if index.catch_up(&file, length).map_err(|e| cannot(&e))? {
         index.close(length);
     }
