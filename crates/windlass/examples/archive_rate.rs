@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (jobs, seconds, bytes) = archive(&dir, &turns)?;
         let bare = write_bare(&dir, bytes)?;
         println!(
-            "round {round}: archived {:.2} M jobs/s, {:.0} MB/s; bare write+fdatasync of the same bytes {:.0} MB/s; ratio {:.2}",
+            "round {round}: archived {:.2} M jobs/s, {:.0} MB/s; bare write+fdatasync {:.0} MB/s; ratio {:.2}",
             jobs as f64 / seconds / 1e6,
             bytes as f64 / seconds / 1e6,
             bytes as f64 / bare / 1e6,

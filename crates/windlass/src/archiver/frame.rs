@@ -151,7 +151,7 @@ fn write_stream(into: &mut Vec<u8>, stream: &Stream) {
 /// What a frame says.
 #[derive(Debug)]
 pub(super) enum Frame<'a> {
-    Attempts(Attempts<'a>),
+    Attempts(Box<Attempts<'a>>),
     Turn(u64),
 }
 
@@ -218,8 +218,8 @@ pub(super) fn read(payload: &[u8]) -> Option<Frame<'_>> {
     let data = bytes.rest();
     let expected: u64 = lengths.iter().flatten().map(|length| u64::from(*length)).sum();
     let note_is_error = head.flags & NOTE_IS_ERROR != 0;
-    (data.len() as u64 == expected)
-        .then_some(Frame::Attempts(Attempts { head, reason, note, note_is_error, stdout, stderr, lengths, data }))
+    let attempts = Attempts { head, reason, note, note_is_error, stdout, stderr, lengths, data };
+    (attempts.data.len() as u64 == expected).then(|| Frame::Attempts(Box::new(attempts)))
 }
 
 /// Reads the front of a frame of attempts out of bytes that may end anywhere behind it.

@@ -106,11 +106,6 @@ impl Summary {
         }
         self.by_state[entry.state.index()] += attempts;
         self.queues[entry.queue as usize].attempts += attempts;
-        // Neighbouring frames mostly share their origin, so the newest one is looked at first.
-        match self.origins.iter_mut().rev().find(|(origin, _, _)| *origin == entry.origin) {
-            Some((_, low, high)) => (*low, *high) = ((*low).min(entry.first), (*high).max(entry.last)),
-            None => self.origins.push((entry.origin, entry.first, entry.last)),
-        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -205,6 +200,7 @@ pub(super) struct Index {
     whole: usize,
     queues: HashMap<Box<str>, u32>,
     runs: HashMap<RunId, u32>,
+    origins: HashMap<Origin, usize>,
 }
 
 impl Index {
@@ -215,7 +211,8 @@ impl Index {
     fn with(summary: Summary, entries: Vec<IndexEntry>) -> Index {
         let queues = summary.queues.iter().zip(0..).map(|(queue, no)| (queue.name.clone(), no)).collect();
         let runs = summary.runs.iter().copied().zip(0..).collect();
-        Index { summary, whole: entries.len(), entries, queues, runs }
+        let origins = summary.origins.iter().zip(0..).map(|((origin, _, _), no)| (*origin, no)).collect();
+        Index { summary, whole: entries.len(), entries, queues, runs, origins }
     }
 
     /// Notes a frame of the turn that is being written.
@@ -249,6 +246,13 @@ impl Index {
     fn take_pending(&mut self) {
         for entry in &self.entries[self.whole..] {
             self.summary.count(entry);
+            let origins = &mut self.summary.origins;
+            let no = *self.origins.entry(entry.origin).or_insert_with(|| {
+                origins.push((entry.origin, entry.first, entry.last));
+                origins.len() - 1
+            });
+            let (_, low, high) = &mut origins[no];
+            (*low, *high) = ((*low).min(entry.first), (*high).max(entry.last));
         }
         self.whole = self.entries.len();
     }

@@ -6,10 +6,11 @@
 //! the engine: what it has not written yet is visible in `pending_bytes`, and the engine stops claiming on it.
 //! The bytes are described in `docs/storage.md`.
 
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use crate::runner::Output;
 use crate::store::Settlement;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,8 +91,9 @@ impl Entry {
     /// The memory that waits with this entry.
     fn footprint(&self) -> u64 {
         let held = &self.settlement.held;
-        let bytes = held.jobs.data_range(held.range()).len() + self.output.stdout.head.len() + self.output.stderr.head.len();
-        (bytes + 12 * usize::from(held.count) + size_of::<Entry>()) as u64
+        let output = self.output.stdout.head.len() + self.output.stderr.head.len();
+        let data = held.jobs.data_range(held.range()).len();
+        (data + output + 12 * usize::from(held.count) + size_of::<Entry>()) as u64
     }
 }
 
@@ -126,12 +128,19 @@ impl Archiver {
     ///
     /// After `on_failure` was told something the thread has ended; where that was a lack of space, a later
     /// `spawn` takes up from the segments, and the store still has what was not archived.
-    pub fn spawn(options: ArchiverOptions, on_archived: OnArchived, on_failure: OnFailure) -> Result<Archiver, Failure> {
+    pub fn spawn(
+        options: ArchiverOptions,
+        on_archived: OnArchived,
+        on_failure: OnFailure,
+    ) -> Result<Archiver, Failure> {
         let progress = Arc::new(Progress::default());
         let writer = writer::Writer::open(options, Arc::clone(&progress), on_archived)?;
         let (requests, received) = channel();
         let body = move || {
-            if let Err(failure) = writer.serve(&received) {
+            // The engine must hear of a panic too, or it would wait for ever for turns to be archived.
+            let served = std::panic::catch_unwind(AssertUnwindSafe(|| writer.serve(&received)));
+            let panicked = |_| Err(Failure::new(Kind::Internal, "the archiver panicked"));
+            if let Err(failure) = served.unwrap_or_else(panicked) {
                 on_failure(failure);
             }
         };
@@ -174,7 +183,7 @@ impl Drop for Archiver {
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed by it; the turns it did not confirm are still in the store.
+            // The thread catches its panics and tells of them; this one can only come from what it told.
             let _ = thread.join();
         }
     }

@@ -64,7 +64,11 @@ impl Extent {
 
 impl AttemptRecord {
     /// The records of the wanted positions of a frame, in order.
-    pub(super) fn of_frame(attempts: &Attempts<'_>, wanted: impl Fn(usize) -> bool, extent: Extent) -> Vec<AttemptRecord> {
+    pub(super) fn of_frame(
+        attempts: &Attempts<'_>,
+        wanted: impl Fn(usize) -> bool,
+        extent: Extent,
+    ) -> Vec<AttemptRecord> {
         let mut records = Vec::new();
         let mut from = 0;
         for index in 0..attempts.head.offsets.len() {

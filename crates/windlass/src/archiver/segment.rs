@@ -61,7 +61,8 @@ impl Header {
             return None;
         }
         let version = fields.u32()?;
-        let header = Header { number: fields.u32()?, created: fields.time()?, turn_before: fields.u64()?, seed: fields.u32()? };
+        let (number, created) = (fields.u32()?, fields.time()?);
+        let header = Header { number, created, turn_before: fields.u64()?, seed: fields.u32()? };
         if fields.u32()? != crc32fast::hash(&bytes[..HEADER as usize - 4]) {
             return None;
         }

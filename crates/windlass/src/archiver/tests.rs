@@ -411,6 +411,13 @@ fn outputs_come_back_from_the_frame_or_from_their_file() {
     assert_eq!(output(&dir, &outside).unwrap().missing, 3, "a name never leaves the directory");
 }
 
+fn names_in(dir: &Path) -> Vec<String> {
+    let files = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 fn set_changed(path: &Path, seconds: i64) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds as u64);
     File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
@@ -442,12 +449,7 @@ fn retention_removes_old_segments_and_keeps_failures_longer() {
         fs::write(options.output_dir.join(name), b"x").unwrap();
         set_changed(&options.output_dir.join(name), day * DAY + 10);
     }
-    let outputs = || {
-        let mut names: Vec<_> =
-            fs::read_dir(&options.output_dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    };
+    let outputs = || names_in(&options.output_dir);
     sweep(options.clone(), 10 * DAY);
     assert_eq!(numbers_in(&rig.all()), [2, 3, 4], "the first is past 7 days, the second has a failure");
     assert_eq!(outputs(), ["failed.out", "young.out"]);
@@ -474,9 +476,7 @@ fn retention_by_size_takes_the_oldest_first() {
     assert_eq!(left, (31 - left.len() as u64..=30).collect::<Vec<_>>());
     let bytes: u64 = fs::read_dir(rig.archive()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes <= 2000, "{bytes}");
-    let mut outputs: Vec<_> = fs::read_dir(&options.output_dir).unwrap().map(|file| file.unwrap().file_name()).collect();
-    outputs.sort();
-    assert_eq!(outputs, ["3.out", "4.out", "5.out"]);
+    assert_eq!(names_in(&options.output_dir), ["3.out", "4.out", "5.out"]);
 }
 
 #[test]

@@ -149,7 +149,9 @@ impl Writer {
             file.sync_all().map_err(|e| cannot(&e))?;
         }
         if header.is_none() || index.summary.damaged > 0 || index.summary.length >= self.options.segment_bytes {
-            index.save(&self.options.dir, number).map_err(|e| cannot(&e))?;
+            if covered < index.summary.length {
+                index.save(&self.options.dir, number).map_err(|e| cannot(&e))?;
+            }
             return Ok(());
         }
         self.open = Some(Open::new(number, file, index));
