@@ -127,14 +127,24 @@ fn write_bare(dir: &Path, bytes: u64) -> Result<f64, Box<dyn Error>> {
 
 fn read(dir: &Path, jobs: u64) -> Result<(), Box<dyn Error>> {
     let reader = ArchiveReader::open(dir);
+    let id = JobId { origin: Origin::from_random(1), offset: jobs / 2 * 107 };
     let begin = Instant::now();
-    let found = reader.find(JobId { origin: Origin::from_random(1), offset: jobs / 2 * 107 })?;
-    println!("find one of {jobs} jobs: {} record, {:.2} ms", found.len(), begin.elapsed().as_secs_f64() * 1e3);
+    let found = reader.find(id)?.len();
+    println!("find one of {jobs} jobs: {found} record, {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
     let begin = Instant::now();
     let listed = reader.list(&ListFilter::default())?.attempts.len();
     println!("list the newest {listed}: {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
     let begin = Instant::now();
     let replayed = reader.replay(None)?.filter(Result::is_ok).count();
     println!("replay {replayed}: {:.2} M/s", replayed as f64 / begin.elapsed().as_secs_f64() / 1e6);
+    for file in std::fs::read_dir(dir)? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "idx") {
+            std::fs::remove_file(path)?;
+        }
+    }
+    let begin = Instant::now();
+    let found = reader.find(id)?.len();
+    println!("find without any index: {found} record, {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! kind 1: u8 state, u8 flags | varint start, turn | i64 admitted, started, finished | text outcome, queue
 //!         [u64 run, varint generation] | u64 origin | varint count | count × varint offset minus the one before
 //!         [count × varint length of data] | [text reason, note] | [2 × output] | the data, end to end
-//! kind 2: varint turn
+//! kind 2: varint turn, length of the segment that was synced before
 //! ```
 
 use super::Entry;
@@ -93,10 +93,11 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
     close(into, begin, seed);
 }
 
-/// Appends the frame that says that the turn is whole.
-pub(super) fn write_turn(into: &mut Vec<u8>, seed: u32, turn: u64) {
+/// Appends the frame that ends a turn; `synced` is the length of the segment that is surely on disk.
+pub(super) fn write_turn(into: &mut Vec<u8>, seed: u32, turn: u64, synced: u64) {
     let begin = open(into, KIND_TURN);
     write_varint(into, turn);
+    write_varint(into, synced);
     close(into, begin, seed);
 }
 
@@ -152,7 +153,7 @@ fn write_stream(into: &mut Vec<u8>, stream: &Stream) {
 #[derive(Debug)]
 pub(super) enum Frame<'a> {
     Attempts(Box<Attempts<'a>>),
-    Turn(u64),
+    Turn { turn: u64, synced: u64 },
 }
 
 /// The attempts of one frame, still lying in its bytes.
@@ -198,7 +199,7 @@ pub(super) fn read(payload: &[u8]) -> Option<Frame<'_>> {
     let mut bytes = Bytes { bytes: payload, at: 0 };
     match bytes.byte()? {
         KIND_ATTEMPTS => {}
-        KIND_TURN => return Some(Frame::Turn(bytes.varint()?)),
+        KIND_TURN => return Some(Frame::Turn { turn: bytes.varint()?, synced: bytes.varint()? }),
         _ => return None,
     }
     let head = read_attempts_head(&mut bytes)?;

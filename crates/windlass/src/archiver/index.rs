@@ -266,7 +266,7 @@ impl Index {
                     let Some(fields) = IndexFields::of(&attempts.head) else { continue };
                     self.add(found.offset, attempts.head.queue, attempts.head.run, fields);
                 }
-                Some(Frame::Turn(turn)) => {
+                Some(Frame::Turn { turn, .. }) => {
                     self.end_turn(turn, found.end);
                     self.summary.damaged += std::mem::take(&mut walk.damaged);
                 }
@@ -275,6 +275,28 @@ impl Index {
             }
         }
         Ok(self.summary.length < end)
+    }
+
+    /// Up to where what a crash left may be believed, seen from where the index ends.
+    ///
+    /// Pages reach the disk in any order before a sync, so a turn's end may be there and its beginning not. The
+    /// ends of turns tell how much was synced before them: a gap in that is damage done later and costs what is in
+    /// it, but behind it the first gap ends everything.
+    pub(super) fn sound_end(&self, file: &File, end: u64) -> io::Result<u64> {
+        let mut walk = Walk::new(file, self.summary.seed, self.summary.length, end);
+        let mut synced = 0;
+        let mut gaps = Vec::new();
+        let mut expected = self.summary.length;
+        while let Some(found) = walk.next()? {
+            if found.offset > expected {
+                gaps.push(expected);
+            }
+            expected = found.end;
+            if let Some(Frame::Turn { synced: before, .. }) = frame::read(walk.payload(&found)) {
+                synced = synced.max(before);
+            }
+        }
+        Ok(gaps.into_iter().find(|gap| *gap >= synced).unwrap_or(end))
     }
 
     /// Drops the frames of a turn that has no end.

@@ -214,6 +214,42 @@ fn every_cut_of_the_last_turn_costs_that_turn_and_it_is_written_once() {
 }
 
 #[test]
+fn pages_that_never_reached_the_disk_take_back_all_turns_behind_them() {
+    let whole = Rig::new();
+    let two = |number| {
+        let jobs = |origin_no| entry(chunk(origin_no, &[(number, b"some data")]), 1000);
+        turn(number, vec![jobs(1), jobs(2)])
+    };
+    whole.write(whole.options(), vec![two(1), two(2)]);
+    let path = segment_path(&whole.archive(), 1);
+    let synced = fs::metadata(&path).unwrap().len() as usize;
+    let mut bytes = fs::read(&path).unwrap();
+    let seed = Header::read(&File::open(&path).unwrap()).unwrap().unwrap().seed;
+    let mut ends = vec![(2, synced)];
+    for number in 3..=4 {
+        for entry in &two(number).entries {
+            frame::write_attempts(&mut bytes, seed, number, entry, true);
+        }
+        frame::write_turn(&mut bytes, seed, number, synced as u64);
+        ends.push((number, bytes.len()));
+    }
+    for at in synced..bytes.len() {
+        let rig = Rig::new();
+        fs::create_dir_all(rig.archive()).unwrap();
+        let mut torn = bytes.clone();
+        let end = torn.len().min(at + 20);
+        torn[at..end].fill(0);
+        fs::write(segment_path(&rig.archive(), 1), torn).unwrap();
+        let sound = ends.iter().rev().find(|(_, end)| *end <= at).unwrap().0;
+        let (archiver, _) = spawn(rig.options());
+        assert_eq!(archiver.last_turn(), sound, "nothing at {at}");
+        drop(archiver);
+        rig.write(rig.options(), vec![two(3), two(4)]);
+        assert_eq!(numbers_in(&rig.all()), [1, 1, 2, 2, 3, 3, 4, 4], "nothing at {at}");
+    }
+}
+
+#[test]
 fn a_flipped_bit_costs_its_frame_and_nothing_else() {
     let whole = Rig::new();
     whole.write(whole.options(), (1..=4).map(simple).collect());

@@ -31,13 +31,16 @@ struct Open {
     file: File,
     /// Its length with what is still in the buffer.
     length: u64,
+    /// So much of it is surely on disk.
+    synced: u64,
     index: Index,
     buffer: Vec<u8>,
 }
 
 impl Open {
     fn new(number: u32, file: File, index: Index) -> Open {
-        Open { number, file, length: index.summary.length, index, buffer: Vec::with_capacity(2 * WRITE) }
+        let length = index.summary.length;
+        Open { number, file, length, synced: length, index, buffer: Vec::with_capacity(2 * WRITE) }
     }
 
     fn write_entry(&mut self, turn: u64, entry: &Entry, keep_bodies: bool) -> Result<(), Failure> {
@@ -60,7 +63,7 @@ impl Open {
 
     fn end_turn(&mut self, turn: u64) {
         let before = self.buffer.len();
-        write_turn(&mut self.buffer, self.index.summary.seed, turn);
+        write_turn(&mut self.buffer, self.index.summary.seed, turn, self.synced);
         self.length += (self.buffer.len() - before) as u64;
         self.index.end_turn(turn, self.length);
     }
@@ -138,11 +141,12 @@ impl Writer {
         let stored = stored.filter(|stored| stored.summary.seed == seed).and_then(Stored::load);
         let mut index = stored.unwrap_or_else(|| Index::new(seed, turn_before));
         let covered = index.summary.length;
-        let left_over = index.catch_up(&file, length).map_err(|e| cannot(&e))?;
+        let sound = index.sound_end(&file, length).map_err(|e| cannot(&e))?;
+        index.catch_up(&file, sound).map_err(|e| cannot(&e))?;
         index.drop_unfinished();
         self.turn = index.summary.last_turn;
-        if left_over {
-            // No turn in these bytes was ever confirmed: a turn is whole before it is synced.
+        if index.summary.length < length {
+            // What is cut off was not confirmed: a turn is whole, and all before it, when it is synced.
             file.set_len(index.summary.length).and_then(|()| file.sync_all()).map_err(|e| cannot(&e))?;
         } else if covered < length {
             // These turns are about to be taken for durable, and the writer that died may not have synced them.
@@ -238,6 +242,7 @@ impl Writer {
             if let Some(open) = &mut self.open {
                 open.write_out()?;
                 open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                open.synced = open.length;
             }
             self.unsynced = 0;
         }
