@@ -84,7 +84,7 @@ impl From<&Policy> for Terms {
 pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: u64) -> Verdict {
     match outcome {
         Outcome::Succeeded { message } => Verdict::Succeed { message },
-        Outcome::Interrupted | Outcome::Lost => Verdict::Return,
+        Outcome::Interrupted => Verdict::Return,
         Outcome::Cancelled => Verdict::Cancel,
         Outcome::Lost => Verdict::Suspect(suspicion::suspect(&mut record.clone(), now)),
         Outcome::FailedForGood { error } => Verdict::Fail { reason: Reason::Refused, error },

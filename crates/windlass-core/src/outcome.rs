@@ -27,8 +27,6 @@ pub enum Outcome {
     Lost,
     /// It was killed because a person cancelled it; its tree is proven dead.
     Cancelled,
-    /// Its worker died while it had begun: a suspicion, not a failure; its tree is proven dead.
-    Lost,
 }
 
 impl Outcome {
@@ -44,7 +42,6 @@ impl Outcome {
             Outcome::Interrupted => "interrupted",
             Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
-            Outcome::Lost => "lost",
         }
     }
 }

@@ -106,6 +106,13 @@ impl Scheduler {
         }
     }
 
+    /// Forgets what is ready, not what is in flight: the store is about to be read anew.
+    pub fn clear_ready(&mut self) {
+        self.unlist_all();
+        self.behind_suspect.clear();
+        self.queues.values_mut().for_each(Queue::clear);
+    }
+
     /// Books every free slot for which a job is ready, and takes those jobs off the ready counts.
     pub fn plan(&mut self) -> Vec<Planned> {
         let mut planned = Vec::new();

@@ -78,6 +78,11 @@ impl Queue {
         }
     }
 
+    /// Nothing is ready any more.
+    pub(super) fn clear(&mut self) {
+        self.levels.clear();
+    }
+
     /// The best startable lane; `suspects` says whether a suspect may start now.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
         self.levels.iter().find_map(|level| {

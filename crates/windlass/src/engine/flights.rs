@@ -22,6 +22,8 @@ pub struct InFlight {
     pub stopped: Option<Stop>,
     crew: CrewNo,
     booking: u64,
+    /// It has given its share of the slot back.
+    released: bool,
 }
 
 /// All flights by number.
@@ -51,7 +53,7 @@ impl Flights {
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
-            let flight = InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking };
+            let flight = InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking, released: false };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
         }
@@ -63,15 +65,15 @@ impl Flights {
     }
 
     /// Frees the slot of a flight that has ended, if it was the last of its claim; it stays known until its turn
-    /// is committed.
+    /// is committed, and a second time does nothing.
     pub fn release(&mut self, flight: Flight, scheduler: &mut Scheduler) {
-        let Some(ended) = self.by_number.get(&flight.0) else { return };
-        if let Some(left) = self.bookings.get_mut(&ended.booking) {
-            *left -= 1;
-            if *left == 0 {
-                self.bookings.remove(&ended.booking);
-                scheduler.finished(ended.crew, ended.held.lane);
-            }
+        let Some(ended) = self.by_number.get_mut(&flight.0).filter(|flight| !flight.released) else { return };
+        ended.released = true;
+        let Some(left) = self.bookings.get_mut(&ended.booking) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.bookings.remove(&ended.booking);
+            scheduler.finished(ended.crew, ended.held.lane.kind);
         }
     }
 
@@ -99,16 +101,5 @@ impl Flights {
 
     pub fn iter(&self) -> impl Iterator<Item = &InFlight> {
         self.by_number.values()
-    }
-
-    /// After a turn was dropped the scheduler is new: what is in flight takes its slots again.
-    pub fn book_again(&mut self, scheduler: &mut Scheduler) {
-        self.bookings.clear();
-        let mut crews: HashMap<u64, CrewNo> = HashMap::new();
-        for flight in self.by_number.values_mut() {
-            *self.bookings.entry(flight.booking).or_insert(0) += 1;
-            let lane = flight.held.lane;
-            flight.crew = *crews.entry(flight.booking).or_insert_with(|| scheduler.book(lane));
-        }
     }
 }

@@ -77,6 +77,7 @@ pub struct Engine<S> {
     archive_keeps_up: bool,
 }
 
+/// A queue's name and how many of its jobs are in each state.
 #[derive(Debug)]
 struct Queue {
     name: Arc<QueueName>,
@@ -126,24 +127,25 @@ impl<S: Store> Engine<S> {
     /// Fills memory from the store: at start, and after a turn that had to be dropped.
     fn fill(&mut self) -> Result<(), StoreError> {
         let open = self.store.open_runs()?;
-        let serve_all = self.options.serve_open_runs;
-        for info in open {
-            self.runs.learn(info, serve_all, &mut self.scheduler);
+        self.runs.keep_only(&open, &mut self.scheduler);
+        for mut info in open {
+            // The backlog brings the counts of what lives; what has ended is only in the row.
+            for state in State::ALL.into_iter().filter(|state| !state.is_end()) {
+                info.counts.by_state[state.index()] = 0;
+            }
+            self.runs.learn(info, self.options.serve_open_runs, &mut self.scheduler);
         }
         let changes = self.store.backlog()?;
-        self.learn(changes, Time::ZERO, &mut Effects::default());
+        self.learn(changes, &mut Effects::default());
         Ok(())
     }
 
     /// Drops the turn and everything in memory that came from it, and starts over from the store.
     fn start_over(&mut self) -> Result<(), StoreError> {
         self.store.rollback()?;
-        self.scheduler = Scheduler::new(self.options.policies.clone(), self.options.slots);
-        self.scheduler.set_draining(self.stopping != Stopping::No);
+        self.scheduler.clear_ready();
         self.queues.clear();
-        self.fill()?;
-        self.flights.book_again(&mut self.scheduler);
-        Ok(())
+        self.fill()
     }
 
     /// When the engine wants to turn although nothing happened.

@@ -106,7 +106,7 @@ impl<S: Store> Engine<S> {
             }
         };
         let changes = self.store.changes();
-        self.learn(changes, now, effects);
+        self.learn(changes, effects);
         if let Some(service) = &request.service {
             self.runs.serve(no, service.slots, &mut self.scheduler);
         }

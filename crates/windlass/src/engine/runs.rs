@@ -51,13 +51,26 @@ impl Runs {
 
     /// Takes a run in, or refreshes what is known of it after a turn was dropped.
     pub fn learn(&mut self, info: RunInfo, serve: bool, scheduler: &mut Scheduler) {
-        let service = spec::decode(&info.spec);
         self.by_id.insert(info.id, info.no);
-        let known = self.by_no.remove(&info.no);
-        let served = serve || known.as_ref().is_some_and(|run| run.crew.is_some());
-        let (waiting, followers) = known.map(|run| (run.waiting, run.followers)).unwrap_or_default();
-        let crew = service.as_ref().filter(|_| served).map(|service| scheduler.add_crew(spec::policy(service)));
-        self.by_no.insert(info.no, Run { info, service, crew, waiting, followers });
+        if let Some(known) = self.by_no.get_mut(&info.no) {
+            known.info = info;
+            return;
+        }
+        let service = spec::decode(&info.spec);
+        let crew = service.as_ref().filter(|_| serve).map(|service| scheduler.add_crew(spec::policy(service)));
+        self.by_no.insert(info.no, Run { info, service, crew, waiting: Vec::new(), followers: Vec::new() });
+    }
+
+    /// Forgets runs that the store does not have: they were made in a turn that was dropped.
+    pub fn keep_only(&mut self, open: &[RunInfo], scheduler: &mut Scheduler) {
+        let made_up: Vec<RunNo> =
+            self.by_no.keys().copied().filter(|no| !open.iter().any(|info| info.no == *no)).collect();
+        for run in made_up.into_iter().filter_map(|no| self.by_no.remove(&no)) {
+            self.by_id.remove(&run.info.id);
+            if let Some(crew) = run.crew {
+                scheduler.remove_crew(crew);
+            }
+        }
     }
 
     /// Serves a run that was found again, with the number of slots that its caller wants now.

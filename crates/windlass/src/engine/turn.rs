@@ -56,7 +56,7 @@ impl<S: Store> Engine<S> {
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
         match worked {
             Ok(()) => {
-                self.after_commit(absorbed, &progress, now, &mut effects);
+                self.after_commit(absorbed, &progress, &mut effects);
                 Ok(effects)
             }
             Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
@@ -80,7 +80,7 @@ impl<S: Store> Engine<S> {
         self.admit(absorbed, now, progress, effects)?;
         self.release(now, progress)?;
         let changes = self.store.changes();
-        self.learn(changes, now, effects);
+        self.learn(changes, effects);
         if self.may_start() {
             self.claim(now, progress, effects)?;
         }
@@ -248,7 +248,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             progress.needs(self.options.durability);
-            let policy = planned.policy;
+            let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
             for (flight, held) in self.flights.depart(planned.crew, &policy, held, now) {
                 progress.departed.push(flight);
                 let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
@@ -273,7 +273,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes over what the store says has changed: counters, lanes, runs.
-    pub(super) fn learn(&mut self, changes: Changes, _now: Time, effects: &mut Effects) {
+    pub(super) fn learn(&mut self, changes: Changes, effects: &mut Effects) {
         for (no, name) in &changes.queues {
             assert_eq!(no.0 as usize, self.queues.len(), "queues are numbered as they appear");
             self.scheduler.queue_appeared(*no, name);
@@ -320,7 +320,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// The turn is on disk: now others may hear of it.
-    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
+    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, effects: &mut Effects) {
         for flight in &progress.landed {
             self.flights.forget(*flight);
         }
@@ -333,7 +333,7 @@ impl<S: Store> Engine<S> {
                 effects.answers.add(answer, Ok(info.clone()));
             }
         }
-        self.look_if_drained(now, effects);
+        self.look_if_drained(effects);
     }
 
     fn tell_followers(&mut self, effects: &Effects) {
@@ -354,7 +354,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
-    fn look_if_drained(&mut self, _now: Time, effects: &mut Effects) {
+    fn look_if_drained(&mut self, effects: &mut Effects) {
         if self.waiters.drained.is_empty() || self.waiters.reading_for_drained || !self.is_quiet() {
             return;
         }
@@ -396,6 +396,7 @@ impl<S: Store> Engine<S> {
         dropped: Effects,
     ) -> Result<Effects, StoreError> {
         for flight in &progress.departed {
+            self.flights.release(*flight, &mut self.scheduler);
             self.flights.forget(*flight);
         }
         self.start_over()?;
