@@ -41,7 +41,10 @@ pub const LINE_MAX: usize = DATA_MAX + 512;
 
 const MAGIC: &[u8; 17] = b"windlass-inbox 1 ";
 const BOOT_AT: usize = 50;
+/// Escapes are letters, so that no single damaged bit turns one into what it stands for.
 const DLE: u8 = 0x10;
+const ESCAPED_CAN: u8 = b'c';
+const ESCAPED_DLE: u8 = b'd';
 const HAS_RUN: u8 = 1;
 const HAS_TIME: u8 = 2;
 const ESCAPED: u8 = 4;
@@ -143,7 +146,10 @@ impl<'a> Frame<'a> {
     pub fn unescape_into(&self, into: &mut Vec<u8>) {
         let mut bytes = self.data.iter();
         while let Some(byte) = bytes.next() {
-            into.push(if *byte == DLE { bytes.next().copied().unwrap_or(DLE) ^ 0x40 } else { *byte });
+            into.push(match byte {
+                &DLE if bytes.next() == Some(&ESCAPED_CAN) => CAN,
+                other => *other,
+            });
         }
     }
 
@@ -166,7 +172,7 @@ pub enum Decoded<'a> {
     /// Its end is not here yet; the data begins after this many bytes.
     Short { head: usize },
     /// The head is sound, so the length can be believed, but the rest is not what was written.
-    DamagedData { head: usize, length: usize },
+    DamagedData { length: usize },
     DamagedHead,
 }
 
@@ -195,7 +201,7 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
         return Decoded::Short { head };
     }
     if sum(seed, &[&bytes[HEAD..length - 1]]) != u32_at(bytes, 9) || bytes[length - 1] != b'\n' {
-        return Decoded::DamagedData { head, length };
+        return Decoded::DamagedData { length };
     }
     let run = (run_length > 0).then(|| RunId {
         origin: Origin::from_random(u64_at(bytes, HEAD)),
@@ -274,10 +280,10 @@ pub fn holds_fence(data: &[u8]) -> bool {
 fn escape(data: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(data.len() + 16);
     for byte in data {
-        if *byte == CAN || *byte == DLE {
-            escaped.extend_from_slice(&[DLE, byte ^ 0x40]);
-        } else {
-            escaped.push(*byte);
+        match *byte {
+            CAN => escaped.extend_from_slice(&[DLE, ESCAPED_CAN]),
+            DLE => escaped.extend_from_slice(&[DLE, ESCAPED_DLE]),
+            other => escaped.push(other),
         }
     }
     escaped

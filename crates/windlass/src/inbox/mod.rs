@@ -8,10 +8,15 @@ pub mod files;
 pub mod frame;
 pub mod future;
 pub mod gather;
+pub mod ingest;
 pub mod lock;
 pub mod quarantine;
+mod reader;
 pub mod scan;
+mod source;
+mod watch;
 pub mod writer;
 
 pub use frame::Envelope;
+pub use ingest::{Delivered, Ingest, IngestHandle, IngestOptions};
 pub use writer::{IdRange, InboxWriter};

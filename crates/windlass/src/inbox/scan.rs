@@ -4,7 +4,7 @@
 //! silence: every byte is part of a record, of a named damage, of an empty line, or of a tail that waits for
 //! more. It must not check queue names; the gatherer does that once per name.
 
-use super::frame::{self, CAN, Decoded, FENCE, Frame, LINE_MAX, Reason, START};
+use super::frame::{self, CAN, Decoded, FENCE, Frame, HEAD, LINE_MAX, Reason, START};
 use super::future;
 use memchr::{memchr, memmem};
 use windlass_core::job::{DATA_MAX, FUTURE, Origin};
@@ -65,7 +65,7 @@ impl<'a> Scan<'a> {
     }
 
     /// What the next stretch must go on passing over; while it is set, the consumed bytes end inside a record.
-    pub fn skip(&self) -> Option<Skip> {
+    pub fn skipping(&self) -> Option<Skip> {
         self.skip
     }
 
@@ -103,27 +103,38 @@ impl<'a> Scan<'a> {
 
     fn frame(&mut self, seed: Origin) -> Option<Found<'a>> {
         let rest = &self.bytes[self.at..];
-        let (head, damage, length) = match frame::decode(rest, seed) {
+        let (from, damage, length) = match frame::decode(rest, seed) {
             Decoded::Whole { frame, length } => {
                 let offset = self.base + self.at as u64;
                 self.at += length;
                 return Some(Found::Framed { offset, frame });
             }
-            Decoded::Short { head } => (head, Reason::Torn, None),
-            Decoded::DamagedData { head, length } => (head, Reason::Checksum, Some(length)),
+            Decoded::Short { head } if self.end == End::Open && rest.len() < head => return None,
+            // A writer may be at it, and its front may hold anything: only its data tells that it is torn.
+            Decoded::Short { head } if self.end == End::Open => (head, Reason::Torn, None),
+            Decoded::Short { .. } => (if rest.len() < HEAD { START.len() } else { HEAD }, Reason::Torn, None),
+            Decoded::DamagedData { length } => (HEAD, Reason::Checksum, Some(length)),
             Decoded::DamagedHead => (START.len(), Reason::Checksum, None),
         };
-        let next = rest.get(head..).and_then(|data| memmem::find(data, &FENCE)).map(|at| at + head);
+        let next = memmem::find(&rest[from..], &FENCE).map(|at| at + from);
         match (next, length) {
-            (Some(next), Some(length)) if length <= next => Some(self.bad(length, damage)),
+            (_, Some(length)) if self.ends_well(length, next, seed) => Some(self.bad(length, damage)),
             (Some(next), _) => Some(self.bad(next, Reason::Torn)),
-            (None, Some(length)) => Some(self.bad(length, damage)),
             (None, None) if damage == Reason::Torn && self.end == End::Open => None,
-            (None, None) => {
+            (None, _) => {
                 self.skip = Some(Skip::Fence);
                 Some(self.bad(rest.len(), damage))
             }
         }
+    }
+
+    /// Whether a frame with damaged data was written to its end, so that the next record begins behind it. A
+    /// fence within it could be its own damaged data, unless what follows that fence is a frame beyond doubt.
+    fn ends_well(&self, length: usize, next: Option<usize>, seed: Origin) -> bool {
+        let rest = &self.bytes[self.at..];
+        let Some(next) = next.filter(|next| *next < length) else { return rest[length - 1] == b'\n' };
+        let torn = rest[next..].starts_with(&START) && matches!(frame::decode(&rest[next..], seed), Decoded::Whole { .. });
+        !torn && rest[length - 1] == b'\n' && (rest.len() == length || rest[length] == CAN)
     }
 
     fn line(&mut self) -> Option<Found<'a>> {
@@ -211,3 +222,6 @@ impl<'a> Iterator for Scan<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
