@@ -15,7 +15,8 @@ use super::Entry;
 use crate::runner::Stream;
 use crate::store::chunk::{read_varint, write_varint};
 use windlass_core::job::{Origin, RunId};
-use windlass_core::judge::Verdict;
+use windlass_core::judge::{Reason, Verdict};
+use windlass_core::suspicion::Ruling;
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -130,6 +131,8 @@ fn note_of(verdict: &Verdict) -> (&'static str, &str, bool) {
         Verdict::Succeed { message } => ("", message, false),
         Verdict::Retry { error, .. } => ("", error, true),
         Verdict::Fail { reason, error } => (reason.word(), error, true),
+        Verdict::Suspect(Ruling::Convicted) => (Reason::Poison.word(), "its worker died while it ran", true),
+        Verdict::Suspect(_) => ("", "its worker died while it ran", true),
         Verdict::Return | Verdict::Cancel => ("", "", false),
     }
 }

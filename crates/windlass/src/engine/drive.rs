@@ -44,7 +44,7 @@ impl<S: Store> Driver<S> {
             self.perform(effects);
         }
         self.ingest.stop();
-        self.archiver.stop();
+        drop(self.archiver);
         // What the archive took last is forgotten by the store now, or archived again after the next start.
         let last: Vec<Event> = self.events.try_iter().filter(|e| matches!(e, Event::Archived { .. })).collect();
         let effects = self.engine.turn(clock::now(), last)?;
@@ -89,6 +89,9 @@ impl<S: Store> Driver<S> {
         }
         for waiter in effects.read_inbox {
             self.ingest.read_to_end(waiter);
+        }
+        if effects.nudge {
+            self.ingest.nudge();
         }
         for note in effects.notes {
             (self.log)(&note);

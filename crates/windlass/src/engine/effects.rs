@@ -22,6 +22,8 @@ pub struct Effects {
     pub read_inbox: Vec<u64>,
     /// Runs whose end this turn committed.
     pub ended: Vec<RunInfo>,
+    /// Somebody wants everything to be looked at now.
+    pub nudge: bool,
     /// Sentences for the log.
     pub notes: Vec<String>,
 }

@@ -63,8 +63,8 @@ pub enum Event {
     Flights { answer: Answer<Vec<FlightInfo>> },
     /// Look for work now.
     Nudge,
-    /// Stop claiming, let what runs end until that time, then stop.
-    Drain { until: Time },
+    /// Stop claiming, let what runs end for the drain time, then stop.
+    Drain,
     /// Stop at once: what runs is killed and goes back without a charge.
     Halt,
 }

@@ -49,6 +49,10 @@ pub struct EngineOptions {
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
     pub serve_open_runs: bool,
+    /// False for a process that is only there to answer: it takes no `windlass run`.
+    pub serves_runs: bool,
+    /// How long what runs may go on after the order to stop.
+    pub drain: Duration,
     /// Seeds the jitter of retries: the engine draws no random number itself.
     pub seed: u64,
 }

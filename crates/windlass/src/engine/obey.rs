@@ -41,8 +41,8 @@ impl<S: Store> Engine<S> {
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
-            Event::Nudge => {}
-            Event::Drain { until } => self.drain(until),
+            Event::Nudge => effects.nudge = true,
+            Event::Drain => self.drain(now),
             Event::Halt => self.halt(effects),
             Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
                 unreachable!("absorbed before the commands")
@@ -89,6 +89,11 @@ impl<S: Store> Engine<S> {
         now: Time,
         effects: &mut Effects,
     ) -> Result<Wrote, StoreError> {
+        if request.service.is_some() && !self.options.serves_runs {
+            let text = "the process that has the data directory only answers a question";
+            effects.answers.add(answer, Err(Failure::new(Kind::TryLater, text).hint("it ends in a moment: try again")));
+            return Ok(false);
+        }
         let found = self.runs.named(&request).and_then(|found| match (&request.service, found) {
             (Some(service), _) => self.check_queue(service).map(|()| found),
             (None, found) => Ok(found),
@@ -179,11 +184,11 @@ impl<S: Store> Engine<S> {
         infos
     }
 
-    fn drain(&mut self, until: Time) {
+    fn drain(&mut self, now: Time) {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Draining;
             self.scheduler.set_draining(true);
-            self.drain_until = Some(until);
+            self.drain_until = Some(now.after(self.options.drain));
         }
     }
 

@@ -127,7 +127,7 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::Flights { .. }
                 | Event::Nudge
-                | Event::Drain { .. }
+                | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
             }
         }

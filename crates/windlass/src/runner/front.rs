@@ -1,15 +1,36 @@
 //! One runner in front of all: each start goes to the runner of its policy's service.
 
-use super::command::CommandRunner;
-use super::handler::HandlerRunner;
-use super::{Flight, Runner, Start, Stop};
+use super::command::{CommandRunner, Settings};
+use super::handler::{HandlerRunner, Handlers};
+use super::{Finished, Flight, Runner, Start, Stop};
+use crate::data_dir::DataDir;
+use crate::error::Failure;
+use std::sync::Arc;
 use windlass_core::policy::Service;
 
 /// The runners of a server.
 #[derive(Debug)]
 pub struct Runners {
-    pub commands: CommandRunner,
-    pub handlers: HandlerRunner,
+    /// None in a process that is only there to answer: nothing is planned for it.
+    commands: Option<CommandRunner>,
+    handlers: HandlerRunner,
+}
+
+impl Runners {
+    /// Starts launchers for the commands of a data directory, and a thread per core if there are handlers.
+    pub fn start(
+        dir: Option<&DataDir>,
+        handlers: Handlers,
+        hear: Arc<dyn Fn(Finished) + Send + Sync>,
+    ) -> Result<Runners, Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if handlers.is_empty() { 0 } else { cores };
+        let theirs = Arc::clone(&hear);
+        let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
+        let hear = Box::new(move |finished| hear(finished));
+        let commands = dir.map(|dir| CommandRunner::new(Settings::of(dir), hear)).transpose()?;
+        Ok(Runners { commands, handlers })
+    }
 }
 
 impl Runner for Runners {
@@ -19,8 +40,8 @@ impl Runner for Runners {
             Service::Handler { .. } => false,
         };
         let (commands, handlers): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_command);
-        if !commands.is_empty() {
-            self.commands.start(commands);
+        if let Some(runner) = self.commands.as_mut().filter(|_| !commands.is_empty()) {
+            runner.start(commands);
         }
         if !handlers.is_empty() {
             self.handlers.start(handlers);
@@ -29,7 +50,9 @@ impl Runner for Runners {
 
     /// Flights are never reused, so the runner that does not know it does nothing.
     fn stop(&mut self, flight: Flight, why: Stop) {
-        self.commands.stop(flight, why);
+        if let Some(commands) = &mut self.commands {
+            commands.stop(flight, why);
+        }
         self.handlers.stop(flight, why);
     }
 }

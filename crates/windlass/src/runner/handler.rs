@@ -113,6 +113,10 @@ impl Handlers {
         self
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }

@@ -15,25 +15,24 @@ use crate::data_dir::{Lock, boot_id};
 use crate::engine::drive::Driver;
 use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource};
 use crate::error::{Failure, Kind};
-use crate::http::{HttpOptions, HttpServer};
+use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::runner::launcher::slots;
-use crate::runner::{Finished, Runners};
+use crate::runner::Finished;
+use crate::runner::front::Runners;
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// A server in this process.
 #[derive(Debug)]
 pub struct Server {
     handle: EngineHandle,
-    http: Option<HttpServer>,
+    http: Option<http::Server>,
     engine: Option<JoinHandle<Result<(), Failure>>>,
     recovered: Recovered,
-    drain: Duration,
     lock: Lock,
 }
 
@@ -49,6 +48,8 @@ impl Server {
             slots: options.slots,
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
+            serves_runs: options.serves,
+            drain: options.drain,
             seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
         };
         let begun = |job, start| evidence.begun(job, start);
@@ -61,6 +62,7 @@ impl Server {
         let runner = start_runners(&options, &events)?;
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
         let http = start_http(&options, &handle)?;
+        archiver.retain(clock::now());
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
         let driver = Driver { engine, events: receiver, runner: Box::new(runner), archiver, ingest, log };
@@ -68,7 +70,7 @@ impl Server {
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, drain: options.drain, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -77,7 +79,9 @@ impl Server {
 
     /// Where it listens, in words.
     pub fn address(&self) -> String {
-        self.http.as_ref().map(HttpServer::address).unwrap_or_default()
+        let Some(http) = &self.http else { return String::new() };
+        let tcp = http.address().map(|address| format!(" http://{address}")).unwrap_or_default();
+        format!("unix:{}{tcp}", http.socket().display())
     }
 
     pub fn recovered(&self) -> Recovered {
@@ -87,7 +91,7 @@ impl Server {
     /// Starts nothing more; ends when what runs has ended, or is put back after the drain time.
     pub fn drain(&self) {
         // An engine that has ended already needs no order.
-        let _ = self.handle.send(Event::Drain { until: clock::now().after(self.drain) });
+        let _ = self.handle.send(Event::Drain);
     }
 
     /// Ends at once: what runs is killed and goes back without a charge.
@@ -143,13 +147,11 @@ impl Trouble {
 
 fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Archiver, Failure> {
     let archive = ArchiverOptions {
-        dir: options.dir.archive(),
-        output_dir: options.dir.output(),
         keep_bodies: options.archive.bodies,
         keep_succeeded: options.archive.keep_succeeded,
         keep_failed: options.archive.keep_failed,
         max_bytes: options.archive.max_bytes,
-        ..ArchiverOptions::default()
+        ..ArchiverOptions::new(options.dir.archive(), options.dir.output())
     };
     let (events, trouble) = (events.clone(), trouble.clone());
     let archived = move |turn| {
@@ -171,7 +173,7 @@ fn start_ingest(
             Delivered::Lot(lot) => Event::Ingested(lot),
             Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
             Delivered::Trouble(failure) => return (trouble.log)(&failure.text),
-            Delivered::Fatal(failure) => return trouble.fatal(failure),
+            Delivered::Ended(failure) => return trouble.fatal(failure),
         };
         // What an ended engine did not take is read again from the cursor.
         let _ = events.send(event);
@@ -186,17 +188,17 @@ fn start_runners(options: &ServerOptions, events: &Sender<Event>) -> Result<Runn
         // An engine that has ended has no flights: the claim is taken back at the next start.
         let _ = events.send(Event::Finished(finished));
     };
-    Runners::start(&options.dir, options.handlers.clone(), Arc::new(finished))
+    let dir = options.serves.then_some(&options.dir);
+    Runners::start(dir, options.handlers.clone(), Arc::new(finished))
 }
 
-fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<HttpServer, Failure> {
-    let drain = options.drain;
-    let http = HttpOptions {
-        dir: options.dir.clone(),
-        listen: options.listen,
-        durability: options.durability,
-        drain,
-        reload: options.reload.clone(),
+fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Server, Failure> {
+    let (engine, read) = (handle.clone(), options.reload.clone());
+    let reload = move || {
+        let none = || Failure::new(Kind::Config, "this server was started without a config file");
+        let (policies, slots) = read.as_ref().ok_or_else(none)?()?;
+        engine.ask(|answer| Event::Reload { policies, slots, answer })
     };
-    HttpServer::start(http, handle.clone(), reads::reads(&options.dir))
+    let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
+    http::Server::start(http, handle.clone(), reads::reads(&options.dir))
 }

@@ -19,6 +19,8 @@ pub struct ServerOptions {
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished go on by themselves.
     pub serve_open_runs: bool,
+    /// False for a process that is only there to answer: it starts no launchers and takes no `windlass run`.
+    pub serves: bool,
     /// How long what runs may go on after the order to stop.
     pub drain: Duration,
     pub archive: ArchiveOptions,
@@ -58,6 +60,7 @@ impl ServerOptions {
             listen: None,
             durability: Durability::Full,
             serve_open_runs: false,
+            serves: false,
             drain: Duration::from_secs(25),
             archive: ArchiveOptions::default(),
             handlers: Handlers::default(),

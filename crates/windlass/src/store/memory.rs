@@ -16,7 +16,7 @@ use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, Queue
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::run::RunCounts;
-use windlass_core::suspicion;
+use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
 mod table;
@@ -73,6 +73,22 @@ impl Job {
             self.errors.remove(0);
         }
         self.errors.push(AttemptError { start: self.record.starts, at, text: text.to_owned() });
+    }
+
+    /// Writes down what follows from a suspicion that is counted already.
+    fn obey(&mut self, ruling: Ruling, at: Time, text: &str) -> Change {
+        match ruling {
+            Ruling::Ready(_) => Change::Interrupt,
+            Ruling::Wait(until) => {
+                self.due = until;
+                Change::Retry
+            }
+            Ruling::Convicted => {
+                self.reason = Some(Reason::Poison);
+                self.note_error(at, text);
+                Change::Fail
+            }
+        }
     }
 }
 
@@ -342,6 +358,7 @@ impl Memory {
             created: now,
             ended_at: None,
         };
+        self.changes.runs.push(info.clone());
         self.runs.put(no, Some(info));
         self.run_ids.put(id, Some(no));
         self.touched.insert(no);

@@ -194,7 +194,8 @@ impl Store for Embedded {
     }
 
     fn changes(&mut self) -> Changes {
-        std::mem::take(&mut self.memory.changes)
+        let runs = self.memory.runs.take_made();
+        Changes { runs, ..std::mem::take(&mut self.memory.changes) }
     }
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {

@@ -27,6 +27,8 @@ pub(super) struct Runs {
     /// Touched since ends were last looked for.
     touched: BTreeSet<u32>,
     cursors: HashMap<Origin, u64>,
+    /// Made since the changes were last asked for.
+    made: Vec<u32>,
 }
 
 impl Runs {
@@ -110,7 +112,16 @@ impl Runs {
         });
         self.dirty.insert(no);
         self.touched.insert(no);
+        self.made.push(no);
         Ok(RunNo(no))
+    }
+
+    /// Runs made since this was last asked, as they were before their first job.
+    pub(super) fn take_made(&mut self) -> Vec<RunInfo> {
+        let made = std::mem::take(&mut self.made);
+        let mut infos: Vec<RunInfo> = made.iter().filter_map(|no| self.known.get(no).cloned()).collect();
+        infos.iter_mut().for_each(|info| info.counts.by_state = Default::default());
+        infos
     }
 
     /// The run that takes jobs addressed to `id`. A sealed run gets its next generation, which is sealed from the

@@ -8,8 +8,9 @@ use super::super::{Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
-use windlass_core::judge::Verdict;
+use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
+use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
 impl Turn<'_> {
@@ -59,15 +60,17 @@ impl Turn<'_> {
         let head = part.map(|part| part.head).ok_or_else(|| StoreError::Io("a claim was settled twice".into()))?;
         self.mark(first.0, held.range(), Mark::Claimed, Mark::Gone)?;
         let change = change_of(&settlement.verdict);
+        let mut lane = held.lane;
         if change != Change::Succeed {
             for index in held.range() {
                 let mut row = Row::from_chunk(&head_of(&head), &held.jobs, index, State::Running);
                 row.record.starts = held.start();
                 apply(&mut row, &settlement.verdict, now);
                 row.insert(self.db)?;
+                lane = row.lane();
             }
         }
-        self.change(held.lane, head.run, State::Running, change, count, true)?;
+        self.change(lane, head.run, State::Running, change, count, true)?;
         Ok(())
     }
 
@@ -104,7 +107,9 @@ fn change_of(verdict: &Verdict) -> Change {
         Verdict::Succeed { .. } => Change::Succeed,
         Verdict::Retry { .. } => Change::Retry,
         Verdict::Fail { .. } => Change::Fail,
-        Verdict::Return => Change::Interrupt,
+        Verdict::Return | Verdict::Suspect(Ruling::Ready(_)) => Change::Interrupt,
+        Verdict::Suspect(Ruling::Wait(_)) => Change::Retry,
+        Verdict::Suspect(Ruling::Convicted) => Change::Fail,
         Verdict::Cancel => Change::Cancel,
     }
 }
@@ -128,6 +133,22 @@ fn apply(row: &mut Row, verdict: &Verdict, now: Time) {
         }
         // A retry that was given back keeps its place; a fresh job has its arrival as place anyway.
         Verdict::Return => row.state = State::Ready,
+        Verdict::Suspect(ruling) => {
+            row.record.suspicions += 1;
+            match ruling {
+                Ruling::Ready(_) => row.state = State::Ready,
+                Ruling::Wait(until) => {
+                    row.state = State::Retrying;
+                    row.due = Some(*until);
+                }
+                Ruling::Convicted => {
+                    row.state = State::Failed;
+                    row.reason = Some(Reason::Poison);
+                    row.ended = Some(now);
+                    row.add_error(now, format!("its worker died {} times while it ran", row.record.suspicions));
+                }
+            }
+        }
         Verdict::Cancel => {
             row.state = State::Cancelled;
             row.ended = Some(now);

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, Lane, Priority, QueueNo, Record, RunNo};
 use windlass_core::judge::{Reason, Verdict};
+use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
 use super::super::chunk::Chunk;
@@ -214,6 +215,15 @@ fn encode(writer: &mut Writer, settlement: &Settlement) {
         }
         Verdict::Return => writer.number(3),
         Verdict::Cancel => writer.number(4),
+        Verdict::Suspect(Ruling::Ready(kind)) => {
+            writer.number(5);
+            writer.number(*kind as u64);
+        }
+        Verdict::Suspect(Ruling::Wait(until)) => {
+            writer.number(6);
+            writer.signed(until.as_micros());
+        }
+        Verdict::Suspect(Ruling::Convicted) => writer.number(7),
     }
 }
 
@@ -240,7 +250,10 @@ fn decode(reader: &mut Reader<'_>) -> Result<Reference, StoreError> {
         }
         3 => Verdict::Return,
         4 => Verdict::Cancel,
-        other => return Err(corrupt(format!("an outcome has verdict {other}, expected 0 to 4"))),
+        5 => Verdict::Suspect(Ruling::Ready(tally::kind_from(reader.number()? as i64)?)),
+        6 => Verdict::Suspect(Ruling::Wait(Time(reader.signed()?))),
+        7 => Verdict::Suspect(Ruling::Convicted),
+        other => return Err(corrupt(format!("an outcome has verdict {other}, expected 0 to 7"))),
     };
     let lane = Lane { queue, priority, kind };
     Ok(Reference { place, lane, run, record, admitted, first, count, started, finished, outcome, verdict })

@@ -11,7 +11,7 @@ use crate::store::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
-use windlass_core::judge::{Reason, Verdict};
+use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
@@ -24,7 +24,7 @@ impl Store for Memory {
             *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
         }
         let moves = waiting.into_iter().map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
-        Ok(Changes { queues, moves: moves.collect(), ended: Vec::new() })
+        Ok(Changes { queues, moves: moves.collect(), ..Changes::default() })
     }
 
     fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError> {
@@ -312,6 +312,10 @@ impl Memory {
                 job.note_error(*finished, error);
                 Change::Fail
             }
+            Verdict::Suspect(ruling) => {
+                job.record.suspicions += 1;
+                job.obey(*ruling, *finished, "its worker died while it ran")
+            }
         };
         if matches!(change, Change::Cancel | Change::Fail) {
             job.ended = Some(now);
@@ -327,19 +331,10 @@ impl Memory {
         } else {
             Ruling::Ready(suspicion::lane_kind(job.record))
         };
-        let change = match ruling {
-            Ruling::Ready(_) => Change::Interrupt,
-            Ruling::Wait(until) => {
-                job.due = until;
-                Change::Retry
-            }
-            Ruling::Convicted => {
-                job.ended = Some(now);
-                job.reason = Some(Reason::Poison);
-                job.note_error(now, "the server died while it ran");
-                Change::Fail
-            }
-        };
+        let change = job.obey(ruling, now, "the server died while it ran");
+        if change == Change::Fail {
+            job.ended = Some(now);
+        }
         match change {
             Change::Fail => recovered.convicted += 1,
             _ => recovered.repeated += 1,
