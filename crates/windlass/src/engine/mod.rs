@@ -66,7 +66,7 @@ pub struct Engine<S> {
     flights: Flights,
     runs: Runs,
     waiters: Waiters,
-    queues: Vec<Queue>,
+    queues: Queues,
     jitter: Jitter,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
@@ -114,7 +114,7 @@ impl<S: Store> Engine<S> {
             flights: Flights::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
-            queues: Vec::new(),
+            queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
             pending: VecDeque::new(),
             stopping: Stopping::No,
@@ -148,7 +148,7 @@ impl<S: Store> Engine<S> {
     fn start_over(&mut self) -> Result<(), StoreError> {
         self.store.rollback()?;
         self.scheduler.clear_ready();
-        self.queues.clear();
+        self.queues = Queues::default();
         self.fill()
     }
 
@@ -180,7 +180,36 @@ impl<S: Store> Engine<S> {
     }
 
     fn queue_name(&self, queue: QueueNo) -> &Arc<QueueName> {
-        &self.queues[queue.0 as usize].name
+        &self.queues[queue].name
+    }
+}
+
+/// The known queues by number. Numbers are small and given out in order, so a plain list serves.
+#[derive(Debug, Default)]
+struct Queues(Vec<Option<Queue>>);
+
+impl Queues {
+    fn add(&mut self, no: QueueNo, name: QueueName) {
+        let at = no.0 as usize;
+        self.0.resize_with(self.0.len().max(at + 1), || None);
+        self.0[at] = Some(Queue { name: Arc::new(name), by_state: Default::default() });
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (QueueNo, &Queue)> {
+        self.0.iter().enumerate().filter_map(|(no, queue)| Some((QueueNo(no as u32), queue.as_ref()?)))
+    }
+}
+
+impl std::ops::Index<QueueNo> for Queues {
+    type Output = Queue;
+    fn index(&self, no: QueueNo) -> &Queue {
+        self.0[no.0 as usize].as_ref().unwrap_or_else(|| panic!("queue {} was never named", no.0))
+    }
+}
+
+impl std::ops::IndexMut<QueueNo> for Queues {
+    fn index_mut(&mut self, no: QueueNo) -> &mut Queue {
+        self.0[no.0 as usize].as_mut().unwrap_or_else(|| panic!("queue {} was never named", no.0))
     }
 }
 
@@ -196,3 +225,6 @@ impl Jitter {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }
+
+#[cfg(test)]
+mod tests;

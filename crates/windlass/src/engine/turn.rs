@@ -7,7 +7,7 @@
 use super::effects::Effects;
 use super::event::{Answer, Drained, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queue, RELEASE_MOST, Stopping, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, Stopping, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
@@ -275,9 +275,8 @@ impl<S: Store> Engine<S> {
     /// Takes over what the store says has changed: counters, lanes, runs.
     pub(super) fn learn(&mut self, changes: Changes, effects: &mut Effects) {
         for (no, name) in &changes.queues {
-            assert_eq!(no.0 as usize, self.queues.len(), "queues are numbered as they appear");
             self.scheduler.queue_appeared(*no, name);
-            self.queues.push(Queue { name: Arc::new(name.clone()), by_state: Default::default() });
+            self.queues.add(*no, name.clone());
         }
         for info in &changes.runs {
             self.runs.learn(info.clone(), self.options.serve_open_runs, &mut self.scheduler);
@@ -298,7 +297,7 @@ impl<S: Store> Engine<S> {
     /// Keeps the counters of queues and runs in step with the store's.
     fn count(&mut self, changes: &Changes) {
         for step in &changes.moves {
-            let counts = &mut self.queues[step.lane.queue.0 as usize].by_state;
+            let counts = &mut self.queues[step.lane.queue].by_state;
             if let Some(from) = step.from {
                 counts[from.index()] = counts[from.index()].saturating_sub(step.count);
             }
@@ -370,9 +369,7 @@ impl<S: Store> Engine<S> {
         };
         self.flights.is_empty()
             && self.pending.is_empty()
-            && !self.queues.iter().enumerate().any(|(no, queue)| {
-                live(queue) && self.scheduler.can_run(windlass_core::job::QueueNo(no as u32))
-            })
+            && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
     }
 
     pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
@@ -418,9 +415,9 @@ fn no_space(what: &str) -> Failure {
     Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
-fn entry(queues: &[Queue], runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
+fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
     let state = settlement.verdict.state();
-    let queue = Arc::clone(&queues[settlement.held.lane.queue.0 as usize].name);
+    let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
     Entry { settlement: settlement.clone(), queue, run, output, state }
 }
