@@ -202,7 +202,8 @@ mod stand_in {
 
     impl Server {
         pub(in crate::cli) fn start(options: ServerOptions) -> Result<Server, Failure> {
-            drop(options.dir.lock()?);
+            let ServerOptions { dir, policies, slots, work, listen, drain, archive, reload } = options;
+            drop((dir.lock()?, policies, slots, work, listen, drain, archive, reload));
             Err(Failure::new(Kind::Internal, "this build has no server in it"))
         }
 

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn lines_come_in_batches_and_the_last_needs_no_newline() {
         let mut input = input(b"a\n\nb\r\nc");
-        assert_eq!(all(&mut input, 2), ["a\n\n", "b\r\nc\n"]);
+        assert_eq!(all(&mut input, 2), ["a\n\n", "b\r\n", "c\n"]);
         assert_eq!(input.at(), Taken { lines: 4, hash: hashed(0, b"a\n\nb\r\nc\n") });
         assert_eq!(all(&mut super::tests::input(b""), 2), [""; 0]);
     }
