@@ -127,7 +127,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
     let refuse = |why: String| Failure::new(Kind::Config, why);
     let cannot = |e: std::io::Error| {
-        refuse(format!("cannot read the config {shown}: {e}")).hint("`windlass config init FILE` writes a commented one")
+        refuse(format!("cannot read the config {shown}: {e}"))
+            .hint("`windlass config init FILE` writes a commented one")
     };
     let link = path.symlink_metadata().map_err(cannot)?;
     let file = std::fs::File::open(path).map_err(cannot)?;

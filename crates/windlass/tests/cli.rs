@@ -58,7 +58,8 @@ fn wrong_usage_is_64_with_a_hint_and_writes_nothing() {
 #[test]
 fn a_queue_name_that_is_no_text_is_refused() {
     let place = tempfile::tempdir().unwrap();
-    let output = windlass(place.path()).arg("push").arg(std::ffi::OsStr::from_bytes(b"q\xff")).arg("x").output().unwrap();
+    let output =
+        windlass(place.path()).arg("push").arg(std::ffi::OsStr::from_bytes(b"q\xff")).arg("x").output().unwrap();
     let (code, _, stderr) = told(&output);
     assert_eq!((code, stderr.as_str()), (64, "windlass: the queue name is not UTF-8 text\n"));
 }
@@ -78,7 +79,10 @@ fn init_writes_a_file_that_check_accepts_and_never_overwrites() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("w.toml");
     let name = file.to_str().unwrap();
-    assert_eq!(told(&run(place.path(), &["config", "init", name])), (0, String::new(), format!("windlass: wrote {name}\n")));
+    assert_eq!(
+        told(&run(place.path(), &["config", "init", name])),
+        (0, String::new(), format!("windlass: wrote {name}\n"))
+    );
     let (code, _, stderr) = told(&run(place.path(), &["config", "check", name]));
     assert_eq!((code, stderr), (0, format!("windlass: {name} is fine: 0 queue tables, 8 slots\n")));
     fs::write(&file, "# mine").unwrap();
@@ -182,9 +186,9 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let (code, stdout, _) = told(&run(place.path(), &["doctor", "--json"]));
     let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    let checks: Vec<&str> = report["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();
-    let expected =
-        ["directory", "format", "server", "file system", "space", "sync", "inotify", "open files", "clock"];
+    let checks: Vec<&str> =
+        report["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();
+    let expected = ["directory", "format", "server", "file system", "space", "sync", "inotify", "open files", "clock"];
     assert_eq!(checks, expected);
     assert_eq!(code == 0, report["healthy"] == true);
     let left: Vec<_> = fs::read_dir(place.path().join("data/run")).unwrap().collect();

@@ -49,9 +49,14 @@ mod tests {
 
     #[test]
     fn there_and_back() {
-        for (bytes, text) in
-            [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"foob", "Zm9vYg=="), (b"\xff\xfe\xfd", "//79")]
-        {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg=="),
+            (b"\xff\xfe\xfd", "//79"),
+        ] {
             assert_eq!(encode(bytes), text);
             assert_eq!(decode(text).as_deref(), Some(bytes));
         }

@@ -60,7 +60,8 @@ pub(super) fn doctor(context: &Context) -> Result<u8, Failure> {
     let findings = match context.data_dir() {
         Ok(dir) => examine(&dir),
         Err(failure) => {
-            vec![Finding::new("directory", Health::Problem, failure.text, "name another one with --dir or mend this one")]
+            let remedy = "name another one with --dir, or mend this one";
+            vec![Finding::new("directory", Health::Problem, failure.text, remedy)]
         }
     };
     let worst = findings.iter().any(|finding| finding.health == Health::Problem);
@@ -103,11 +104,11 @@ fn directory(dir: &DataDir) -> Finding {
     match dir.root().metadata() {
         Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
             let text = format!("{root} belongs to uid {}", meta.uid());
-            Finding::new("directory", Health::Warning, text, "run windlass as its owner, or name another one with --dir")
+            Finding::new("directory", Health::Warning, text, "work as its owner, or use --dir")
         }
         Ok(meta) if meta.mode() & 0o022 != 0 => {
             let text = format!("{root} can be written by others (mode {:o})", meta.mode() & 0o7777);
-            Finding::new("directory", Health::Problem, text, "chmod go-w on it: whoever writes there runs commands as you")
+            Finding::new("directory", Health::Problem, text, "chmod go-w: whoever writes there works as you")
         }
         Ok(_) => Finding::fine("directory", root),
         Err(error) => Finding::new("directory", Health::Problem, format!("{root}: {error}"), "make it readable"),
@@ -125,11 +126,14 @@ fn holder(dir: &DataDir) -> Finding {
         Ok(Some(_)) => Finding::fine("server", format!("{owner} answers")),
         Ok(None) => {
             let text = format!("{owner} has the lock and does not answer");
-            Finding::new("server", Health::Problem, text, "look at that process; its socket is run/socket in the data directory")
+            Finding::new("server", Health::Problem, text, "look at that process; it should serve run/socket")
         }
-        Err(failure) if connect::is_gone(&failure) => {
-            Finding::new("server", Health::Warning, format!("{owner} is going away: {failure}"), "ask again in a moment")
-        }
+        Err(failure) if connect::is_gone(&failure) => Finding::new(
+            "server",
+            Health::Warning,
+            format!("{owner} is going away: {failure}"),
+            "ask again in a moment",
+        ),
         Err(failure) => Finding::new("server", Health::Problem, format!("{owner}: {failure}"), "look at that process"),
     }
 }
@@ -167,7 +171,7 @@ fn known_file_system(magic: u64) -> (String, Health, &'static str) {
 fn space(dir: &DataDir) -> Finding {
     match statfs(dir.root()) {
         Ok(found) => {
-            let free = (found.f_bavail as u64).saturating_mul(found.f_bsize as u64);
+            let free = found.f_bavail.saturating_mul(found.f_bsize as u64);
             let health = match free {
                 0..0x400_0000 => Health::Problem,
                 0x400_0000..0x4000_0000 => Health::Warning,
@@ -202,7 +206,7 @@ fn sync_time(dir: &DataDir) -> Finding {
             Finding::new("sync", health, text, "a faster disk, or `--durability os` where a power cut may cost a job")
         }
         Err(error) => {
-            Finding::new("sync", Health::Problem, format!("cannot write and sync: {error}"), "make the directory writable")
+            Finding::new("sync", Health::Problem, format!("cannot write and sync: {error}"), "make it writable")
         }
     }
 }
@@ -216,7 +220,7 @@ fn watches() -> Finding {
         (Some(watches), Some(instances)) => {
             let health = if watches < 64 || instances < 16 { Health::Warning } else { Health::Fine };
             let text = format!("{watches} watches, {instances} instances for a user");
-            Finding::new("inotify", health, text, "raise fs.inotify.max_user_watches and max_user_instances with sysctl")
+            Finding::new("inotify", health, text, "raise fs.inotify.max_user_* with sysctl")
         }
         _ => Finding::new("inotify", Health::Warning, "its limits cannot be read", "mount /proc"),
     }
@@ -240,7 +244,9 @@ fn time(dir: &DataDir) -> Finding {
     let written = dir.root().join("FORMAT").metadata().and_then(|meta| meta.modified()).ok();
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_micros());
     match written > now.as_micros().unsigned_abs().into() {
-        true => Finding::new("clock", Health::Warning, format!("{shown} is before the data directory was made"), REMEDY),
+        true => {
+            Finding::new("clock", Health::Warning, format!("{shown} is before the data directory was made"), REMEDY)
+        }
         false => Finding::fine("clock", shown),
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Which jobs: queue:NAME state:STATE run:ID; commas mean or, spaces and
     selector: Vec<String>,
     /// At most this many; by default 200 on a terminal, else all
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
 
@@ -43,9 +43,6 @@ pub(super) fn ls(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// Prints pages until the end, the limit or the reader's leave; true where jobs were left out.
 fn list(server: &mut Connection, selector: &str, limit: u64, as_json: bool, out: &mut Out) -> Result<bool, Failure> {
     let (mut cursor, mut printed) = (String::new(), 0);
-    if as_json {
-        out.bytes(b"[");
-    }
     let more = loop {
         let most = PAGE.min(limit - printed);
         let query = format!("selector={}&limit={most}{cursor}", encoded(selector));
@@ -53,7 +50,7 @@ fn list(server: &mut Connection, selector: &str, limit: u64, as_json: bool, out:
         let items = page.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         if as_json {
             items.iter().enumerate().for_each(|(at, item)| {
-                out.bytes(if printed == 0 && at == 0 { b"\n" } else { b",\n" });
+                out.bytes(if printed == 0 && at == 0 { b"[\n" } else { b",\n" });
                 out.bytes(item.to_string().as_bytes());
             });
         } else {
@@ -68,7 +65,7 @@ fn list(server: &mut Connection, selector: &str, limit: u64, as_json: bool, out:
         cursor = format!("&cursor={}", encoded(&next));
     };
     if as_json {
-        out.bytes(if printed == 0 { b"]\n" } else { b"\n]\n" });
+        out.bytes(if printed == 0 { b"[]\n" } else { b"\n]\n" });
     }
     Ok(more)
 }
@@ -98,7 +95,5 @@ fn age(item: &Value) -> String {
     let now = clock::now();
     let admitted = item.get("admitted").and_then(Value::as_str);
     let admitted = admitted.and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    admitted.map_or_else(String::new, |at| {
-        when::spoken(now.since(windlass_core::time::Time(at.as_microsecond())))
-    })
+    admitted.map_or_else(String::new, |at| when::spoken(now.since(windlass_core::time::Time(at.as_microsecond()))))
 }

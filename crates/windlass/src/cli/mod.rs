@@ -39,9 +39,9 @@ Examples:
 ";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 fine, 1 some job failed, 64 usage, 65 bad data, 66 no such input or job, 69 no server,
-70 internal, 73 cannot create, 74 I/O, 75 try later, 76 version, 77 not permitted, 78 config, 124 time-out,
-130 and 143 ended by a signal";
+Exit codes: 0 fine, 1 some job failed, 64 usage, 65 bad data, 66 no such input or job,
+69 no server, 70 internal, 73 cannot create, 74 I/O, 75 try later, 76 version,
+77 not permitted, 78 config, 124 time-out, 130 and 143 ended by a signal";
 
 /// A job engine: accepts work, never loses it, hauls it through to the end.
 #[derive(Debug, Parser)]
@@ -114,7 +114,8 @@ impl Context {
         let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
         let state = state.or_else(|| home().map(|home| Path::new(&home).join(".local/state")));
         state.map(|dir| dir.join("windlass")).ok_or_else(|| {
-            Failure::new(Kind::Usage, "no data directory: neither HOME nor XDG_STATE_HOME is set").hint("name one with --dir")
+            Failure::new(Kind::Usage, "no data directory: neither HOME nor XDG_STATE_HOME is set")
+                .hint("name one with --dir")
         })
     }
 
@@ -128,6 +129,7 @@ impl Context {
 
 /// Parses the arguments, does the verb, and chooses the exit code.
 pub fn main() -> ExitCode {
+    signals::ignore_file_size_limit();
     ExitCode::from(answer(std::env::args_os()))
 }
 

@@ -63,10 +63,9 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
     if args.null && !from_stdin {
         return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
     }
-    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let dir = context.data_dir()?;
     let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
-    if from_stdin { door.lines(&signals) } else { door.arguments() }
+    if from_stdin { door.lines() } else { door.arguments() }
 }
 
 /// One push under way.
@@ -86,8 +85,8 @@ impl Door<'_> {
     /// Jobs named on the command line: accepted together, through the server if there is one to share its sync with.
     fn arguments(mut self) -> Result<u8, Failure> {
         let data: Vec<Vec<u8>> = self.args.data.iter().map(|data| data.clone().into_vec()).collect();
-        for (place, data) in data.iter().enumerate().filter(|(_, data)| data.len() > DATA_MAX) {
-            let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data.len());
+        if let Some(place) = data.iter().position(|data| data.len() > DATA_MAX) {
+            let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data[place].len());
             return Err(Failure::new(Kind::BadData, text));
         }
         let server = Link::to_server(&self.dir)?;
@@ -107,14 +106,16 @@ impl Door<'_> {
     }
 
     /// Jobs from stdin: always through the inbox, which takes them as fast as the disk does.
-    fn lines(mut self, signals: &Signals) -> Result<u8, Failure> {
+    fn lines(mut self) -> Result<u8, Failure> {
+        // A signal ends the input, not the process: what was read before it is accepted, and said so.
+        let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
             self.context.say("reading jobs from the terminal, one a line; end with Ctrl-D");
         }
         // The library's buffer would only copy: the writer reads in large pieces.
         let raw = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-        let mut input = Interruptible::new(std::fs::File::from(raw), signals);
+        let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
         let separator = if self.args.null { 0 } else { b'\n' };
         let (print, as_json, out, ids) = (self.args.ids, self.context.json, &mut self.out, &mut self.ids);
         let mut accepted = |id: JobId| {
@@ -145,9 +146,9 @@ impl Door<'_> {
         let word = self.terms.durability.word();
         if self.context.json {
             let run = self.terms.run.map(|run| run.to_string());
-            let (ids, interrupted) = (self.ids, signal.is_some());
             let document = json!({
-                "count": count, "ids": ids, "durability": word, "run": run, "server": listens, "interrupted": interrupted,
+                "count": count, "ids": self.ids, "durability": word, "run": run, "server": listens,
+                "interrupted": signal.is_some(),
             });
             self.out.line(document);
         } else {
@@ -200,7 +201,10 @@ fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> R
     let ids: Vec<String> = ids.into_iter().flatten().map(str::to_owned).collect();
     match ids.len() == data.len() {
         true => Ok(ids),
-        false => Err(Failure::new(Kind::Internal, format!("the server answered {} jobs with {} ids", data.len(), ids.len()))),
+        false => {
+            let text = format!("the server answered {} jobs with {} ids", data.len(), ids.len());
+            Err(Failure::new(Kind::Internal, text))
+        }
     }
 }
 
@@ -239,16 +243,26 @@ mod tests {
             args: Args,
         }
         let words = ["push"].iter().chain(words);
-        let probe = <Probe as clap::Parser>::try_parse_from(words).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
+        let probe =
+            <Probe as clap::Parser>::try_parse_from(words).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
         terms(&probe.args, Time(1_000_000_000))
     }
 
     #[test]
     fn what_is_checked_before_anything_is_written() {
         for words in [
-            &["", "x"][..], &["a\nb", "x"], &[".hidden", "x"], &["_future", "x"], &["q", "--priority", "101"],
-            &["q", "--priority", "1.5"], &["q", "--at", "2026-02-30 10:00"], &["q", "--in", "5"], &["q", "--run", "j-1"],
-            &["q", "--durability", "maybe"], &["q", "--at", "@5", "--in", "5s"], &["q", "--in", "1s", "--in", "2s"],
+            &["", "x"][..],
+            &["a\nb", "x"],
+            &[".hidden", "x"],
+            &["_future", "x"],
+            &["q", "--priority", "101"],
+            &["q", "--priority", "1.5"],
+            &["q", "--at", "2026-02-30 10:00"],
+            &["q", "--in", "5"],
+            &["q", "--run", "j-1"],
+            &["q", "--durability", "maybe"],
+            &["q", "--at", "@5", "--in", "5s"],
+            &["q", "--in", "1s", "--in", "2s"],
         ] {
             let Err(failure) = read(words) else { panic!("{words:?} was taken") };
             assert_eq!(failure.kind, Kind::Usage, "{words:?}");

@@ -23,7 +23,8 @@ Examples:
   windlass run --retry 3 -- curl -sSfO < urls.txt
   windlass run --name import -- ./import-one {} < ids.txt      killed? the same command goes on
 
-Templates: {} the line, {.} without extension, {/} base name, {//} directory, {#} number, {queue}, {id}";
+Templates: {} the line, {.} without extension, {/} base name, {//} directory,
+           {#} number, {queue}, {id}";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]

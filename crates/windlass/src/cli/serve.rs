@@ -33,13 +33,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let signals = Signals::take(&[
-        libc::SIGINT,
-        libc::SIGTERM,
-        libc::SIGHUP,
-        libc::SIGUSR1,
-        libc::SIGTTIN,
-    ])?;
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGTTIN])?;
     // The config is checked first: a wrong one must not make a data directory.
     let named = args.config.clone();
     let wanted = context.dir_path()?;
@@ -67,7 +61,10 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     out.flush();
     let engine = server.engine();
     let obey = move || obey(&signals, &engine, &reload);
-    std::thread::Builder::new().name("orders".into()).spawn(obey).map_err(|e| Failure::io("cannot start a thread", &e))?;
+    std::thread::Builder::new()
+        .name("orders".into())
+        .spawn(obey)
+        .map_err(|e| Failure::io("cannot start a thread", &e))?;
     server.wait()?;
     log("stopped", &[]);
     Ok(0)
@@ -120,8 +117,13 @@ fn tell_flights(engine: &EngineHandle) -> Result<(), Failure> {
     for flight in flights {
         let since = when::spoken(now.since(flight.started));
         let more = flight.count.saturating_sub(1);
-        let parts: [(&str, &dyn Display); 5] =
-            [("job", &flight.job), ("and", &more), ("queue", &flight.queue), ("start", &flight.start), ("since", &since)];
+        let parts: [(&str, &dyn Display); 5] = [
+            ("job", &flight.job),
+            ("and", &more),
+            ("queue", &flight.queue),
+            ("start", &flight.start),
+            ("since", &since),
+        ];
         log("flight", &parts);
     }
     Ok(())

@@ -36,7 +36,8 @@ pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// One line a field; the data, which may be anything, comes last.
 fn lines(found: &Value) -> Result<Vec<String>, Failure> {
     let fields = found.as_object().into_iter().flatten();
-    let shown = fields.filter(|(name, value)| !value.is_null() && !["data", "data_base64", "errors"].contains(&name.as_str()));
+    let shown =
+        fields.filter(|(name, value)| !value.is_null() && !["data", "data_base64", "errors"].contains(&name.as_str()));
     let mut lines: Vec<String> = shown.map(|(name, value)| format!("{name:<12} {}", inline(value))).collect();
     for error in found.get("errors").and_then(Value::as_array).into_iter().flatten() {
         let (start, at, text) = (field(error, "start"), field(error, "at"), field(error, "text"));

@@ -1,7 +1,8 @@
 //! Signals as events: blocked before any thread starts, taken by one thread, handed on through a pipe.
 //!
 //! No code runs in a signal handler. The threads of this process inherit the blocked set, and so would children:
-//! whoever starts a program must give it an empty mask.
+//! whoever starts a program must give it an empty mask
+//! and the default actions.
 
 use crate::error::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,7 +20,8 @@ impl Signals {
     pub(super) fn take(signals: &[i32]) -> Result<Signals, Failure> {
         let failed = |e: std::io::Error| Failure::io("cannot take over the signals", &e);
         let set = block(signals).map_err(failed)?;
-        let (arrived, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+        let (arrived, tell) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let watch = move || {
             loop {
                 let mut signal = 0;
@@ -83,8 +85,7 @@ impl<R: Read + AsFd> Read for Interruptible<'_, R> {
         if self.signal.is_some() {
             return Ok(0);
         }
-        let mut waiting =
-            [PollFd::new(&self.signals.arrived, PollFlags::IN), PollFd::new(&self.input, PollFlags::IN)];
+        let mut waiting = [PollFd::new(&self.signals.arrived, PollFlags::IN), PollFd::new(&self.input, PollFlags::IN)];
         poll(&mut waiting, None)?;
         if waiting[0].revents().contains(PollFlags::IN) {
             self.signal = self.signals.next();
@@ -92,6 +93,12 @@ impl<R: Read + AsFd> Read for Interruptible<'_, R> {
         }
         self.input.read(into)
     }
+}
+
+/// A file that may not grow is an error to be told, not a reason to die in the middle of a write.
+pub(super) fn ignore_file_size_limit() {
+    // SAFETY: ignoring a signal installs no handler and touches no memory.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// The shell's number for an end by this signal.

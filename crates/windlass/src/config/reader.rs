@@ -19,6 +19,7 @@ use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 type Value<'i> = Spanned<DeValue<'i>>;
+type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The text being read and its name, for pointing at places.
 struct Source<'t> {
@@ -159,7 +160,8 @@ fn read_command(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Re
         checks::directory(&directory).map_err(|why| table.refuse_value("directory", &why))?;
         let own = environment.iter().find(|(name, _)| name == b"PATH").map(|(_, value)| OsStr::from_bytes(value));
         let server = std::env::var_os("PATH");
-        checks::program(program, &directory, own.or(server.as_deref())).map_err(|why| table.refuse_value("run", &why))?;
+        checks::program(program, &directory, own.or(server.as_deref()))
+            .map_err(|why| table.refuse_value("run", &why))?;
     }
     Ok(Command { argv, directory: path_bytes(&directory), environment })
 }
@@ -203,7 +205,8 @@ impl<'t, 'i> Table<'t, 'i> {
         let unknown = self.table.iter().filter(|(key, _)| !known.contains(&key.get_ref().as_ref()));
         let Some((key, value)) = unknown.min_by_key(|(key, _)| key.span().start) else { return Ok(()) };
         let name = key.get_ref();
-        let refused = self.source.refuse(key.span(), &format!("unknown key `{}` in {}", name.escape_debug(), self.title));
+        let refused =
+            self.source.refuse(key.span(), &format!("unknown key `{}` in {}", name.escape_debug(), self.title));
         let near = nearest(name, known);
         let is_queue = self.title.starts_with("[queue.");
         Err(match (near, value.get_ref()) {
@@ -282,7 +285,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    fn environment(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    fn environment(&self) -> Result<Variables, Failure> {
         let Some(value) = self.get("environment") else { return Ok(Vec::new()) };
         let DeValue::Table(table) = value.get_ref() else {
             return Err(self.wrong("environment", value, "a table such as { LEVEL = \"3\" }"));

@@ -8,7 +8,8 @@ fn parse(text: &str) -> Result<Config, Failure> {
 #[test]
 fn the_default_file_says_what_the_code_does() {
     let config = parse(DEFAULT_FILE).unwrap();
-    let command = Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
+    let command =
+        Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
     let expected = Queue { policy: Policy::new("example.*", Service::Command(command)), enabled: false };
     assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
     assert!(config.policies().is_empty());
@@ -78,7 +79,11 @@ fn refusals_name_place_value_and_what_was_expected() {
         ("[limits]\nslots = -1", "w.toml:2:9: `slots` is -1, expected 1 to 1000000", ""),
         ("[limits]\nslots = \"8\"", "w.toml:2:9: `slots` is a string, expected a whole number", ""),
         ("[limits]\nslots = 2.5", "w.toml:2:9: `slots` is a float, expected a whole number", ""),
-        ("[limits]\nslots = 99999999999999999999", "w.toml:2:9: `slots` is 99999999999999999999, expected 1 to 1000000", ""),
+        (
+            "[limits]\nslots = 99999999999999999999",
+            "w.toml:2:9: `slots` is 99999999999999999999, expected 1 to 1000000",
+            "",
+        ),
         ("limits = 3", "w.toml:1:10: `limits` is an integer, expected a table", ""),
         ("queue = 3", "w.toml:1:9: `queue` is an integer, expected a table", ""),
         (
@@ -88,7 +93,8 @@ fn refusals_name_place_value_and_what_was_expected() {
         ),
         (
             "[server]\r\ndrain = \"10 minuts\"",
-            "w.toml:2:9: `drain`: cannot read the duration \"10 minuts\"; expected a duration such as 30s, 5m, 2h, 1d, 1h30m or PT20M",
+            "w.toml:2:9: `drain`: cannot read the duration \"10 minuts\"; \
+             expected a duration such as 30s, 5m, 2h, 1d, 1h30m or PT20M",
             "",
         ),
         (
@@ -96,7 +102,11 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:2:12: `max_size`: cannot read the size \"lots\"; expected a size such as 64KiB, 512M or 2GiB",
             "",
         ),
-        ("[queue.a]\nslots = 1", "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs", "add run = [\"PROGRAM\", \"ARGUMENT\"…]"),
+        (
+            "[queue.a]\nslots = 1",
+            "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…]",
+        ),
         ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
         (
             "[queue.a]\nrun = \"echo {}\"",
@@ -130,7 +140,11 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:3:17: \"WINDLASS_X\" is set by windlass itself for each job",
             "",
         ),
-        ("[queue.a]\nrun = [\"true\"]\nenvironment = { X = 1 }", "w.toml:3:21: `X` is an integer, expected a string in quotes", ""),
+        (
+            "[queue.a]\nrun = [\"true\"]\nenvironment = { X = 1 }",
+            "w.toml:3:21: `X` is an integer, expected a string in quotes",
+            "",
+        ),
     ] {
         let failure = parse(text).expect_err(text);
         assert_eq!((failure.text.as_str(), failure.hint.as_deref().unwrap_or("")), (expected, hint));

@@ -35,8 +35,20 @@ fn clock_changes() {
 #[test]
 fn impossible_times_are_refused() {
     for text in [
-        "", "soon", "2026-02-30 10:00", "2026-13-01T00:00:00Z", "2026-11-15T25:00:00Z", "10000-01-01T00:00:00Z",
-        "@99999999999999999999", "@", "@-", "2026-11-15T10:00:00+99:00", "1e9", "0x10", "2026-11-15 10:00 Z extra", "12:00",
+        "",
+        "soon",
+        "2026-02-30 10:00",
+        "2026-13-01T00:00:00Z",
+        "2026-11-15T25:00:00Z",
+        "10000-01-01T00:00:00Z",
+        "@99999999999999999999",
+        "@",
+        "@-",
+        "2026-11-15T10:00:00+99:00",
+        "1e9",
+        "0x10",
+        "2026-11-15 10:00 Z extra",
+        "12:00",
     ] {
         let failure = read(text, "UTC").expect_err(text);
         assert_eq!(failure.kind, Kind::Usage, "{text}");
@@ -54,9 +66,17 @@ fn the_past_is_now() {
 
 #[test]
 fn durations() {
-    for (text, seconds) in
-        [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("PT20M", 1200), ("P1D", 86400), ("0s", 0), ("1w", 604_800)]
-    {
+    for (text, seconds) in [
+        ("30s", 30),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("1h30m", 5400),
+        ("PT20M", 1200),
+        ("P1D", 86400),
+        ("0s", 0),
+        ("1w", 604_800),
+    ] {
         assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
     }
     assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
@@ -67,7 +87,9 @@ fn durations() {
 
 #[test]
 fn spoken_durations() {
-    for (seconds, expected) in [(0, "0.0s"), (42, "42s"), (60, "1m"), (90, "1m 30s"), (5400, "1h 30m"), (90_000, "1d 1h")] {
+    for (seconds, expected) in
+        [(0, "0.0s"), (42, "42s"), (60, "1m"), (90, "1m 30s"), (5400, "1h 30m"), (90_000, "1d 1h")]
+    {
         assert_eq!(spoken(Duration::from_secs(seconds)), expected);
     }
 }

@@ -19,10 +19,17 @@ const READ: usize = 1 << 16;
 /// How the beginning of the input can be read again.
 #[derive(Debug)]
 enum Memory {
-    Seekable { start: u64 },
-    Copied { copy: File, replaying: bool },
+    Seekable {
+        start: u64,
+    },
+    Copied {
+        copy: File,
+        replaying: bool,
+    },
     /// Not again, but the rest of the copy has still to be read.
-    Last { copy: File },
+    Last {
+        copy: File,
+    },
     Forgotten,
 }
 
@@ -275,7 +282,10 @@ mod tests {
             let first = input.peek(1).unwrap().unwrap();
             input.consume(first);
             let failure = input.peek(1).unwrap_err();
-            assert_eq!((failure.kind, failure.text.as_str()), (Kind::BadData, "line 2 of the input has more than 1048576 bytes"));
+            assert_eq!(
+                (failure.kind, failure.text.as_str()),
+                (Kind::BadData, "line 2 of the input has more than 1048576 bytes")
+            );
         }
         let longest = vec![b'x'; DATA_MAX];
         assert!(input(&longest).peek(1).unwrap().is_some(), "the limit itself is allowed");

@@ -28,8 +28,7 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn new(args: &Args) -> Result<Order, Failure> {
-        let directory =
-            std::env::current_dir().map_err(|e| Failure::io("cannot tell the current directory", &e))?;
+        let directory = std::env::current_dir().map_err(|e| Failure::io("cannot tell the current directory", &e))?;
         // What a job of another run was told about itself is not true of the jobs of this one.
         let own = |name: &OsString| name.as_bytes().starts_with(b"WINDLASS_");
         let environment = std::env::vars_os().filter(|(name, _)| !own(name)).collect();
@@ -47,7 +46,8 @@ impl Order {
             None => digest(args.queue.as_deref(), &argv, directory.as_os_str().as_bytes()),
         };
         let slots = args.jobs.unwrap_or_else(cores);
-        let order = Order { name, queue: args.queue.clone(), argv, directory, environment, slots, attempts: args.retry + 1 };
+        let order =
+            Order { name, queue: args.queue.clone(), argv, directory, environment, slots, attempts: args.retry + 1 };
         QueueName::new(order.queue(1).as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
         Ok(order)
     }
@@ -131,7 +131,9 @@ mod tests {
 
     #[test]
     fn refused_orders() {
-        for words in [&["--name", "", "--", "x"][..], &["-Q", ".x", "--", "x"], &["--name", "a\nb", "--", "x"], &["--", ""]] {
+        for words in
+            [&["--name", "", "--", "x"][..], &["-Q", ".x", "--", "x"], &["--name", "a\nb", "--", "x"], &["--", ""]]
+        {
             assert_eq!(order(words).unwrap_err().kind, Kind::Usage, "{words:?}");
         }
     }

@@ -18,6 +18,8 @@ const HEARTBEAT_LEAST: Duration = Duration::from_secs(2);
 pub(super) struct Progress {
     style: Style,
     spoken: Instant,
+    /// When the tally was last found out.
+    asked: Instant,
     tenth: u64,
     /// Something has changed since.
     stale: bool,
@@ -71,7 +73,8 @@ impl Progress {
             (false, true) => Style::Line,
             (false, false) => Style::Heartbeat,
         };
-        Progress { style, spoken: Instant::now(), tenth: 0, stale: true, drawn: false }
+        let now = Instant::now();
+        Progress { style, spoken: now, asked: now, tenth: 0, stale: true, drawn: false }
     }
 
     /// Something has changed that is worth telling.
@@ -93,13 +96,16 @@ impl Progress {
         let since = now.saturating_duration_since(self.spoken);
         match self.style {
             Style::Line => self.stale && since >= REDRAW,
-            Style::Heartbeat => since >= HEARTBEAT || (self.stale && since >= HEARTBEAT_LEAST),
+            Style::Heartbeat => {
+                let lately = now.saturating_duration_since(self.asked) < HEARTBEAT_LEAST;
+                since >= HEARTBEAT || (self.stale && !lately)
+            }
             Style::Silent => false,
         }
     }
 
     pub(super) fn speak(&mut self, now: Instant, tally: Tally) {
-        self.stale = false;
+        (self.stale, self.asked) = (false, now);
         match self.style {
             Style::Line => {
                 self.spoken = now;
@@ -138,7 +144,8 @@ mod tests {
     use super::*;
 
     fn progress(style: Style) -> Progress {
-        Progress { style, spoken: Instant::now(), tenth: 0, stale: true, drawn: false }
+        let now = Instant::now();
+        Progress { style, spoken: now, asked: now, tenth: 0, stale: true, drawn: false }
     }
 
     #[test]
@@ -165,6 +172,8 @@ mod tests {
         let tally = |done| Tally { total: 100, done, ..Tally::default() };
         beat.speak(begun + HEARTBEAT_LEAST, tally(9));
         assert_eq!(beat.spoken, begun, "not a tenth yet");
+        beat.changed();
+        assert!(!beat.wants(begun + HEARTBEAT_LEAST), "a flood of ends does not ask each time");
         beat.speak(begun + HEARTBEAT_LEAST, tally(10));
         assert_eq!(beat.spoken, begun + HEARTBEAT_LEAST);
         assert!(beat.wants(begun + HEARTBEAT_LEAST + HEARTBEAT));

@@ -8,10 +8,11 @@ use super::feeder::{Door, Wire, Wiring, feed};
 use super::input::Input;
 use super::order::Order;
 use super::progress::{Progress, Tally};
+use crate::cli::Context;
 use crate::cli::connect::{Carry, Connection, Link, encoded, is_gone};
+use crate::cli::lock_watch::LockWatch;
 use crate::cli::print::{self, Out, count, data_of, field, grouped, shortened, visible};
 use crate::cli::signals::{Signals, exit_code};
-use crate::cli::Context;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::store::Taken;
@@ -21,22 +22,35 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Legs in a row that may end without a word of any job; more is no change of servers but a fault.
 const BARREN_LEGS: u32 = 8;
+/// How long a server that is too busy for more lines is left alone.
+const TRY_LATER: Duration = Duration::from_secs(1);
 
 /// What can happen to a run under way.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A line of the follower: a finished job, or the end.
-    Told { leg: u64, line: String },
+    Told {
+        leg: u64,
+        line: String,
+    },
     /// The follower's connection is over.
-    Closed { leg: u64, failure: Failure },
+    Closed {
+        leg: u64,
+        failure: Failure,
+    },
     /// The feeder's connection is over.
-    Lost { leg: u64, failure: Failure },
+    Lost {
+        leg: u64,
+        failure: Failure,
+    },
     /// The run of this leg has taken other lines than the input has.
-    Different { leg: u64 },
+    Different {
+        leg: u64,
+    },
     /// Everything is handed over, and the run is sealed.
     InputEnded,
     FeedFailed(Failure),
@@ -62,17 +76,19 @@ pub(super) struct Session {
     progress: Progress,
     out: Out,
     begun: Instant,
+    /// When the feeder, whose connection was lost or refused, gets another door to the same server.
+    rewire_at: Option<Instant>,
     /// The first signal, if one came.
     signal: Option<i32>,
 }
 
 impl Session {
-    /// Opens or continues the run and starts the threads.
+    /// Starts the threads that do not need a server yet.
     pub(super) fn start(order: Order, tolerance: Tolerance, context: &Context) -> Result<Session, Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
         let dir = context.data_dir()?;
         let (sender, events) = sync_channel(64);
-        let mut session = Session {
+        let session = Session {
             progress: Progress::new(context.quiet || context.json),
             wiring: Arc::default(),
             out: Out::new(),
@@ -83,6 +99,7 @@ impl Session {
             number: 1,
             leg: 0,
             barren: 0,
+            rewire_at: None,
             signal: None,
             order,
             tolerance,
@@ -92,20 +109,19 @@ impl Session {
         };
         session.spawn_signals(signals)?;
         session.spawn_feeder()?;
-        session.link = Some(session.connect()?);
-        session.open_run()?;
         Ok(session)
     }
 
-    /// Until the run has ended, or a signal or a failure ended this.
+    /// Opens or continues the run, and stays until it has ended or a signal or a failure ended this.
     pub(super) fn follow(mut self) -> Result<u8, Failure> {
-        let result = loop {
-            match self.turn() {
-                Ok(None) => {}
-                Ok(Some(code)) => break Ok(code),
-                Err(failure) => break Err(failure),
+        self.link = Some(self.connect()?);
+        let result = self.open_run().and_then(|()| {
+            loop {
+                if let Some(code) = self.turn()? {
+                    return Ok(code);
+                }
             }
-        };
+        });
         self.progress.clear();
         self.out.finish_accepted();
         let closed = self.link.take().map_or(Ok(()), Link::close);
@@ -115,14 +131,17 @@ impl Session {
 
     /// Waits for one event and deals with it; a code ends the session.
     fn turn(&mut self) -> Result<Option<u8>, Failure> {
-        let event = match self.progress.due() {
+        let due = [self.progress.due(), self.rewire_at].into_iter().flatten().min();
+        let event = match due {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         let ended = match event {
             Ok(Event::Told { leg, line }) if leg == self.leg => self.told(&line)?,
-            Ok(Event::Closed { leg, failure } | Event::Lost { leg, failure }) if leg == self.leg => {
-                self.change_server(failure)?
+            Ok(Event::Closed { leg, failure }) if leg == self.leg => self.change_server(failure)?,
+            Ok(Event::Lost { leg, failure }) if leg == self.leg => {
+                self.plan_rewiring(&failure);
+                None
             }
             Ok(Event::Different { leg }) if leg == self.leg => {
                 self.open_another()?;
@@ -142,6 +161,7 @@ impl Session {
             }
         };
         if ended.is_none() {
+            self.rewire()?;
             self.show_progress();
         }
         Ok(ended)
@@ -187,24 +207,58 @@ impl Session {
             let _ = events.send(Event::Closed { leg, failure });
         };
         spawn("follower", follow)?;
-        let Some(connection) = Link::to_server(&self.dir)? else {
-            return Err(Failure::new(Kind::NoServer, "the server went away"));
-        };
+        match Link::to_server(&self.dir)? {
+            Some(connection) => self.wire(connection),
+            None => return Err(Failure::new(Kind::NoServer, "the server went away")),
+        }
+        Ok(())
+    }
+
+    /// Gives the feeder a door to the run as it is now known.
+    fn wire(&mut self, connection: Connection) {
         let door = RunDoor { connection, run: self.id(), queue: self.order.queue(self.number) };
         let sealed = self.run.get("sealed") == Some(&Value::Bool(true));
         self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed });
-        Ok(())
+        self.rewire_at = None;
+    }
+
+    /// The feeder was refused or cut off. A server that is gone is noticed by the follower too; one that only asked to
+    /// try later is tried later.
+    fn plan_rewiring(&mut self, failure: &Failure) {
+        let wait = if failure.kind == Kind::TryLater { TRY_LATER } else { Duration::ZERO };
+        // A stopping server takes no more lines, and should not.
+        self.rewire_at = self.signal.is_none().then(|| Instant::now() + wait);
+    }
+
+    fn rewire(&mut self) -> Result<(), Failure> {
+        if self.rewire_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        self.rewire_at = None;
+        let path = format!("/api/v1/runs/{}", self.id());
+        let Some(mut connection) = Link::to_server(&self.dir)? else { return Ok(()) };
+        match connection.get_json(&path) {
+            Ok(run) => {
+                self.run = run;
+                self.wire(connection);
+                Ok(())
+            }
+            // Going away or not ready: if the follower does not tell of its end, it will answer later.
+            Err(failure) if is_gone(&failure) => {
+                self.rewire_at = Some(Instant::now() + TRY_LATER);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Whoever served is gone: unless that was wished for, the run goes on with the next server.
     fn change_server(&mut self, failure: Failure) -> Result<Option<u8>, Failure> {
         if let Some(link) = self.link.take() {
-            let closed = link.close();
-            if let Some(signal) = self.signal {
-                closed?;
-                return Ok(Some(self.stopped(signal)));
-            }
-            closed?;
+            link.close()?;
+        }
+        if let Some(signal) = self.signal {
+            return Ok(Some(self.stopped(signal)));
         }
         if !is_gone(&failure) {
             return Err(failure);
@@ -214,22 +268,26 @@ impl Session {
             if self.barren > BARREN_LEGS {
                 return Err(failure);
             }
-            self.link = Some(self.connect()?);
-            let path = format!("/api/v1/runs/{}", self.id());
-            let begun = self.connection()?.get_json(&path).and_then(|run| {
-                self.run = run;
-                if self.run.get("ended") == Some(&Value::Bool(true)) { Ok(()) } else { self.begin_leg() }
-            });
-            match begun {
-                Ok(()) if self.run.get("ended") == Some(&Value::Bool(true)) => return Ok(Some(self.ended())),
-                Ok(()) => return Ok(None),
+            // Watched from before the try, so that the end of a server that is still going is not missed.
+            let watch = LockWatch::new(&self.dir)?;
+            match self.resume() {
                 Err(gone) if is_gone(&gone) => {
-                    if let Some(link) = self.link.take() {
-                        link.close()?;
-                    }
+                    self.link.take().map_or(Ok(()), Link::close)?;
+                    watch.wait()?;
                 }
-                Err(failure) => return Err(failure),
+                result => return result,
             }
+        }
+    }
+
+    /// Connects to the next server, or becomes it, and takes the run up again; a code if it has ended meanwhile.
+    fn resume(&mut self) -> Result<Option<u8>, Failure> {
+        self.link = Some(self.connect()?);
+        let path = format!("/api/v1/runs/{}", self.id());
+        self.run = self.connection()?.get_json(&path)?;
+        match self.run.get("ended") {
+            Some(Value::Bool(true)) => Ok(Some(self.ended())),
+            _ => self.begin_leg().map(|()| None),
         }
     }
 
@@ -309,7 +367,7 @@ impl Session {
         match tally.failed {
             0 => self.say(format!("run {id} ended in {took}: {succeeded} succeeded")),
             failed => self.say(format!(
-                "run {id} ended in {took}: {succeeded} succeeded, {} failed; see them: windlass ls run:{id} state:failed",
+                "run {id} ended in {took}: {succeeded} succeeded, {} failed; list: windlass ls run:{id} state:failed",
                 grouped(failed)
             )),
         }
