@@ -1,1 +1,159 @@
-//! Not here yet.
+//! The config file: read once, checked as a whole, refused with file, line and column; `policies` is its essence.
+//!
+//! This file owns the checked form and its defaults. `config/reader.rs` turns TOML into it, `config/checks.rs` asks
+//! the machine (programs, directories). It must not start anything, and nothing else reads the file.
+
+mod checks;
+mod reader;
+pub mod units;
+
+use crate::error::{Failure, Kind};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use windlass_core::policy::{Command, Policy, Service};
+
+/// The commented default file, as `windlass config init` writes it.
+pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
+
+/// No sensible file comes near it; a larger one is a mistake that must not cost memory.
+pub const SIZE_MAX: u64 = 1 << 20;
+
+/// What a command inherits from the server; everything else of its environment stands in the file.
+const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "TZ"];
+
+/// A checked config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Starts in flight at once, over all queues.
+    pub slots: u32,
+    pub server: Server,
+    pub archive: ArchiveOptions,
+    /// In the order of the file: the first match wins.
+    pub queues: Vec<Queue>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The loopback address of the HTTP listener; port 0 lets the kernel choose.
+    pub listen: SocketAddr,
+    /// How long a stopping server lets running jobs go on.
+    pub drain: Duration,
+}
+
+/// One `[queue.…]` table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Everything but the inherited part of the environment.
+    pub policy: Policy,
+    /// False leaves the table in the file and serves nothing by it.
+    pub enabled: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let day = Duration::from_secs(86_400);
+        Config {
+            slots: 8,
+            server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
+            archive: Archive { bodies: true, keep_succeeded: 7 * day, keep_failed: 30 * day, max_size: 10 << 30 },
+            queues: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file, the machine's side included: programs and directories must be there.
+    pub fn load(path: &Path) -> Result<Config, Failure> {
+        let text = read_text(path)?;
+        Config::parse(path, &text)
+    }
+
+    /// Checks a text as if it stood in the file `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Config, Failure> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        reader::read(path, text)
+    }
+
+    /// The rules for the engine, in the file's order.
+    pub fn policies(&self) -> Vec<Policy> {
+        self.policies_under(&|name| std::env::var_os(name))
+    }
+
+    fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
+        let enabled = self.queues.iter().filter(|queue| queue.enabled);
+        enabled.map(|queue| with_environment(&queue.policy, variable)).collect()
+    }
+}
+
+/// Puts the few inherited variables under what the file says.
+fn with_environment(policy: &Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
+    let mut policy = policy.clone();
+    if let Service::Command(Command { environment, .. }) = &mut policy.service {
+        let inherited = INHERITED.into_iter().filter_map(|name| Some((name.into(), variable(name)?.into_vec())));
+        let mut built: BTreeMap<Vec<u8>, Vec<u8>> = inherited.collect();
+        built.extend(environment.drain(..));
+        *environment = built.into_iter().collect();
+    }
+    policy
+}
+
+/// The file that `serve` reads when none is named: in the data directory, else in the user's config directory.
+pub fn usual_file(data_dir: &Path) -> Option<PathBuf> {
+    let user = std::env::var_os("XDG_CONFIG_HOME")
+        .filter(|dir| Path::new(dir).is_absolute())
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    let candidates = [Some(data_dir.join("windlass.toml")), user.map(|dir| dir.join("windlass/windlass.toml"))];
+    candidates.into_iter().flatten().find(|path| path.symlink_metadata().is_ok())
+}
+
+/// Reads the whole file once, so that a change in the middle of the check cannot matter.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    let shown = path.display();
+    let refuse = |why: String| Failure::new(Kind::Config, why);
+    let cannot = |e: std::io::Error| {
+        refuse(format!("cannot read the config {shown}: {e}"))
+            .hint("`windlass config init FILE` writes a commented one")
+    };
+    let link = path.symlink_metadata().map_err(cannot)?;
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let meta = file.metadata().map_err(cannot)?;
+    if !meta.is_file() {
+        return Err(refuse(format!("the config {shown} is not a file")));
+    }
+    if meta.mode() & 0o002 != 0 {
+        return Err(refuse(format!("the config {shown} can be written by everybody, and it names commands to run"))
+            .hint(format!("chmod o-w {shown}")));
+    }
+    if link.uid() != meta.uid() {
+        return Err(refuse(format!("the config {shown} is a link to a file of another owner (uid {})", meta.uid())));
+    }
+    let mut bytes = Vec::new();
+    file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > SIZE_MAX {
+        return Err(refuse(format!("the config {shown} has more than {SIZE_MAX} bytes")));
+    }
+    if bytes.is_empty() {
+        return Err(refuse(format!("the config {shown} is empty")).hint("a file with a comment is enough to mean it"));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = memchr::memchr_iter(b'\n', before).count() + 1;
+        let column = before.len() - memchr::memrchr(b'\n', before).map_or(0, |at| at + 1) + 1;
+        refuse(format!("{shown}:{line}:{column}: not UTF-8 text"))
+    })
+}
+
+/// Bytes of a path for `Command::directory`.
+fn path_bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests;

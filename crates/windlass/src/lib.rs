@@ -18,3 +18,4 @@ pub mod runner;
 pub mod server;
 pub mod store;
 pub mod supervisor;
+pub mod when;

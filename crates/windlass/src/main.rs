@@ -1,5 +1,11 @@
-//! The one program: a launcher where its server asks for one, else the command line.
+//! The program: everything it does is in the library's `cli`.
+//!
+//! The launcher is this same program started again, so that is looked for before anything else happens: it must
+//! not pay for, or be confused by, the parsing of people's arguments.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     windlass::runner::launcher::take_over_if_asked();
+    windlass::cli::main()
 }

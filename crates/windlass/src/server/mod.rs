@@ -150,7 +150,7 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
         keep_bodies: options.archive.bodies,
         keep_succeeded: options.archive.keep_succeeded,
         keep_failed: options.archive.keep_failed,
-        max_bytes: options.archive.max_bytes,
+        max_bytes: options.archive.max_size,
         ..ArchiverOptions::new(options.dir.archive(), options.dir.output())
     };
     let (events, trouble) = (events.clone(), trouble.clone());

@@ -35,18 +35,18 @@ pub struct ServerOptions {
 pub type ReadConfig = Arc<dyn Fn() -> Result<(Vec<Policy>, u32), Failure> + Send + Sync>;
 
 /// What is kept of finished jobs, and for how long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveOptions {
     pub bodies: bool,
     pub keep_succeeded: Duration,
     pub keep_failed: Duration,
-    pub max_bytes: u64,
+    pub max_size: u64,
 }
 
 impl Default for ArchiveOptions {
     fn default() -> ArchiveOptions {
         const DAY: Duration = Duration::from_secs(24 * 3600);
-        ArchiveOptions { bodies: true, keep_succeeded: DAY * 7, keep_failed: DAY * 30, max_bytes: 16 << 30 }
+        ArchiveOptions { bodies: true, keep_succeeded: DAY * 7, keep_failed: DAY * 30, max_size: 16 << 30 }
     }
 }
 

@@ -1,0 +1,87 @@
+//! `windlass config check` and `windlass config init`: neither touches a data directory or a server.
+
+use super::Context;
+use super::print;
+use crate::config::{self, Config, DEFAULT_FILE};
+use crate::error::{Failure, Kind};
+use serde_json::json;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass config init windlass.toml
+  windlass config check windlass.toml";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Check a file: syntax, meaning, then the machine; exit code 78 where it is wrong
+    Check {
+        /// By default the one that `serve` would read
+        file: Option<PathBuf>,
+    },
+    /// Write the commented default file; an existing one is left alone
+    Init {
+        /// By default windlass.toml in the data directory; `-` is stdout
+        file: Option<PathBuf>,
+    },
+}
+
+pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
+    match &args.action {
+        Action::Check { file } => check(file.as_deref(), context),
+        Action::Init { file } => init(file.as_deref(), context),
+    }
+}
+
+fn check(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
+    let dir = context.dir_path()?;
+    let Some(path) = file.map(Path::to_owned).or_else(|| config::usual_file(&dir)) else {
+        let text = format!("no config to check: there is no {}", dir.join("windlass.toml").display());
+        return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass config init"));
+    };
+    let config = Config::load(&path)?;
+    let queues = config.policies();
+    if context.json {
+        let patterns: Vec<&str> = queues.iter().map(|policy| policy.pattern.as_str()).collect();
+        return print::document(&json!({ "file": path.to_string_lossy(), "slots": config.slots, "queues": patterns }));
+    }
+    let tables = if queues.len() == 1 { "queue table" } else { "queue tables" };
+    context.say(format_args!("{} is fine: {} {tables}, {} slots", path.display(), queues.len(), config.slots));
+    Ok(0)
+}
+
+fn init(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
+    if file == Some(Path::new("-")) {
+        let mut out = print::Out::new();
+        out.bytes(DEFAULT_FILE.as_bytes());
+        return out.finish();
+    }
+    let path = match file {
+        Some(path) => path.to_owned(),
+        None => context.data_dir()?.root().join("windlass.toml"),
+    };
+    let cannot = |e: std::io::Error| match e.kind() {
+        ErrorKind::AlreadyExists => {
+            Failure::new(Kind::CannotCreate, format!("{} exists and is left as it is", path.display()))
+                .hint("name another file, or print the default one: windlass config init -")
+        }
+        _ => Failure::new(Kind::CannotCreate, format!("cannot write {}: {e}", path.display())),
+    };
+    let mut new = OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
+    if let Err(error) = new.write_all(DEFAULT_FILE.as_bytes()).and_then(|()| new.sync_all()) {
+        // Half a file would be refused as a config and in the way of the next try.
+        let _ = std::fs::remove_file(&path);
+        return Err(cannot(error));
+    }
+    context.say(format_args!("wrote {}", path.display()));
+    Ok(0)
+}

@@ -1,0 +1,290 @@
+//! `windlass push`: accepts jobs and says how safe they are; needs no server.
+//!
+//! Ids go to stdout as soon as they are final, sentences to stderr. The exit code tells whether everything was
+//! accepted, not whether it could be printed.
+
+use super::connect::{Connection, Link};
+use super::inbox_door::{self, Terms};
+use super::print::{Out, data_of, jobs};
+use super::signals::{Interruptible, Signals, exit_code};
+use super::{Context, base64};
+use crate::clock;
+use crate::data_dir::DataDir;
+use crate::error::{Failure, Kind};
+use crate::store::Durability;
+use crate::when;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::time::Time;
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass push mail customer-42 customer-43
+  find . -name '*.pdf' | windlass push ocr
+  windlass push report nightly --at '2026-11-16 03:00'
+  RUN=$(windlass push ocr --run new < files.txt); windlass wait $RUN";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The queue; it appears with its first job
+    queue: OsString,
+    /// One job each; none, or a single `-`, reads one job per line of stdin
+    data: Vec<OsString>,
+    /// Not before this time: RFC 3339, "2026-11-15 10:00" (local) or @SECONDS
+    #[arg(long, value_name = "TIME", conflicts_with = "delay")]
+    at: Option<String>,
+    /// Not before this much later: 30s 5m 2h 1d PT20M
+    #[arg(long = "in", id = "delay", value_name = "DURATION")]
+    delay: Option<String>,
+    /// -100 to 100, or high, normal, low; larger is sooner
+    #[arg(short, long, value_name = "N", default_value = "normal", allow_hyphen_values = true)]
+    priority: Priority,
+    /// Join this run; `new` makes one, seals it at the end of the input and prints its id instead of the jobs'
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// What an answer means: `full` survives a power cut, `os` the death of any process
+    #[arg(long, value_name = "full|os", default_value = "full", value_parser = durability)]
+    durability: Durability,
+    /// Print every id, also for lines
+    #[arg(long)]
+    ids: bool,
+    /// Jobs from stdin end with NUL instead of a newline
+    #[arg(short = '0', long)]
+    null: bool,
+}
+
+pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let (terms, fresh) = terms(args, clock::now())?;
+    let from_stdin = args.data.is_empty() || args.data == ["-"];
+    if args.null && !from_stdin {
+        return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
+    }
+    let dir = context.data_dir()?;
+    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
+    if from_stdin { door.lines() } else { door.arguments() }
+}
+
+/// One push under way.
+struct Door<'a> {
+    args: &'a Args,
+    context: &'a Context,
+    dir: DataDir,
+    terms: Terms,
+    /// The run was made by this push, which therefore seals it.
+    fresh: Option<RunId>,
+    out: Out,
+    /// Kept only for the one document of `--json`.
+    ids: Vec<String>,
+}
+
+impl Door<'_> {
+    /// Jobs named on the command line: accepted together, through the server if there is one to share its sync with.
+    fn arguments(mut self) -> Result<u8, Failure> {
+        let data: Vec<Vec<u8>> = self.args.data.iter().map(|data| data.clone().into_vec()).collect();
+        if let Some(place) = data.iter().position(|data| data.len() > DATA_MAX) {
+            let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data[place].len());
+            return Err(Failure::new(Kind::BadData, text));
+        }
+        let server = Link::to_server(&self.dir)?;
+        let listens = server.is_some();
+        let ids = match server {
+            Some(mut server) if self.terms.durability == Durability::Full && self.fresh.is_none() => {
+                through_server(&mut server, &self.terms, &data)?
+            }
+            _ => inbox_door::push(&self.dir, &self.terms, &data)?.iter().map(JobId::to_string).collect(),
+        };
+        self.seal()?;
+        let count = ids.len() as u64;
+        if self.fresh.is_none() || self.args.ids || self.context.json {
+            ids.into_iter().for_each(|id| announce(self.context.json, &mut self.out, &mut self.ids, id));
+        }
+        self.close(count, listens, None)
+    }
+
+    /// Jobs from stdin: always through the inbox, which takes them as fast as the disk does.
+    fn lines(mut self) -> Result<u8, Failure> {
+        // A signal ends the input, not the process: what was read before it is accepted, and said so.
+        let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            self.context.say("reading jobs from the terminal, one a line; end with Ctrl-D");
+        }
+        // The library's buffer would only copy: the writer reads in large pieces.
+        let raw = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
+        let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
+        let separator = if self.args.null { 0 } else { b'\n' };
+        let (print, as_json, out, ids) = (self.args.ids, self.context.json, &mut self.out, &mut self.ids);
+        let mut accepted = |id: JobId| {
+            if print {
+                announce(as_json, out, ids, id.to_string());
+            }
+        };
+        let pushed = inbox_door::push_lines(&self.dir, &self.terms, separator, &mut input, &mut accepted);
+        let signal = input.signal;
+        let summary = pushed?;
+        self.seal()?;
+        // A server that cannot be asked is one that does not listen; the jobs are in either way.
+        let listens = matches!(Link::to_server(&self.dir), Ok(Some(_)));
+        self.close(summary.count, listens, signal)
+    }
+
+    fn seal(&mut self) -> Result<(), Failure> {
+        let Some(run) = self.fresh else { return Ok(()) };
+        inbox_door::seal(&self.dir, run, self.terms.durability)?;
+        if !self.context.json {
+            self.out.line(run);
+        }
+        Ok(())
+    }
+
+    /// Says what was accepted, and how.
+    fn close(mut self, count: u64, listens: bool, signal: Option<i32>) -> Result<u8, Failure> {
+        let word = self.terms.durability.word();
+        if self.context.json {
+            let run = self.terms.run.map(|run| run.to_string());
+            let document = json!({
+                "count": count, "ids": self.ids, "durability": word, "run": run, "server": listens,
+                "interrupted": signal.is_some(),
+            });
+            self.out.line(document);
+        } else {
+            let interrupted = if signal.is_some() { "interrupted: " } else { "" };
+            let absent = if listens { "" } else { "; no server is running" };
+            self.context.say(format_args!("{interrupted}{} accepted ({word}){absent}", jobs(count)));
+        }
+        self.out.finish_accepted();
+        Ok(signal.map_or(0, exit_code))
+    }
+}
+
+/// An id, as soon as it is final: printed, or kept for the one document.
+fn announce(as_json: bool, out: &mut Out, ids: &mut Vec<String>, id: String) {
+    if as_json { ids.push(id) } else { out.line(id) }
+}
+
+/// Checks everything that can be checked before anything is written.
+fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
+    let queue = QueueName::new(args.queue.as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
+    let not_before = match (&args.at, &args.delay) {
+        (Some(text), _) => Some(when::time(text, now)?),
+        (None, Some(text)) => Some(now.after(when::duration(text).map_err(|e| Failure::new(Kind::Usage, e))?)),
+        (None, None) => None,
+    };
+    let fresh = match args.run.as_deref() {
+        Some("new") => Some(RunId::first(random_origin()?)),
+        _ => None,
+    };
+    let run = match (fresh, args.run.as_deref()) {
+        (None, Some(text)) => {
+            let refused = |e| Failure::new(Kind::Usage, format!("cannot join the run {text:?}: {e}"));
+            Some(text.parse().map_err(refused)?)
+        }
+        (fresh, _) => fresh,
+    };
+    let not_before = not_before.filter(|time| *time > now);
+    Ok((Terms { queue, priority: args.priority, run, not_before, durability: args.durability }, fresh))
+}
+
+fn random_origin() -> Result<Origin, Failure> {
+    let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
+    Ok(Origin::from_random(bits))
+}
+
+fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
+    let request: Vec<Value> = data.iter().map(|data| request(terms, data)).collect();
+    let answer = server.post_json("/api/v1/jobs", &Value::Array(request))?;
+    let ids = answer.get("ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str));
+    let ids: Vec<String> = ids.into_iter().flatten().map(str::to_owned).collect();
+    match ids.len() == data.len() {
+        true => Ok(ids),
+        false => {
+            let text = format!("the server answered {} jobs with {} ids", data.len(), ids.len());
+            Err(Failure::new(Kind::Internal, text))
+        }
+    }
+}
+
+fn request(terms: &Terms, data: &[u8]) -> Value {
+    let mut request = json!({
+        "queue": terms.queue.as_str(),
+        "priority": terms.priority.value(),
+        "at": terms.not_before.map(when::rfc3339),
+        "run": terms.run.map(|run| run.to_string()),
+        "durability": terms.durability.word(),
+    });
+    match std::str::from_utf8(data) {
+        Ok(text) => request["data"] = text.into(),
+        Err(_) => request["data_base64"] = base64::encode(data).into(),
+    }
+    debug_assert_eq!(data_of(&request, "data").as_deref(), Ok(data));
+    request
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "full" => Ok(Durability::Full),
+        "os" => Ok(Durability::Os),
+        other => Err(format!("expected full or os, got: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<(Terms, Option<RunId>), Failure> {
+        #[derive(clap::Parser)]
+        struct Probe {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = ["push"].iter().chain(words);
+        let probe =
+            <Probe as clap::Parser>::try_parse_from(words).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
+        terms(&probe.args, Time(1_000_000_000))
+    }
+
+    #[test]
+    fn what_is_checked_before_anything_is_written() {
+        for words in [
+            &["", "x"][..],
+            &["a\nb", "x"],
+            &[".hidden", "x"],
+            &["_future", "x"],
+            &["q", "--priority", "101"],
+            &["q", "--priority", "1.5"],
+            &["q", "--at", "2026-02-30 10:00"],
+            &["q", "--in", "5"],
+            &["q", "--run", "j-1"],
+            &["q", "--durability", "maybe"],
+            &["q", "--at", "@5", "--in", "5s"],
+            &["q", "--in", "1s", "--in", "2s"],
+        ] {
+            let Err(failure) = read(words) else { panic!("{words:?} was taken") };
+            assert_eq!(failure.kind, Kind::Usage, "{words:?}");
+        }
+        assert!(read(&[&"q".repeat(201), "x"]).is_err());
+    }
+
+    #[test]
+    fn terms_of_a_push() {
+        let (terms, fresh) = read(&["q", "x", "--priority", "-7", "--in", "1h30m", "--durability", "os"]).unwrap();
+        assert_eq!((terms.priority.value(), fresh), (-7, None));
+        assert_eq!(terms.not_before, Some(Time(1_000_000_000 + 5_400_000_000)));
+        let (terms, _) = read(&["q", "--at", "1970-01-01T00:00:00Z"]).unwrap();
+        assert_eq!(terms.not_before, None, "the past is now");
+        let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
+        assert!(fresh.is_some() && terms.run == fresh);
+    }
+
+    #[test]
+    fn data_that_is_no_text_travels_whole() {
+        let (terms, _) = read(&["q"]).unwrap();
+        assert_eq!(request(&terms, b"a\xff\n")["data_base64"], "Yf8K");
+        assert_eq!(request(&terms, "ü\n".as_bytes())["data"], "ü\n");
+    }
+}

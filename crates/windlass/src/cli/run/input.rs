@@ -1,0 +1,298 @@
+//! The lines of a run's input, with their position and running hash, readable again until the run is known.
+//!
+//! An unfinished run is continued only if the input begins with the lines it has taken. Until that is certain
+//! the beginning can be read again: a file by seeking, a pipe out of a scratch file. Lines are handed out as soon
+//! as they are there; nothing here waits for more of them.
+
+use crate::error::{Failure, Kind};
+use crate::store::Taken;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use windlass_core::job::DATA_MAX;
+
+/// Lines in one batch at most.
+pub(super) const BATCH_LINES: u64 = 1000;
+/// A batch ends with the line that reaches this.
+const BATCH_BYTES: usize = 1 << 20;
+const READ: usize = 1 << 16;
+
+/// How the beginning of the input can be read again.
+#[derive(Debug)]
+enum Memory {
+    Seekable {
+        start: u64,
+    },
+    Copied {
+        copy: File,
+        replaying: bool,
+    },
+    /// Not again, but the rest of the copy has still to be read.
+    Last {
+        copy: File,
+    },
+    Forgotten,
+}
+
+/// The input of a `windlass run`.
+#[derive(Debug)]
+pub(super) struct Input {
+    source: File,
+    memory: Memory,
+    buffer: Vec<u8>,
+    /// The part of the buffer before this is consumed.
+    start: usize,
+    ended: bool,
+    at: Taken,
+}
+
+/// Whole lines that wait in the buffer, each with its newline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    bytes: usize,
+    pub(super) after: Taken,
+}
+
+/// What comparing the input with what a run has taken came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    Same,
+    Different,
+}
+
+impl Input {
+    /// `scratch` is an empty file that nobody else has; it is used only for what cannot be seeked.
+    pub(super) fn new(mut source: File, scratch: File) -> Input {
+        let regular = source.metadata().is_ok_and(|meta| meta.is_file());
+        let memory = match source.stream_position() {
+            Ok(start) if regular => Memory::Seekable { start },
+            _ => Memory::Copied { copy: scratch, replaying: false },
+        };
+        Input { source, memory, buffer: Vec::new(), start: 0, ended: false, at: Taken::default() }
+    }
+
+    /// How much has been consumed.
+    pub(super) fn at(&self) -> Taken {
+        self.at
+    }
+
+    /// The next lines, at most `most` of them; waits only while there is no whole line. `None` is the end.
+    pub(super) fn peek(&mut self, most: u64) -> Result<Option<Batch>, Failure> {
+        loop {
+            let waiting = &self.buffer[self.start..];
+            if let Some(batch) = whole_lines(waiting, self.at, most)? {
+                return Ok(Some(batch));
+            }
+            if waiting.len() > DATA_MAX {
+                return Err(too_long(self.at.lines + 1));
+            }
+            match (self.ended, waiting.is_empty()) {
+                (true, true) => return Ok(None),
+                (true, false) => self.buffer.push(b'\n'),
+                (false, _) => self.fill()?,
+            }
+        }
+    }
+
+    /// The bytes of a batch.
+    pub(super) fn bytes(&self, batch: Batch) -> &[u8] {
+        &self.buffer[self.start..self.start + batch.bytes]
+    }
+
+    pub(super) fn consume(&mut self, batch: Batch) {
+        self.start += batch.bytes;
+        self.at = batch.after;
+    }
+
+    /// Reads on to where the run is; the same only if the hash is, and if nothing follows what must be complete.
+    pub(super) fn reach(&mut self, taken: Taken, complete: bool) -> Result<Reached, Failure> {
+        while self.at.lines < taken.lines {
+            match self.peek((taken.lines - self.at.lines).min(BATCH_LINES))? {
+                Some(batch) => self.consume(batch),
+                None => return Ok(Reached::Different),
+            }
+        }
+        let same = self.at == taken && (!complete || self.peek(1)?.is_none());
+        Ok(if same { Reached::Same } else { Reached::Different })
+    }
+
+    /// Back to the first line.
+    pub(super) fn rewind(&mut self) -> Result<(), Failure> {
+        let rewound = match &mut self.memory {
+            Memory::Seekable { start } => self.source.seek(SeekFrom::Start(*start)).map(drop),
+            Memory::Copied { copy, replaying } => {
+                *replaying = true;
+                copy.rewind()
+            }
+            Memory::Last { .. } | Memory::Forgotten => Err(ErrorKind::NotSeekable.into()),
+        };
+        rewound.map_err(|e| Failure::io("cannot read the input again", &e))?;
+        self.buffer.clear();
+        (self.start, self.ended, self.at) = (0, false, Taken::default());
+        Ok(())
+    }
+
+    /// The run is known: nothing will be read twice any more.
+    pub(super) fn forget(&mut self) {
+        self.memory = match std::mem::replace(&mut self.memory, Memory::Forgotten) {
+            Memory::Copied { copy, replaying: true } => Memory::Last { copy },
+            _ => Memory::Forgotten,
+        };
+    }
+
+    fn fill(&mut self) -> Result<(), Failure> {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let held = self.buffer.len();
+        self.buffer.resize(held + READ, 0);
+        let read = self.read_more(held);
+        self.buffer.truncate(held + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => self.ended = true,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::io("cannot read standard input", &error)),
+        }
+        Ok(())
+    }
+
+    fn read_more(&mut self, held: usize) -> std::io::Result<usize> {
+        let into = &mut self.buffer[held..];
+        if let Memory::Copied { copy, replaying: true } | Memory::Last { copy } = &mut self.memory {
+            let read = copy.read(into)?;
+            if read > 0 {
+                return Ok(read);
+            }
+        }
+        let read = self.source.read(into)?;
+        match &mut self.memory {
+            Memory::Copied { copy, replaying } => {
+                *replaying = false;
+                copy.write_all(&into[..read])?;
+            }
+            Memory::Last { .. } => self.memory = Memory::Forgotten,
+            Memory::Seekable { .. } | Memory::Forgotten => {}
+        }
+        Ok(read)
+    }
+}
+
+/// The batch at the head of the buffer, if there is a whole line.
+fn whole_lines(waiting: &[u8], at: Taken, most: u64) -> Result<Option<Batch>, Failure> {
+    let mut bytes = 0;
+    let mut lines = at.lines;
+    for end in memchr::memchr_iter(b'\n', waiting) {
+        if lines - at.lines == most || bytes >= BATCH_BYTES {
+            break;
+        }
+        if end - bytes > DATA_MAX {
+            return Err(too_long(lines + 1));
+        }
+        lines += 1;
+        bytes = end + 1;
+    }
+    let after = Taken { lines, hash: hashed(at.hash, &waiting[..bytes]) };
+    Ok((bytes > 0).then_some(Batch { bytes, after }))
+}
+
+/// In the manner of FNV-1a, from nought, so that a run that has taken nothing has the hash of nothing.
+pub(super) fn hashed(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_add(1).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn too_long(line: u64) -> Failure {
+    Failure::new(Kind::BadData, format!("line {line} of the input has more than {DATA_MAX} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(bytes: &[u8]) -> Input {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        Input::new(file, tempfile::tempfile().unwrap())
+    }
+
+    fn piped(bytes: &[u8]) -> Input {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        File::from(write).write_all(bytes).unwrap();
+        Input::new(File::from(read), tempfile::tempfile().unwrap())
+    }
+
+    fn all(input: &mut Input, most: u64) -> Vec<String> {
+        let mut batches = Vec::new();
+        while let Some(batch) = input.peek(most).unwrap() {
+            batches.push(String::from_utf8(input.bytes(batch).to_vec()).unwrap());
+            input.consume(batch);
+        }
+        batches
+    }
+
+    #[test]
+    fn lines_come_in_batches_and_the_last_needs_no_newline() {
+        let mut input = input(b"a\n\nb\r\nc");
+        assert_eq!(all(&mut input, 2), ["a\n\n", "b\r\n", "c\n"]);
+        assert_eq!(input.at(), Taken { lines: 4, hash: hashed(0, b"a\n\nb\r\nc\n") });
+        assert_eq!(all(&mut super::tests::input(b""), 2), [""; 0]);
+    }
+
+    #[test]
+    fn a_line_is_handed_out_before_the_next_is_written() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let mut write = File::from(write);
+        let mut input = Input::new(File::from(read), tempfile::tempfile().unwrap());
+        write.write_all(b"first\nsec").unwrap();
+        let batch = input.peek(BATCH_LINES).unwrap().unwrap();
+        assert_eq!(input.bytes(batch), b"first\n");
+        input.consume(batch);
+        write.write_all(b"ond\n").unwrap();
+        let batch = input.peek(BATCH_LINES).unwrap().unwrap();
+        assert_eq!(input.bytes(batch), b"second\n");
+    }
+
+    #[test]
+    fn both_kinds_of_input_can_begin_again() {
+        for make in [input, piped] {
+            let mut input = make(b"a\nb\nc\n");
+            let other = Taken { lines: 2, hash: hashed(0, b"a\nX\n") };
+            assert_eq!(input.reach(other, false).unwrap(), Reached::Different);
+            input.rewind().unwrap();
+            let same = Taken { lines: 2, hash: hashed(0, b"a\nb\n") };
+            assert_eq!(input.reach(same, false).unwrap(), Reached::Same);
+            input.forget();
+            assert_eq!(all(&mut input, 9), ["c\n"]);
+        }
+    }
+
+    #[test]
+    fn a_complete_run_is_the_same_only_if_the_input_has_no_more() {
+        let taken = Taken { lines: 1, hash: hashed(0, b"a\n") };
+        assert_eq!(input(b"a").reach(taken, true).unwrap(), Reached::Same);
+        assert_eq!(input(b"a\nb").reach(taken, true).unwrap(), Reached::Different);
+        assert_eq!(input(b"").reach(taken, false).unwrap(), Reached::Different);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_named() {
+        let mut long = b"ok\n".to_vec();
+        long.resize(long.len() + DATA_MAX + 1, b'x');
+        for ending in [&b"\n"[..], b""] {
+            let mut input = input(&[&long, ending].concat());
+            let first = input.peek(1).unwrap().unwrap();
+            input.consume(first);
+            let failure = input.peek(1).unwrap_err();
+            assert_eq!(
+                (failure.kind, failure.text.as_str()),
+                (Kind::BadData, "line 2 of the input has more than 1048576 bytes")
+            );
+        }
+        let longest = vec![b'x'; DATA_MAX];
+        assert!(input(&longest).peek(1).unwrap().is_some(), "the limit itself is allowed");
+    }
+
+    #[test]
+    fn leading_zeros_count() {
+        assert_ne!(hashed(0, b"\0\n"), hashed(0, b"\n"));
+    }
+}

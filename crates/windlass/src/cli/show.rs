@@ -1,0 +1,91 @@
+//! `windlass show`: everything that is known of one job or one run.
+
+use super::Context;
+use super::connect::{Link, encoded};
+use super::print::{self, Out, data_of, field, visible};
+use crate::error::Failure;
+use serde_json::Value;
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass show j-0c3k5p7m2x-1f
+  windlass show r-0c3k5p7m2x --json";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A job's or a run's id, or as much of its beginning as no other has
+    id: String,
+}
+
+pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let dir = context.data_dir()?;
+    let family = if args.id.starts_with("r-") { "runs" } else { "jobs" };
+    let path = format!("/api/v1/{family}/{}", encoded(&args.id));
+    let found = Link::with(&dir, |server| server.get_json(&path))?;
+    if context.json {
+        return print::document(&found);
+    }
+    let mut out = Out::new();
+    for line in lines(&found)? {
+        out.line(line);
+    }
+    out.finish()
+}
+
+/// One line a field; the data, which may be anything, comes last.
+fn lines(found: &Value) -> Result<Vec<String>, Failure> {
+    let fields = found.as_object().into_iter().flatten();
+    let shown =
+        fields.filter(|(name, value)| !value.is_null() && !["data", "data_base64", "errors"].contains(&name.as_str()));
+    let mut lines: Vec<String> = shown.map(|(name, value)| format!("{name:<12} {}", inline(value))).collect();
+    for error in found.get("errors").and_then(Value::as_array).into_iter().flatten() {
+        let (start, at, text) = (field(error, "start"), field(error, "at"), field(error, "text"));
+        lines.push(format!("{:<12} start {start} at {at}: {text}", "error"));
+    }
+    if found.get("data").is_some() || found.get("data_base64").is_some() {
+        lines.push(format!("{:<12} {}", "data", visible(&String::from_utf8_lossy(&data_of(found, "data")?))));
+    }
+    Ok(lines)
+}
+
+/// A value on one line; of counters only those that are not nought.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::String(text) => visible(text),
+        Value::Object(fields) => {
+            let shown = fields.iter().filter(|(_, value)| !value.is_null() && value.as_u64() != Some(0));
+            shown.map(|(name, value)| format!("{name} {}", inline(value))).collect::<Vec<_>>().join(", ")
+        }
+        Value::Array(items) => items.iter().map(inline).collect::<Vec<_>>().join(", "),
+        other => visible(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_for_people() {
+        let job = json!({
+            "id": "j-1", "run": null, "starts": 2, "data_base64": "YRsKYg==",
+            "errors": [{ "start": 1, "at": "2026-11-15T10:00:00Z", "text": "exit 3\u{1b}[2J" }],
+        });
+        assert_eq!(
+            lines(&job).unwrap(),
+            [
+                "id           j-1",
+                "starts       2",
+                "error        start 1 at 2026-11-15T10:00:00Z: exit 3\\u{1b}[2J",
+                "data         a\\u{1b}\\nb",
+            ]
+        );
+    }
+
+    #[test]
+    fn counters_that_are_nought_are_left_out() {
+        assert_eq!(inline(&json!({ "ready": 0, "failed": 3 })), "failed 3");
+    }
+}

@@ -1,0 +1,54 @@
+//! `windlass status`: how many jobs are where.
+
+use super::Context;
+use super::connect::Link;
+use super::print::{self, Out, count, field, grouped, visible};
+use crate::error::Failure;
+use serde_json::Value;
+use windlass_core::life_cycle::State;
+
+pub(super) fn status(context: &Context) -> Result<u8, Failure> {
+    let dir = context.data_dir()?;
+    let served = Link::to_server(&dir)?.is_some();
+    let status = Link::with(&dir, |server| server.get_json("/api/v1/status"))?;
+    if context.json {
+        return print::document(&status);
+    }
+    let mut out = Out::new();
+    print::table(&mut out, &rows(&status));
+    let code = out.finish()?;
+    match status.get("server").filter(|_| served) {
+        Some(server) => context.say(format_args!("served by process {}", field(server, "pid"))),
+        None => context.say("no server is running"),
+    }
+    Ok(code)
+}
+
+fn rows(status: &Value) -> Vec<Vec<String>> {
+    let header = ["QUEUE"].into_iter().map(str::to_owned).chain(State::ALL.iter().map(|s| s.word().to_uppercase()));
+    let row = |name: String, counts: &Value| {
+        let counts = State::ALL.iter().map(|state| grouped(count(counts, state.word())));
+        std::iter::once(name).chain(counts).collect::<Vec<String>>()
+    };
+    let mut rows = vec![header.collect()];
+    let queues = status.get("queues").and_then(Value::as_object).into_iter().flatten();
+    rows.extend(queues.map(|(name, counts)| row(visible(name), counts)));
+    rows.push(row("total".into(), status.get("totals").unwrap_or(&Value::Null)));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_for_each_queue_and_the_total() {
+        let status = serde_json::json!({
+            "queues": { "a\u{1b}": { "ready": 1200, "failed": 1 } }, "totals": { "ready": 1200, "failed": 1 },
+        });
+        let rows = rows(&status);
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows[1], ["a\\u{1b}", "0", "1,200", "0", "0", "0", "0", "1", "0"]);
+        assert_eq!(rows[2][0], "total");
+    }
+}

@@ -1,0 +1,27 @@
+//! `windlass stop`: asks the server of this data directory to end, and waits until it has.
+
+use super::Context;
+use super::connect::Link;
+use super::lock_watch;
+use crate::error::{Failure, Kind};
+use serde_json::json;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Kill what runs; it goes back to its queue and costs no attempt
+    #[arg(long)]
+    now: bool,
+}
+
+pub(super) fn stop(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let dir = context.data_dir()?;
+    let Some(mut server) = Link::to_server(&dir)? else {
+        return Err(Failure::new(Kind::NoServer, format!("no server is running in {}", dir.root().display())));
+    };
+    let mode = if args.now { "now" } else { "drain" };
+    server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
+    drop(server);
+    lock_watch::wait_for_release(&dir)?;
+    context.say("the server has stopped");
+    Ok(0)
+}

@@ -1,0 +1,58 @@
+use super::*;
+
+fn help_of(verb: &str) -> String {
+    let words = ["windlass", verb, "--help"].into_iter().filter(|word| !word.is_empty());
+    parse(words.map(OsString::from)).unwrap_err().to_string()
+}
+
+fn refusal(words: &[&str]) -> String {
+    let error = parse(["windlass"].iter().chain(words).map(OsString::from)).unwrap_err();
+    assert!(error.use_stderr(), "{words:?} is no refusal");
+    error.to_string()
+}
+
+#[test]
+fn the_table_is_sound() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn help_begins_with_examples() {
+    for verb in ["", "push", "run", "serve", "wait", "ls", "show", "logs", "retry", "cancel", "config"] {
+        let help = help_of(verb);
+        let examples = help.find("Examples").unwrap_or_else(|| panic!("no examples in {verb}: {help}"));
+        assert!(examples < help.find("Usage:").unwrap(), "{verb}: {help}");
+    }
+    assert!(help_of("").contains("Exit codes: 0 fine, 1 some job failed, 64 usage"));
+}
+
+#[test]
+fn mistakes_are_answered_with_the_nearest_name() {
+    assert!(refusal(&["puhs", "q", "x"]).contains("'push'"));
+    assert!(refusal(&["push", "q", "x", "--prioritty", "3"]).contains("'--priority'"));
+}
+
+#[test]
+fn refused_before_anything_happens() {
+    for words in [
+        &[][..],
+        &["--"],
+        &["push"],
+        &["run"],
+        &["run", "--"],
+        &["run", "-j", "0", "--", "true"],
+        &["run", "-j", "2", "-j", "3", "--", "true"],
+        &["run", "--retry", "-1", "--", "true"],
+        &["run", "--tolerate", "x", "--", "true"],
+        &["wait"],
+        &["wait", "j-0123456789-1"],
+        &["wait", "r-0123456789", "--drained"],
+        &["wait", "--drained", "--timeout", "10 minuts"],
+        &["retry"],
+        &["logs", "j-0123456789-1", "--stdout", "--stderr"],
+        &["ls", "--limit", "-3"],
+        &["config"],
+    ] {
+        refusal(words);
+    }
+}

@@ -1,0 +1,333 @@
+//! From TOML to the checked config: every value is read with its place, so that every refusal can name it.
+//!
+//! Unknown keys are refused with the nearest known name. Tables are walked by hand, not by derive: the order of
+//! the queues is the file's, and a sentence of ours says more than a type error.
+
+use super::units::{nearest, size};
+use super::{Archive, Config, Queue, Server, checks, path_bytes};
+use crate::error::{Failure, Kind};
+use crate::when;
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use windlass_core::job::QUEUE_NAME_MAX;
+use windlass_core::policy::{Backoff, Command, Policy, Service};
+
+type Value<'i> = Spanned<DeValue<'i>>;
+type Variables = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The text being read and its name, for pointing at places.
+struct Source<'t> {
+    path: &'t Path,
+    text: &'t str,
+}
+
+/// One table being read: what was taken is known, what is left over is refused.
+struct Table<'t, 'i> {
+    source: &'t Source<'t>,
+    /// As it stands in the file: `[limits]`, `[queue.thumbnail]`.
+    title: String,
+    table: &'t DeTable<'i>,
+}
+
+pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
+    let source = Source { path, text };
+    let parsed = DeTable::parse(text)
+        .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
+    let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
+    root.only(&["limits", "server", "archive", "queue"])?;
+    let mut config = Config::default();
+    if let Some(limits) = root.section("limits")? {
+        limits.only(&["slots"])?;
+        config.slots = limits.count("slots")?.unwrap_or(config.slots);
+    }
+    if let Some(server) = root.section("server")? {
+        config.server = read_server(&server, config.server)?;
+    }
+    if let Some(archive) = root.section("archive")? {
+        config.archive = read_archive(&archive, config.archive)?;
+    }
+    config.queues = read_queues(&root)?;
+    Ok(config)
+}
+
+fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
+    table.only(&["listen", "drain"])?;
+    let listen = table.map("listen", |text| {
+        let refused = || format!("cannot read the address {text:?}; expected an address such as 127.0.0.1:8737");
+        let address: SocketAddr = text.parse().map_err(|_| refused())?;
+        match address.ip().is_loopback() {
+            true => Ok(address),
+            false => Err(format!("{text} is not a loopback address, and this listener asks nobody for a password")),
+        }
+    })?;
+    let drain = table.map("drain", when::duration)?;
+    Ok(Server { listen: listen.unwrap_or(default.listen), drain: drain.unwrap_or(default.drain) })
+}
+
+fn read_archive(table: &Table<'_, '_>, default: Archive) -> Result<Archive, Failure> {
+    table.only(&["bodies", "keep_succeeded", "keep_failed", "max_size"])?;
+    Ok(Archive {
+        bodies: table.flag("bodies")?.unwrap_or(default.bodies),
+        keep_succeeded: table.map("keep_succeeded", when::duration)?.unwrap_or(default.keep_succeeded),
+        keep_failed: table.map("keep_failed", when::duration)?.unwrap_or(default.keep_failed),
+        max_size: table.map("max_size", size)?.unwrap_or(default.max_size),
+    })
+}
+
+fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Queue>, Failure> {
+    let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
+    let mut entries: Vec<_> = queues.table.iter().collect();
+    // The parser's map is sorted by name; the order that counts is the file's.
+    entries.sort_by_key(|(name, _)| name.span().start);
+    let read = entries.into_iter().map(|(name, value)| {
+        let pattern = name.get_ref().as_ref();
+        check_pattern(pattern).map_err(|why| root.source.refuse(name.span(), &why))?;
+        let title = format!("[queue.{}]", quoted(pattern));
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
+        };
+        read_queue(&Table { source: root.source, title, table }, pattern, name.span())
+    });
+    read.collect()
+}
+
+const QUEUE_KEYS: [&str; 13] = [
+    "run",
+    "slots",
+    "weight",
+    "attempts",
+    "time_limit",
+    "grace",
+    "backoff",
+    "backoff_max",
+    "output",
+    "environment",
+    "directory",
+    "paused",
+    "enabled",
+];
+
+fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Queue, Failure> {
+    table.only(&QUEUE_KEYS)?;
+    let enabled = table.flag("enabled")?.unwrap_or(true);
+    let command = read_command(table, enabled, place)?;
+    let default = Policy::new(pattern, Service::Command(command));
+    let backoff = Backoff {
+        base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),
+        cap: table.map("backoff_max", positive)?.unwrap_or(default.backoff.cap),
+    };
+    if backoff.base > backoff.cap {
+        let key = if table.get("backoff").is_some() { "backoff" } else { "backoff_max" };
+        return Err(table.refuse_value(key, "`backoff` is longer than `backoff_max`"));
+    }
+    let policy = Policy {
+        slots: table.count("slots")?.unwrap_or(default.slots),
+        weight: table.count("weight")?.unwrap_or(default.weight),
+        attempts: table.number("attempts", 0)?.unwrap_or(default.attempts),
+        time_limit: table.map("time_limit", positive)?.or(default.time_limit),
+        grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
+        backoff,
+        output_max: table.map("output", size)?.unwrap_or(default.output_max),
+        paused: table.flag("paused")?.unwrap_or(default.paused),
+        ..default
+    };
+    Ok(Queue { policy, enabled })
+}
+
+/// What is to be run, checked against the machine unless the queue is switched off.
+fn read_command(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Result<Command, Failure> {
+    let argv = table.argv()?;
+    let environment = table.environment()?;
+    let directory = match table.text("directory")? {
+        None => std::path::PathBuf::from("/"),
+        // A relative directory is meant from where the file stands, wherever the server was started.
+        Some(text) => {
+            let base = table.source.path.parent().unwrap_or(Path::new(""));
+            std::path::absolute(base.join(text)).map_err(|e| table.refuse_value("directory", &e.to_string()))?
+        }
+    };
+    if enabled {
+        let Some(program) = argv.first() else {
+            let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
+            return Err(table.source.refuse(place, &text).hint("add run = [\"PROGRAM\", \"ARGUMENT\"…]"));
+        };
+        checks::directory(&directory).map_err(|why| table.refuse_value("directory", &why))?;
+        let own = environment.iter().find(|(name, _)| name == b"PATH").map(|(_, value)| OsStr::from_bytes(value));
+        let server = std::env::var_os("PATH");
+        checks::program(program, &directory, own.or(server.as_deref()))
+            .map_err(|why| table.refuse_value("run", &why))?;
+    }
+    Ok(Command { argv, directory: path_bytes(&directory), environment })
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match when::duration(text)? {
+        Duration::ZERO => Err(format!("{text:?} is no time at all, expected a longer one")),
+        longer => Ok(longer),
+    }
+}
+
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    match pattern.as_bytes() {
+        [] => Err("the queue name is empty".into()),
+        [first @ (b'-' | b'.'), ..] => Err(format!("a queue name may not begin with `{}`", *first as char)),
+        long if long.len() > QUEUE_NAME_MAX => {
+            Err(format!("the queue name has {} bytes, expected at most {QUEUE_NAME_MAX}", long.len()))
+        }
+        _ if pattern.chars().any(char::is_control) => Err("a queue name may not hold control characters".into()),
+        _ => Ok(()),
+    }
+}
+
+impl Source<'_> {
+    /// A refusal at a place of the file, `FILE:LINE:COLUMN: why`.
+    fn refuse(&self, place: Range<usize>, why: &str) -> Failure {
+        let before = self.text.get(..place.start).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Failure::new(Kind::Config, format!("{}:{line}:{column}: {why}", self.path.display()))
+    }
+}
+
+impl<'t, 'i> Table<'t, 'i> {
+    fn get(&self, key: &str) -> Option<&'t Value<'i>> {
+        self.table.get(key)
+    }
+
+    /// Refuses the first key in the file that is not one of these.
+    fn only(&self, known: &[&str]) -> Result<(), Failure> {
+        let unknown = self.table.iter().filter(|(key, _)| !known.contains(&key.get_ref().as_ref()));
+        let Some((key, value)) = unknown.min_by_key(|(key, _)| key.span().start) else { return Ok(()) };
+        let name = key.get_ref();
+        let refused =
+            self.source.refuse(key.span(), &format!("unknown key `{}` in {}", name.escape_debug(), self.title));
+        let near = nearest(name, known);
+        let is_queue = self.title.starts_with("[queue.");
+        Err(match (near, value.get_ref()) {
+            (Some(near), _) => refused.hint(format!("did you mean `{near}`?")),
+            (None, DeValue::Table(_)) if is_queue => {
+                let inner = self.title.trim_start_matches("[queue.").trim_end_matches(']');
+                refused.hint(format!("a queue name with a dot stands in quotes: [queue.\"{inner}.{name}\"]"))
+            }
+            (None, _) => refused.hint(format!("known here: {}", known.join(", "))),
+        })
+    }
+
+    fn section(&self, key: &str) -> Result<Option<Table<'t, 'i>>, Failure> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match value.get_ref() {
+                DeValue::Table(table) => Ok(Some(Table { source: self.source, title: format!("[{key}]"), table })),
+                _ => Err(self.wrong(key, value, "a table")),
+            },
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&'t str>, Failure> {
+        self.get(key)
+            .map(|value| value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, "a string in quotes")))
+            .transpose()
+    }
+
+    fn map<T>(&self, key: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Failure> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        read(text).map(Some).map_err(|why| self.refuse_value(key, &format!("`{key}`: {why}")))
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, Failure> {
+        self.get(key)
+            .map(|value| value.get_ref().as_bool().ok_or_else(|| self.wrong(key, value, "true or false")))
+            .transpose()
+    }
+
+    /// A number of things of which there must be one at least.
+    fn count(&self, key: &str) -> Result<Option<u32>, Failure> {
+        self.number(key, 1)
+    }
+
+    fn number(&self, key: &str, least: u32) -> Result<Option<u32>, Failure> {
+        const MOST: u32 = 1_000_000;
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let DeValue::Integer(integer) = value.get_ref() else {
+            return Err(self.wrong(key, value, "a whole number"));
+        };
+        let number = u32::from_str_radix(integer.as_str(), integer.radix()).ok();
+        match number.filter(|n| (least..=MOST).contains(n)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.refuse_value(key, &format!("`{key}` is {integer}, expected {least} to {MOST}"))),
+        }
+    }
+
+    fn argv(&self) -> Result<Vec<Vec<u8>>, Failure> {
+        let Some(value) = self.get("run") else { return Ok(Vec::new()) };
+        let DeValue::Array(array) = value.get_ref() else {
+            let refused = self.wrong("run", value, "an array of strings");
+            return Err(refused.hint("no shell splits it: run = [\"PROGRAM\", \"ARGUMENT\"…]"));
+        };
+        if array.is_empty() {
+            return Err(self.refuse_value("run", "`run` is empty, expected a program and its arguments"));
+        }
+        let words = array.iter().map(|word| match word.get_ref().as_str() {
+            Some(text) if text.contains('\0') => Err(self.source.refuse(word.span(), "an argument holds a NUL byte")),
+            Some(text) => Ok(text.as_bytes().to_vec()),
+            None => Err(self.wrong("run", word, "strings only")),
+        });
+        let argv: Vec<Vec<u8>> = words.collect::<Result<_, _>>()?;
+        match argv[0].is_empty() {
+            true => Err(self.refuse_value("run", "the program in `run` is the empty string")),
+            false => Ok(argv),
+        }
+    }
+
+    fn environment(&self) -> Result<Variables, Failure> {
+        let Some(value) = self.get("environment") else { return Ok(Vec::new()) };
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong("environment", value, "a table such as { LEVEL = \"3\" }"));
+        };
+        let variables = table.iter().map(|(name, value)| {
+            let key = name.get_ref().as_ref();
+            let text = value.get_ref().as_str().ok_or_else(|| self.wrong(key, value, "a string in quotes"))?;
+            let why = match key {
+                "" => "a variable has an empty name".to_owned(),
+                _ if key.contains(['=', '\0']) => format!("the variable {key:?} holds `=` or NUL"),
+                _ if text.contains('\0') => format!("the variable {key:?} has a NUL byte in its value"),
+                _ if key.starts_with("WINDLASS_") => format!("{key:?} is set by windlass itself for each job"),
+                _ => return Ok((key.as_bytes().to_vec(), text.as_bytes().to_vec())),
+            };
+            Err(self.source.refuse(name.span(), &why))
+        });
+        variables.collect()
+    }
+
+    /// A refusal that points at the value of a key.
+    fn refuse_value(&self, key: &str, why: &str) -> Failure {
+        let place = self.get(key).map_or(0..0, Spanned::span);
+        self.source.refuse(place, why)
+    }
+
+    fn wrong(&self, key: &str, value: &Value<'_>, expected: &str) -> Failure {
+        self.source.refuse(value.span(), &format!("`{key}` is {}, expected {expected}", article(value)))
+    }
+}
+
+fn article(value: &Value<'_>) -> String {
+    let kind = value.get_ref().type_str();
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}
+
+/// A queue name as the file needs it: bare where TOML allows it.
+fn quoted(name: &str) -> String {
+    let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    if bare { name.to_owned() } else { format!("{name:?}") }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or(text)
+}

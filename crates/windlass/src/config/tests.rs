@@ -1,0 +1,190 @@
+use super::*;
+use windlass_core::policy::Backoff;
+
+fn parse(text: &str) -> Result<Config, Failure> {
+    Config::parse(Path::new("w.toml"), text)
+}
+
+#[test]
+fn the_default_file_says_what_the_code_does() {
+    let config = parse(DEFAULT_FILE).unwrap();
+    let command =
+        Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
+    let expected = Queue { policy: Policy::new("example.*", Service::Command(command)), enabled: false };
+    assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
+    assert!(config.policies().is_empty());
+}
+
+#[test]
+fn every_key_of_a_queue_stands_in_the_default_file() {
+    let failure = parse("[queue.a]\nrun=[\"true\"]\nzzzzzzzzzz = 1").unwrap_err();
+    let known = failure.hint.unwrap();
+    for key in known.trim_start_matches("known here: ").split(", ") {
+        let line = |l: &str| l.trim_start_matches("# ").starts_with(&format!("{key} = "));
+        assert!(DEFAULT_FILE.lines().any(line), "{key}");
+    }
+}
+
+#[test]
+fn a_whole_queue() {
+    let text = r#"
+        [limits]
+        slots = 0x10
+        [queue.thumbnail]
+        run = ["sh", "-c", "exit 0", "{}"]
+        slots = 2
+        weight = 3
+        attempts = 0
+        time_limit = "20m"
+        grace = "0s"
+        backoff = "2s"
+        backoff_max = "PT5M"
+        output = "64KiB"
+        environment = { LEVEL = "3", HOME = "/nowhere" }
+        directory = "/tmp"
+        paused = true
+    "#;
+    let config = parse(text).unwrap();
+    assert_eq!(config.slots, 16);
+    let variable = |name: &str| ["PATH", "HOME"].contains(&name).then(|| OsString::from("from the server"));
+    let [policy] = config.policies_under(&variable).try_into().unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!((policy.slots, policy.weight, policy.attempts), (2, 3, 0));
+    assert_eq!((policy.time_limit, policy.grace), (Some(seconds(1200)), Duration::ZERO));
+    assert_eq!(policy.backoff, Backoff { base: seconds(2), cap: seconds(300) });
+    assert!(policy.paused && policy.output_max == 65536);
+    let Service::Command(command) = policy.service else { panic!("a command") };
+    let pair = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let expected = vec![pair("HOME", "/nowhere"), pair("LEVEL", "3"), pair("PATH", "from the server")];
+    assert_eq!(command.environment, expected);
+    assert_eq!(command.directory, b"/tmp");
+}
+
+#[test]
+fn queues_stand_in_the_order_of_the_file() {
+    let text = "[queue.zebra]\nrun=[\"true\"]\n[queue.\"*\"]\nrun=[\"true\"]\n[queue.ant]\nrun=[\"true\"]\n";
+    let patterns: Vec<_> = parse(text).unwrap().policies().into_iter().map(|p| p.pattern).collect();
+    assert_eq!(patterns, ["zebra", "*", "ant"]);
+    let dotted = "queue.z.run = [\"true\"]\nqueue.a.run = [\"true\"]\nqueue.z.slots = 2\n";
+    let patterns: Vec<_> = parse(dotted).unwrap().policies().into_iter().map(|p| p.pattern).collect();
+    assert_eq!(patterns, ["z", "a"]);
+}
+
+#[test]
+fn refusals_name_place_value_and_what_was_expected() {
+    for (text, expected, hint) in [
+        ("[limits]\nslot = 3", "w.toml:2:1: unknown key `slot` in [limits]", "did you mean `slots`?"),
+        ("[limit]", "w.toml:1:2: unknown key `limit` in the file", "did you mean `limits`?"),
+        ("[limits]\nslots = 0", "w.toml:2:9: `slots` is 0, expected 1 to 1000000", ""),
+        ("[limits]\nslots = -1", "w.toml:2:9: `slots` is -1, expected 1 to 1000000", ""),
+        ("[limits]\nslots = \"8\"", "w.toml:2:9: `slots` is a string, expected a whole number", ""),
+        ("[limits]\nslots = 2.5", "w.toml:2:9: `slots` is a float, expected a whole number", ""),
+        (
+            "[limits]\nslots = 99999999999999999999",
+            "w.toml:2:9: `slots` is 99999999999999999999, expected 1 to 1000000",
+            "",
+        ),
+        ("limits = 3", "w.toml:1:10: `limits` is an integer, expected a table", ""),
+        ("queue = 3", "w.toml:1:9: `queue` is an integer, expected a table", ""),
+        (
+            "[server]\nlisten = \"0.0.0.0:80\"",
+            "w.toml:2:10: `listen`: 0.0.0.0:80 is not a loopback address, and this listener asks nobody for a password",
+            "",
+        ),
+        (
+            "[server]\r\ndrain = \"10 minuts\"",
+            "w.toml:2:9: `drain`: cannot read the duration \"10 minuts\"; \
+             expected a duration such as 30s, 5m, 2h, 1d, 1h30m or PT20M",
+            "",
+        ),
+        (
+            "[archive]\nmax_size = \"lots\"",
+            "w.toml:2:12: `max_size`: cannot read the size \"lots\"; expected a size such as 64KiB, 512M or 2GiB",
+            "",
+        ),
+        (
+            "[queue.a]\nslots = 1",
+            "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…]",
+        ),
+        ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
+        (
+            "[queue.a]\nrun = \"echo {}\"",
+            "w.toml:2:7: `run` is a string, expected an array of strings",
+            "no shell splits it: run = [\"PROGRAM\", \"ARGUMENT\"…]",
+        ),
+        ("[queue.a]\nrun = [\"true\", 3]", "w.toml:2:16: `run` is an integer, expected strings only", ""),
+        ("[queue.a]\nrun = [\"true\"]\nweight = 0", "w.toml:3:10: `weight` is 0, expected 1 to 1000000", ""),
+        (
+            "[queue.a]\nrun = [\"true\"]\ntime_limit = \"0s\"",
+            "w.toml:3:14: `time_limit`: \"0s\" is no time at all, expected a longer one",
+            "",
+        ),
+        ("[queue.a]\nrun = [\"true\"]\nbackoff = \"2h\"", "w.toml:3:11: `backoff` is longer than `backoff_max`", ""),
+        ("[queue.a]\nrun = [\"/no/such\"]", "w.toml:2:7: the program \"/no/such\" is not there", ""),
+        ("[queue.a]\nrun = [\"/etc/passwd\"]", "w.toml:2:7: the program \"/etc/passwd\" is not executable", ""),
+        (
+            "[queue.a]\nrun = [\"true\"]\ndirectory = \"/no/such\"",
+            "w.toml:3:13: cannot use the directory /no/such: No such file or directory (os error 2)",
+            "",
+        ),
+        (
+            "[queue.img.thumb]\nrun = [\"true\"]",
+            "w.toml:1:12: unknown key `thumb` in [queue.img]",
+            "a queue name with a dot stands in quotes: [queue.\"img.thumb\"]",
+        ),
+        ("[queue.\"\"]\nrun = [\"true\"]", "w.toml:1:8: the queue name is empty", ""),
+        ("[queue.\"-a\"]\nrun = [\"true\"]", "w.toml:1:8: a queue name may not begin with `-`", ""),
+        (
+            "[queue.a]\nrun = [\"true\"]\nenvironment = { WINDLASS_X = \"1\" }",
+            "w.toml:3:17: \"WINDLASS_X\" is set by windlass itself for each job",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nenvironment = { X = 1 }",
+            "w.toml:3:21: `X` is an integer, expected a string in quotes",
+            "",
+        ),
+    ] {
+        let failure = parse(text).expect_err(text);
+        assert_eq!((failure.text.as_str(), failure.hint.as_deref().unwrap_or("")), (expected, hint));
+        assert_eq!(failure.kind, Kind::Config);
+    }
+}
+
+#[test]
+fn what_the_parser_refuses_has_a_place_too() {
+    for text in ["[limits", "[limits]\nslots = 1\nslots = 2", "a = \"\u{1}\"", "x = 1\0"] {
+        let failure = parse(text).expect_err(text);
+        assert!(failure.text.starts_with("w.toml:") && !failure.text.contains('\n'), "{}", failure.text);
+    }
+    assert!(parse(&format!("a = {}1", "[".repeat(100_000))).is_err(), "deep nesting ends in a refusal");
+}
+
+#[test]
+fn a_switched_off_queue_is_not_checked_against_the_machine() {
+    assert!(parse("[queue.a]\nenabled = false\nrun = [\"/no/such\"]").unwrap().policies().is_empty());
+    assert!(parse("[queue.a]\nrun = [\"{}\"]").is_ok(), "a template can be the program");
+}
+
+#[test]
+fn files_that_cannot_be_a_config() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("w.toml");
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let failure = Config::load(&path).unwrap_err();
+        assert_eq!(failure.kind, Kind::Config);
+        failure.text.replace(&dir.path().display().to_string(), "D")
+    };
+    assert_eq!(refused(b""), "the config D/w.toml is empty");
+    assert_eq!(refused(b"# fine\n# \xff"), "D/w.toml:2:3: not UTF-8 text");
+    assert_eq!(refused(&vec![b'\n'; 2 << 20]), "the config D/w.toml has more than 1048576 bytes");
+    std::fs::write(&path, "\u{feff}[limits]\r\nslots = 3\r\n").unwrap();
+    assert_eq!(Config::load(&path).unwrap().slots, 3);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(Config::load(&path).unwrap_err().text.contains("can be written by everybody"));
+    assert!(Config::load(dir.path()).unwrap_err().text.contains("is not a file"));
+    assert_eq!(Config::load(&dir.path().join("none")).unwrap_err().kind, Kind::Config);
+}

@@ -1,0 +1,86 @@
+//! What people write as a time or a duration, read at the edge; inside there are only `Time` and `Duration`.
+//!
+//! A time is RFC 3339 (`2026-11-15T10:00:00Z`), a local date and time (`2026-11-15 10:00`) or seconds since 1970
+//! (`@1794736800` or `1794736800`). A local time in the gap of a clock change is moved on by the gap, one that
+//! comes twice is the earlier one; a day alone is its first minute. A time in the past means now. Impossible dates
+//! are refused, never mended.
+
+use crate::error::{Failure, Kind};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
+use std::time::Duration;
+use windlass_core::time::Time;
+
+const TIME_FORMS: &str = "expected 2026-11-15T10:00:00Z, \"2026-11-15 10:00\" (local), or @SECONDS since 1970";
+const DURATION_FORMS: &str = "expected a duration such as 30s, 5m, 2h, 1d, 1h30m or PT20M";
+
+/// Reads a time as the machine's zone sees it; one that has passed becomes `now`.
+pub fn time(text: &str, now: Time) -> Result<Time, Failure> {
+    time_in(text, now, TimeZone::system())
+}
+
+/// Reads a time in a given zone.
+pub fn time_in(text: &str, now: Time, zone: TimeZone) -> Result<Time, Failure> {
+    let refuse = |why: &str| {
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        Failure::new(Kind::Usage, format!("cannot read the time {text:?}{why}")).hint(TIME_FORMS)
+    };
+    let text = text.trim();
+    let seconds = text.strip_prefix('@').unwrap_or(text);
+    let moment = if is_integer(seconds) {
+        let seconds = seconds.parse().map_err(|_| refuse("too far away"))?;
+        Timestamp::from_second(seconds).map_err(|_| refuse("too far away"))?
+    } else if text.contains('[') {
+        text.parse::<Zoned>().map_err(|e| refuse(&e.to_string()))?.timestamp()
+    } else if has_offset(text) {
+        text.parse::<Timestamp>().map_err(|e| refuse(&e.to_string()))?
+    } else {
+        let local: DateTime = text.parse().map_err(|e: jiff::Error| refuse(&e.to_string()))?;
+        local.to_zoned(zone).map_err(|e| refuse(&e.to_string()))?.timestamp()
+    };
+    Ok(Time(moment.as_microsecond()).max(now))
+}
+
+/// Reads a duration; days have 24 hours, and nothing longer than a week has a fixed length.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let refused = || format!("cannot read the duration {text:?}; {DURATION_FORMS}");
+    let span: Span = text.trim().parse().map_err(|_| refused())?;
+    let exact = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| refused())?;
+    Duration::try_from(exact).map_err(|_| format!("the duration {text:?} is negative; {DURATION_FORMS}"))
+}
+
+/// RFC 3339 in UTC, for machines.
+pub fn rfc3339(time: Time) -> String {
+    Timestamp::from_microsecond(time.0).map_or_else(|_| format!("@{}", time.0 / 1_000_000), |t| t.to_string())
+}
+
+/// A duration for people: its two largest units at most (`1h 30m`, `4.2s`, `3d`).
+pub fn spoken(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (large, small) = match seconds {
+        0..10 => return format!("{:.1}s", duration.as_secs_f64()),
+        10..60 => return format!("{seconds}s"),
+        60..3600 => ((seconds / 60, "m"), (seconds % 60, "s")),
+        3600..86400 => ((seconds / 3600, "h"), (seconds % 3600 / 60, "m")),
+        _ => ((seconds / 86400, "d"), (seconds % 86400 / 3600, "h")),
+    };
+    match small.0 {
+        0 => format!("{}{}", large.0, large.1),
+        rest => format!("{}{} {rest}{}", large.0, large.1, small.1),
+    }
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// True where the time of day is followed by a zone's offset; the hyphens of the date are not one.
+fn has_offset(text: &str) -> bool {
+    let day_and_time = text.split_once(['T', 't', ' ']);
+    day_and_time.is_some_and(|(_, time)| time.contains(['Z', 'z', '+', '-', '\u{2212}']))
+}
+
+#[cfg(test)]
+mod tests;
