@@ -9,6 +9,7 @@ use crate::api::{self, Problem};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use rustix::fs::{Mode, OFlags};
+use rustix::net::RecvFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read, Write};
@@ -80,6 +81,8 @@ pub struct Connection {
     received: Vec<u8>,
     at: usize,
     used: Instant,
+    /// The whole request left; without that no server can have acted on it.
+    sent: bool,
     patience: Option<Duration>,
 }
 
@@ -112,6 +115,7 @@ impl Connection {
             received: Vec::new(),
             at: 0,
             used: Instant::now(),
+            sent: false,
             patience: Some(PATIENCE),
         }))
     }
@@ -192,6 +196,7 @@ impl Connection {
         let patience = self.patience;
         let Some(stream) = &mut self.stream else { return Err(no_server(&self.target)) };
         let sent = stream.set_patience(patience).and_then(|()| stream.write_all(&bytes)).and_then(|()| stream.write_all(apart));
+        self.sent = sent.is_ok();
         match sent {
             // A server that refuses early closes its end; its answer is already here and says why.
             Err(e) if !matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Err(self.lost(&e)),
@@ -201,7 +206,8 @@ impl Connection {
 
     /// A fresh connection where the old one was used up, broke, or may be about to be closed.
     fn refresh(&mut self) -> Result<(), Failure> {
-        if self.stream.is_none() || self.used.elapsed() > REUSED_WITHIN {
+        let usable = self.stream.as_ref().is_some_and(|stream| self.used.elapsed() <= REUSED_WITHIN && stream.is_quiet());
+        if !usable {
             self.stream = connect(&self.target)?;
             self.received.clear();
             self.at = 0;
@@ -282,9 +288,13 @@ impl Connection {
         result.map_err(|e| self.lost(&e))
     }
 
-    /// The answer will not come any more: what the server made of the request is not known.
+    /// The answer will not come any more: what the server made of a whole request is not known.
     fn lost(&mut self, error: &std::io::Error) -> Failure {
         self.stream = None;
+        if !self.sent {
+            let text = format!("the server at {} went away before it took the request: {error}", self.target);
+            return Failure::new(Kind::NoServer, text).hint("nothing was done; ask again");
+        }
         let hint = "what was asked for may or may not have been done; look before you ask again";
         match (error.kind(), self.patience) {
             (ErrorKind::WouldBlock | ErrorKind::TimedOut, Some(patience)) => {
@@ -341,6 +351,16 @@ enum Stream {
 }
 
 impl Stream {
+    /// True while the other end has neither closed nor said anything unasked.
+    fn is_quiet(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peeked = match self {
+            Stream::Unix(stream) => rustix::net::recv(stream, &mut [0; 1][..], flags),
+            Stream::Tcp(stream) => rustix::net::recv(stream, &mut [0; 1][..], flags),
+        };
+        matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
     fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()> {
         match self {
             Stream::Unix(stream) => stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience)),

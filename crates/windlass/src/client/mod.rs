@@ -27,6 +27,9 @@ const FLIGHTS: usize = 2;
 const GATHERED_MAX: usize = 8 << 20;
 /// A server that turns answers a new connection within this time; one that is stopped must not hold up a push.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
+const AVOIDED_FOR: Duration = Duration::from_secs(5);
+/// A commit can take long on a busy disk; past this its outcome is not known.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a job is pushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,7 +161,7 @@ impl Client {
         gathering.count = 0;
         let records = std::mem::take(&mut gathering.records);
         let connection = gathering.connections.pop();
-        let avoided = gathering.avoid_until.is_some_and(|until| Instant::now() < until);
+        let avoided = gathering.is_avoiding();
         drop(gathering);
 
         let (delivery, connection) = if avoided { (Delivery::Nobody, None) } else { self.send(connection, &records) };
@@ -166,11 +169,6 @@ impl Client {
 
         let mut gathering = self.gathering();
         gathering.flying -= 1;
-        gathering.avoid_until = match (&delivery, &connection) {
-            (Delivery::Nobody, Some(_)) => Some(Instant::now() + PROBE_WITHIN),
-            (Delivery::Nobody, None) if avoided => gathering.avoid_until,
-            (Delivery::Nobody | Delivery::Stored(_) | Delivery::Failed(_), _) => None,
-        };
         gathering.connections.extend(connection);
         drop(gathering);
         self.landed.notify_all();
@@ -186,10 +184,27 @@ impl Client {
         let answer = connection.post("/api/v1/jobs?ids=false", api::RECORDS, records);
         match answer.and_then(stored) {
             Ok(first) => (Delivery::Stored(first), Some(connection)),
-            // Both say that nothing was stored: the server had gone before, or it takes nothing now.
-            Err(failure) if matches!(failure.kind, Kind::NoServer | Kind::TryLater) => (Delivery::Nobody, Some(connection)),
-            Err(failure) => (Delivery::Failed(failure), None),
+            Err(failure) => (self.refused(failure), None),
         }
+    }
+
+    /// Where nothing was stored for sure the inbox takes over; where it may have been, the caller has to know.
+    fn refused(&self, failure: Failure) -> Delivery {
+        match failure.kind {
+            // The server had gone before it took the request.
+            Kind::NoServer => Delivery::Nobody,
+            // It takes nothing now.
+            Kind::TryLater => {
+                self.avoid();
+                Delivery::Nobody
+            }
+            _ => Delivery::Failed(failure),
+        }
+    }
+
+    /// Leaves the server alone for a moment, so that not every push finds out anew that it does not answer.
+    fn avoid(&self) {
+        self.gathering().avoid_until = Some(Instant::now() + AVOIDED_FOR);
     }
 
     /// A connection to a server that was seen to turn.
@@ -197,9 +212,10 @@ impl Client {
         let Some(mut connection) = Connection::open(&self.dir)? else { return Ok(None) };
         connection.set_patience(Some(PROBE_WITHIN));
         if connection.get("/livez").is_err() {
+            self.avoid();
             return Ok(None);
         }
-        connection.set_patience(Some(Duration::from_secs(60)));
+        connection.set_patience(Some(ANSWER_WITHIN));
         Ok(Some(connection))
     }
 
@@ -210,6 +226,9 @@ impl Client {
         }
         if let Some(run) = options.run {
             path.push_str(&format!("&run={run}"));
+        }
+        if self.gathering().is_avoiding() {
+            return Delivery::Nobody;
         }
         let mut single = self.single.lock().unwrap_or_else(PoisonError::into_inner);
         let mut connection = match single.take().map_or_else(|| self.connect(), |ready| Ok(Some(ready))) {
@@ -222,8 +241,7 @@ impl Client {
                 *single = Some(connection);
                 Delivery::Stored(id)
             }
-            Err(failure) if matches!(failure.kind, Kind::NoServer | Kind::TryLater) => Delivery::Nobody,
-            Err(failure) => Delivery::Failed(failure),
+            Err(failure) => self.refused(failure),
         }
     }
 
@@ -243,6 +261,10 @@ impl fmt::Debug for Client {
 }
 
 impl Gathering {
+    fn is_avoiding(&self) -> bool {
+        self.avoid_until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Lays a job down as a record and returns its place.
     fn add(&mut self, queue: &QueueName, data: &[u8], priority: Priority) -> u64 {
         let queue = queue.as_str().as_bytes();

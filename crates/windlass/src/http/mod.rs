@@ -98,4 +98,4 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
