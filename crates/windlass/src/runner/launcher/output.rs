@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use windlass_core::job::JobId;
 
 /// More than this goes to a file.
-pub const INLINE_MAX: usize = 64 << 10;
+pub(super) const INLINE_MAX: usize = 64 << 10;
 /// How much of the end is sent along where a file has the rest.
 const TAIL: u64 = 1024;
 
