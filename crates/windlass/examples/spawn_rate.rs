@@ -1,11 +1,12 @@
 //! How fast commands are run: `/bin/true` with its output kept, through launchers, beside a bare `posix_spawn`
-//! with three pipes and a wait on the same cores in the same run.
+//! with three pipes and a wait on the same cores in the same run. Then handlers that do nothing, in batches.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use windlass::data_dir::DataDir;
 use windlass::runner::command::{CommandRunner, Settings};
+use windlass::runner::handler::{HandlerRunner, Handlers, Verdicts};
 use windlass::runner::{Flight, Runner, Start};
 use windlass::store::chunk::{Chunk, ChunkBuilder};
 use windlass::store::{Held, Place};
@@ -36,6 +37,38 @@ fn main() {
         let rate = median(rates);
         println!("{launchers} launchers, {slots} slots: {rate:.0}/s, {:.2} of the best bare", rate / best);
     }
+    println!("handlers, batches of a thousand: {:.1} million jobs/s", handled() / 1e6);
+}
+
+fn handled() -> f64 {
+    const BATCHES: u64 = 20_000;
+    let (tell, heard) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let hear = move |finished| tell.lock().expect("no panic").send(finished).expect("a listener");
+    let handlers = Handlers::new().on("none", |batch| {
+        assert_eq!(batch.jobs().filter(|(_, data)| data.is_empty()).count(), 0);
+        Verdicts::succeeded()
+    });
+    let mut runner = HandlerRunner::new(handlers, 2, Box::new(hear)).expect("threads");
+    let policy = Arc::new(Policy::new("q", Service::Handler { name: "none".into(), batch: 1000 }));
+    let queue = Arc::new(QueueName::new(b"q").expect("a name"));
+    let mut builder = ChunkBuilder::new(Origin::from_random(1));
+    (0..1000).for_each(|n| builder.push(n, b"some data"));
+    let jobs = Arc::new(builder.finish());
+    let began = Instant::now();
+    for n in 0..BATCHES {
+        runner.start(vec![Start {
+            flight: Flight(n),
+            queue: Arc::clone(&queue),
+            policy: Arc::clone(&policy),
+            epoch: 1,
+            held: Held { count: 1000, ..held(n, &jobs) },
+            number: n,
+            run: String::new(),
+        }]);
+    }
+    let ended: u64 = heard.iter().take(BATCHES as usize).map(|finished| u64::from(finished.outcomes[0].0)).sum();
+    ended as f64 / began.elapsed().as_secs_f64()
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -106,7 +139,7 @@ fn bare_spawn() {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let ((child_in, own_in), (own_out, child_out), (own_err, child_err)) = (pipe(), pipe(), pipe());
     let argv = [c"/bin/true".as_ptr(), c"data".as_ptr(), std::ptr::null()];
-    let envp = [std::ptr::null()];
+    let envp: [*const libc::c_char; 1] = [std::ptr::null()];
     let mut pid = 0;
     // SAFETY: the actions are initialised before use and everything outlives the call.
     unsafe {

@@ -292,7 +292,12 @@ impl Shared {
         slots::prove_one_dead(&self.slots(index))?;
         let (child, socket) = launcher::start(&self.settings.program, &self.slots(index), &self.settings.output)?;
         let socket = Arc::new(socket);
-        let hand = &mut self.state().hands[index];
+        let mut state = self.state();
+        if state.stopping {
+            // It came too late to be told with the others.
+            let _gone_already = rustix::net::shutdown(&socket, Shutdown::Write);
+        }
+        let hand = &mut state.hands[index];
         hand.socket = Some(Arc::clone(&socket));
         hand.outbox = Outbox::default();
         Ok((child, socket))
