@@ -60,7 +60,16 @@ impl Capture {
         if self.file.is_none() && !self.broken && self.limit > INLINE_MAX as u64 && grown > INLINE_MAX as u64 {
             self.spill(&path());
         }
+        let head = head_length(self.limit);
+        let ring = self.limit - head;
         while !bytes.is_empty() {
+            // What the same piece would overwrite again is not written at all.
+            let lost = (bytes.len() as u64).saturating_sub(ring);
+            if self.total >= head && lost > 0 {
+                self.total += lost;
+                bytes = &bytes[lost as usize..];
+                continue;
+            }
             let (at, room) = place(self.limit, self.total);
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
             self.put(now, at);
@@ -70,7 +79,7 @@ impl Capture {
     }
 
     fn put(&mut self, bytes: &[u8], at: u64) {
-        if self.broken || self.limit == 0 {
+        if self.broken {
             return;
         }
         if let Some((file, path)) = &self.file {
@@ -129,9 +138,7 @@ impl Capture {
 /// Where the byte at this offset of a stream is kept, and how many from there on lie behind one another.
 fn place(limit: u64, offset: u64) -> (u64, u64) {
     let head = head_length(limit);
-    if limit == 0 {
-        (0, u64::MAX)
-    } else if offset < head {
+    if offset < head {
         (offset, head - offset)
     } else {
         let ring = limit - head;

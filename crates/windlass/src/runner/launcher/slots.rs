@@ -1,15 +1,10 @@
 //! The slot table: what a launcher had begun, readable after its death, and the proof that none of it lives.
 //!
 //! A launcher notes job and start before it starts anything, and the child itself notes its pid before it
-//! becomes the program, so there is no moment in which something runs unnoted. A file `run/slots.K`, mapped: the
-//! page cache is enough, since a reboot kills processes anyway. The launcher holds a lock on it all its life.
-//! Notes are kept after the report until their slot is needed again, oldest first, because a server may die
-//! between hearing of an outcome and storing it.
-//!
-//! ```text
-//! 64 bytes: "wlslots1" | u64 next slot | zeros
-//! 64 bytes a slot: u32 state, u32 start | u64 origin | u64 offset | u64 pid | u64 born not before | u64 not after | boot id
-//! ```
+//! becomes the program, so there is no moment in which something runs unnoted. `run/slots.K` is mapped: the page
+//! cache is enough, since a reboot kills processes anyway. The launcher holds a lock on it all its life. Notes
+//! are kept after the report until their slot is needed again, oldest first, because a server may die between
+//! hearing of an outcome and storing it.
 
 use super::process;
 use crate::data_dir::boot_id;
@@ -28,6 +23,7 @@ use windlass_core::job::{JobId, Origin};
 /// How many starts one launcher can have under way.
 pub const SLOTS: usize = 4096;
 
+/// A header of eight words, this and the number of the next slot; then the slots, of eight words each.
 const MAGIC: u64 = u64::from_le_bytes(*b"wlslots1");
 const WORDS: usize = 8;
 const SIZE: usize = (SLOTS + 1) * WORDS * 8;
@@ -36,6 +32,8 @@ const LIVE: u32 = 1;
 const REPORTED: u32 = 2;
 const DEAD: u32 = 3;
 
+/// The words of a slot: the state with the start above it, the job, the pid, the first and the last tick at which
+/// it can have been born, and the boot id in two.
 const STATE: usize = 0;
 const ORIGIN: usize = 1;
 const OFFSET: usize = 2;
