@@ -1,6 +1,7 @@
 //! Nothing outlives its job: not what ignores signals, not what hides, not when launcher or server die.
 
 use crate::rig::{Job, Rig, children, command, descriptors, lives, pids_from, shell, survivors};
+use rustix::process::{Pid, Signal};
 use std::path::PathBuf;
 use std::time::Duration;
 use windlass::runner::launcher::slots;
@@ -114,16 +115,31 @@ fn a_killed_launcher_takes_its_trees_along_and_is_replaced() {
     let id = rig.start(job);
     let pids = pids_from(&fifo);
     let launcher = rig.launchers()[0];
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(launcher).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    signal(launcher, Signal::KILL);
     assert_eq!(rig.hear().outcomes, [(1, Outcome::Lost)]);
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
     assert_eq!(survivors(id), []);
     assert_eq!(rig.stdout(command(&["echo", "on"])), b"on\n");
     assert!(rig.launchers()[0] != launcher && rig.launchers().len() == 1);
+}
+
+fn signal(pid: i32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn signals_meant_for_the_server_leave_the_launcher_to_its_orders() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("begun");
+    rig.start(shell(&format!("echo > {}; read x < {}", fifo.display(), rig.fifo("go").display())));
+    std::fs::read(&fifo).unwrap();
+    let launcher = rig.launchers()[0];
+    for meant_for_all in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::PIPE, Signal::USR1] {
+        signal(launcher, meant_for_all);
+    }
+    std::fs::write(rig.dir.root().join("go"), "\n").unwrap();
+    assert_eq!(rig.hear().outcomes[0].1.word(), "succeeded");
+    assert_eq!(rig.launchers(), [launcher]);
 }
 
 #[test]
