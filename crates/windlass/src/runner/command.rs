@@ -310,7 +310,8 @@ impl Shared {
             while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
                 self.land(inbox.records().filter_map(Report::read).collect());
             }
-            // It closed its socket, so it is dying or told to go; a failed wait means that it is gone already.
+            // Mostly it closed its end and is dying; where we could not read on, this makes it go.
+            let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
             let _gone_already = child.wait();
             match self.replace(index) {
                 Some(next) => (child, socket) = next,
