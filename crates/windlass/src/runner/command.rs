@@ -292,7 +292,12 @@ impl Shared {
         slots::prove_one_dead(&self.slots(index))?;
         let (child, socket) = launcher::start(&self.settings.program, &self.slots(index), &self.settings.output)?;
         let socket = Arc::new(socket);
-        let hand = &mut self.state().hands[index];
+        let mut state = self.state();
+        if state.stopping {
+            // It came too late to be told with the others.
+            let _gone_already = rustix::net::shutdown(&socket, Shutdown::Write);
+        }
+        let hand = &mut state.hands[index];
         hand.socket = Some(Arc::clone(&socket));
         hand.outbox = Outbox::default();
         Ok((child, socket))
@@ -305,7 +310,8 @@ impl Shared {
             while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
                 self.land(inbox.records().filter_map(Report::read).collect());
             }
-            // It closed its socket, so it is dying or told to go; a failed wait means that it is gone already.
+            // Mostly it closed its end and is dying; where we could not read on, this makes it go.
+            let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
             let _gone_already = child.wait();
             match self.replace(index) {
                 Some(next) => (child, socket) = next,

@@ -1,4 +1,6 @@
 //! One runner in front of all: each start goes to the runner of its policy's service.
+//!
+//! It keeps no books of its own; it must not know what a runner does with a start.
 
 use super::command::{CommandRunner, Settings};
 use super::handler::{HandlerRunner, Handlers};

@@ -73,6 +73,8 @@ fn strings(start: &Start, command: &Command, id: &str) -> Result<Strings, HoldsN
     strings.variable(JOB_MARKER.as_bytes(), id.as_bytes())?;
     strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
     strings.variable(QUEUE.as_bytes(), start.queue.as_str().as_bytes())?;
-    strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
+    if !start.run.is_empty() {
+        strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
+    }
     Ok(strings)
 }

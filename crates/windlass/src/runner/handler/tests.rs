@@ -90,20 +90,22 @@ fn what_a_handler_does_wrong_stays_with_its_batch() {
 #[test]
 fn waiting_is_stopped_at_once_and_running_is_asked() {
     let (entered, inside) = mpsc::channel();
-    let entered = Mutex::new(entered);
+    let (go, stopped) = mpsc::channel();
+    let ends = Mutex::new((entered, stopped));
     let handlers = Handlers::new().on("waits", move |batch| {
-        entered.lock().unwrap().send(()).unwrap();
-        while !batch.is_stopping() {
-            std::thread::yield_now();
-        }
+        let (entered, stopped) = &*ends.lock().unwrap();
+        entered.send(batch.is_stopping()).unwrap();
+        stopped.recv().unwrap();
+        assert!(batch.is_stopping());
         Verdicts::All(Outcome::Interrupted)
     });
     let (mut runner, heard) = runner(handlers);
     runner.start(vec![start(1, "waits", 2), start(2, "waits", 3)]);
-    inside.recv().unwrap();
+    assert!(!inside.recv().unwrap());
     runner.stop(Flight(2), Stop::Cancel);
     let cancelled = heard.recv().unwrap();
     assert_eq!((cancelled.flight, cancelled.outcomes), (Flight(2), vec![(3, Outcome::Cancelled)]));
     runner.stop(Flight(1), Stop::Interrupt);
+    go.send(()).unwrap();
     assert_eq!(heard.recv().unwrap().outcomes, [(2, Outcome::Interrupted)]);
 }

@@ -114,6 +114,11 @@ impl Task {
         &self.record[self.stdin.0..self.stdin.1]
     }
 
+    /// Once it runs, its data and its strings have been used.
+    pub(crate) fn let_go(&mut self) {
+        (self.record, self.stdin, self.strings) = (Vec::new(), (0, 0), 0);
+    }
+
     /// The directory, then the arguments, then the environment, each with its NUL.
     pub(crate) fn strings(&self) -> impl Iterator<Item = &[u8]> {
         self.record[self.strings..].split_inclusive(|b| *b == 0)

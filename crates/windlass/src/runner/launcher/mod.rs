@@ -65,8 +65,11 @@ fn stand_alone() -> std::io::Result<OwnedFd> {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         // Ignored signals would stay ignored in the jobs. Blocked ones are unblocked by each child: so a TERM to
         // the whole group, as service managers send it, leaves the launcher to the server's orders.
+        // Asked of the kernel itself, since libc keeps two signals to itself that may come ignored as well; all
+        // zeros are the default action whatever the machine's layout.
+        let default = [0u64; 8];
         for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8);
         }
         let mut all = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&raw mut all);

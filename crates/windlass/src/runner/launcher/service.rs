@@ -344,7 +344,7 @@ impl Service {
             if self.short {
                 break;
             }
-            let Some(task) = self.waiting.pop_front() else { break };
+            let Some(mut task) = self.waiting.pop_front() else { break };
             let Some(note) = self.table.note(task.job, task.start) else {
                 self.waiting.push_front(task);
                 self.short = true;
@@ -354,6 +354,7 @@ impl Service {
             match self.spawner.start(&task, self.table.pid_of(note)) {
                 Ok(child) => {
                     self.table.started(note);
+                    task.let_go();
                     self.watch(task, child, note, started)?;
                 }
                 // Shortages pass when something ends here; with nothing here they are for the server to hear of.

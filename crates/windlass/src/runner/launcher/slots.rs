@@ -1,15 +1,10 @@
 //! The slot table: what a launcher had begun, readable after its death, and the proof that none of it lives.
 //!
 //! A launcher notes job and start before it starts anything, and the child itself notes its pid before it
-//! becomes the program, so there is no moment in which something runs unnoted. A file `run/slots.K`, mapped: the
-//! page cache is enough, since a reboot kills processes anyway. The launcher holds a lock on it all its life.
-//! Notes are kept after the report until their slot is needed again, oldest first, because a server may die
-//! between hearing of an outcome and storing it.
-//!
-//! ```text
-//! 64 bytes: "wlslots1" | u64 next slot | zeros
-//! 64 bytes a slot: u32 state, u32 start | u64 origin | u64 offset | u64 pid | u64 born not before | u64 not after | boot id
-//! ```
+//! becomes the program, so there is no moment in which something runs unnoted. `run/slots.K` is mapped: the page
+//! cache is enough, since a reboot kills processes anyway. The launcher holds a lock on it all its life. Notes
+//! are kept after the report until their slot is needed again, oldest first, because a server may die between
+//! hearing of an outcome and storing it.
 
 use super::process;
 use crate::data_dir::boot_id;
@@ -28,6 +23,7 @@ use windlass_core::job::{JobId, Origin};
 /// How many starts one launcher can have under way.
 pub const SLOTS: usize = 4096;
 
+/// A header of eight words, this and the number of the next slot; then the slots, of eight words each.
 const MAGIC: u64 = u64::from_le_bytes(*b"wlslots1");
 const WORDS: usize = 8;
 const SIZE: usize = (SLOTS + 1) * WORDS * 8;
@@ -36,6 +32,8 @@ const LIVE: u32 = 1;
 const REPORTED: u32 = 2;
 const DEAD: u32 = 3;
 
+/// The words of a slot: the state with the start above it, the job, the pid, the first and the last tick at which
+/// it can have been born, and the boot id in two.
 const STATE: usize = 0;
 const ORIGIN: usize = 1;
 const OFFSET: usize = 2;
@@ -56,7 +54,9 @@ impl Table {
     /// Waits for the lock, so that a table never has two writers.
     pub(super) fn open(path: &Path) -> Result<Table, Failure> {
         let cannot = |e: rustix::io::Errno| Failure::io(format_args!("cannot use {}", path.display()), &e.into());
-        let file = open_locked(path).map_err(cannot)?;
+        let lock = open_locked(path, OFlags::CREATE).map_err(cannot)?;
+        // A mapping keeps its file open, and with it a lock; so the lock is on an opening of its own.
+        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(cannot)?;
         rustix::fs::ftruncate(&file, SIZE as u64).map_err(cannot)?;
         // SAFETY: a fresh shared mapping of our own file; it is never unmapped and only reached by atomics.
         let words = unsafe {
@@ -74,7 +74,7 @@ impl Table {
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             words[0].store(MAGIC, Ordering::Relaxed);
         }
-        Ok(Table { words, boot: boot_words(), _lock: file })
+        Ok(Table { words, boot: boot_words(), _lock: lock })
     }
 
     fn slot(&self, index: usize) -> &'static [AtomicU64] {
@@ -118,8 +118,8 @@ impl Table {
     }
 }
 
-fn open_locked(path: &Path) -> rustix::io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+fn open_locked(path: &Path, more: OFlags) -> rustix::io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | more;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
     loop {
         match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
@@ -171,18 +171,16 @@ impl SlotNote {
     }
 }
 
-/// Reads the notes of one table, whoever holds its lock.
-fn read(file: &File) -> std::io::Result<Vec<SlotNote>> {
+/// Reads the notes of one table, whoever holds its lock; none where it is no table.
+fn read(file: &File) -> std::io::Result<Option<Vec<SlotNote>>> {
     let mut bytes = vec![0; SIZE];
-    let length = file.metadata()?.len();
-    if length < SIZE as u64 {
-        return Ok(Vec::new());
+    if file.metadata()?.len() < SIZE as u64 {
+        return Ok(None);
     }
     file.read_exact_at(&mut bytes, 0)?;
-    let words: Vec<u64> =
-        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     if words[0] != MAGIC {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let boot = boot_words();
     let notes = words[WORDS..].as_chunks::<WORDS>().0.iter().enumerate().filter_map(|(index, slot)| {
@@ -202,7 +200,7 @@ fn read(file: &File) -> std::io::Result<Vec<SlotNote>> {
             index,
         })
     });
-    Ok(notes.collect())
+    Ok(Some(notes.collect()))
 }
 
 /// The path of a launcher's table under `run/`.
@@ -215,7 +213,8 @@ pub fn read_all(run: &Path) -> Result<Vec<SlotNote>, Failure> {
     let mut notes = Vec::new();
     for path in tables(run)? {
         let found = File::open(&path).and_then(|file| read(&file));
-        notes.extend(found.map_err(|e| Failure::io(format_args!("cannot read {}", path.display()), &e))?);
+        let found = found.map_err(|e| Failure::io(format_args!("cannot read {}", path.display()), &e))?;
+        notes.extend(found.unwrap_or_default());
     }
     Ok(notes)
 }
@@ -236,16 +235,19 @@ fn tables(run: &Path) -> Result<Vec<PathBuf>, Failure> {
 #[derive(Clone, Debug, Default)]
 pub struct SlotsEvidence {
     notes: HashMap<(JobId, u32), SlotNote>,
+    tables: usize,
 }
 
 impl SlotsEvidence {
-    fn add(&mut self, notes: Vec<SlotNote>) {
-        self.notes.extend(notes.into_iter().map(|note| ((note.job, note.start), note)));
+    fn add(&mut self, notes: Option<Vec<SlotNote>>) {
+        self.tables += usize::from(notes.is_some());
+        self.notes.extend(notes.into_iter().flatten().map(|note| ((note.job, note.start), note)));
     }
 
-    /// Whether this start had become a process. Without any table nothing ever had.
+    /// Whether this start had become a process. What no table speaks of had not; without tables all had, since
+    /// then nothing is known.
     pub fn begun(&self, job: JobId, start: u32) -> bool {
-        self.notes.get(&(job, start)).is_some_and(SlotNote::begun)
+        self.tables == 0 || self.notes.get(&(job, start)).is_some_and(SlotNote::begun)
     }
 
     /// Whether this start was still running, in this boot, when its server or launcher died.
@@ -277,10 +279,13 @@ pub(in crate::runner) fn prove_one_dead(path: &Path) -> Result<SlotsEvidence, Fa
     Ok(evidence)
 }
 
-fn prove_table_dead(path: &Path) -> Result<Vec<SlotNote>, Failure> {
+fn prove_table_dead(path: &Path) -> Result<Option<Vec<SlotNote>>, Failure> {
     let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
-    let file = open_locked(path).map_err(|e| cannot(e.into()))?;
-    let notes = read(&file).map_err(cannot)?;
+    let file = match open_locked(path, OFlags::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        other => other.map_err(|e| cannot(e.into()))?,
+    };
+    let Some(notes) = read(&file).map_err(cannot)? else { return Ok(None) };
     let open: Vec<SlotNote> = notes.iter().filter(|note| note.fate == Fate::Unknown).copied().collect();
     let suspects: Vec<SlotNote> = open.iter().filter(|note| note.this_boot && note.begun()).copied().collect();
     if !suspects.is_empty() {
@@ -290,7 +295,7 @@ fn prove_table_dead(path: &Path) -> Result<Vec<SlotNote>, Failure> {
         let state = u64::from(DEAD) | u64::from(note.start) << 32;
         file.write_all_at(&state.to_le_bytes(), ((note.index + 1) * WORDS * 8) as u64).map_err(cannot)?;
     }
-    Ok(notes)
+    Ok(Some(notes))
 }
 
 /// Kills until a look over all processes finds nobody who belongs to these starts.

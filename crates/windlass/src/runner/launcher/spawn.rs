@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STACK: usize = 64 << 10;
 /// Where programs are looked for when the job's environment has no PATH.
-pub const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+pub(crate) const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
 /// A running child and the launcher's ends of its pipes.
 #[derive(Debug)]

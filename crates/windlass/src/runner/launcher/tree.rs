@@ -101,7 +101,7 @@ impl Orphanage {
             }
             let Some(id) = Pid::from_raw(pid) else { continue };
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            if !matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(None)) {
+            if matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(Some(_))) {
                 self.orphans.remove(&pid);
                 reaped = true;
             } else if !self.orphans.contains_key(&pid)

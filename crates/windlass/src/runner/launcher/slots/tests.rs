@@ -92,5 +92,7 @@ fn garbage_is_no_table() {
     std::fs::write(path(dir.path(), 0), b"short").unwrap();
     std::fs::write(path(dir.path(), 1), vec![0xa5; SIZE]).unwrap();
     assert_eq!(read_all(dir.path()).unwrap(), []);
+    assert!(prove_dead(dir.path()).unwrap().begun(job(1), 1), "nothing is known, so it may have");
+    Table::open(&path(dir.path(), 1)).unwrap();
     assert!(!prove_dead(dir.path()).unwrap().begun(job(1), 1));
 }

@@ -1,0 +1,8 @@
+//! Real processes through real launchers: what a job is given, how it ends, and that nothing of it is left.
+
+#![expect(clippy::unwrap_used, reason = "a test says that something is wrong by ending")]
+
+mod ends;
+mod given;
+mod rig;
+mod trees;

@@ -1,0 +1,216 @@
+//! A command runner on a directory of its own, with real launchers, and eyes on the processes it makes.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+use tempfile::TempDir;
+use windlass::data_dir::DataDir;
+use windlass::runner::command::{CommandRunner, Settings};
+use windlass::runner::{Finished, Flight, Runner, Start};
+use windlass::store::chunk::ChunkBuilder;
+use windlass::store::{Held, Place};
+use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::{Command, Policy, Service};
+use windlass_core::time::Time;
+
+pub(crate) struct Rig {
+    pub(crate) runner: CommandRunner,
+    pub(crate) heard: mpsc::Receiver<Finished>,
+    pub(crate) dir: DataDir,
+    pub(crate) origin: Origin,
+    next: u64,
+    _root: TempDir,
+}
+
+/// One job to be: what is not said is the default.
+pub(crate) struct Job {
+    pub(crate) policy: Policy,
+    pub(crate) data: Vec<u8>,
+}
+
+pub(crate) fn command(argv: &[&str]) -> Job {
+    let argv = argv.iter().map(|argument| argument.as_bytes().to_vec()).collect();
+    let environment = vec![(b"PATH".to_vec(), b"/usr/local/bin:/usr/bin:/bin".to_vec())];
+    let service = Service::Command(Command { argv, directory: Vec::new(), environment });
+    let mut policy = Policy::new("q", service);
+    policy.slots = 10_000;
+    Job { policy, data: Vec::new() }
+}
+
+pub(crate) fn shell(script: &str) -> Job {
+    command(&["sh", "-c", script])
+}
+
+impl Job {
+    pub(crate) fn data(mut self, data: &[u8]) -> Job {
+        self.data = data.to_vec();
+        self
+    }
+
+    pub(crate) fn limit(mut self, limit: Duration, grace: Duration) -> Job {
+        (self.policy.time_limit, self.policy.grace) = (Some(limit), grace);
+        self
+    }
+
+    pub(crate) fn grace(mut self, grace: Duration) -> Job {
+        self.policy.grace = grace;
+        self
+    }
+
+    pub(crate) fn output_max(mut self, most: u64) -> Job {
+        self.policy.output_max = most;
+        self
+    }
+
+    pub(crate) fn slots(mut self, slots: u32) -> Job {
+        self.policy.slots = slots;
+        self
+    }
+
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command)) -> Job {
+        if let Service::Command(command) = &mut self.policy.service {
+            change(command);
+        }
+        self
+    }
+}
+
+impl Rig {
+    pub(crate) fn new(launchers: usize) -> Rig {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let root = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(root.path()).unwrap();
+        let origin = u64::from(std::process::id()) << 16 | NEXT.fetch_add(1, Ordering::Relaxed);
+        let (tell, heard) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        // Nobody may be left to hear when a rig is dropped with jobs under way.
+        let hear = move |finished| drop(tell.lock().unwrap().send(finished));
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_windlass"));
+        let settings = Settings { program, launchers, ..Settings::of(&dir) };
+        let runner = CommandRunner::new(settings, Box::new(hear)).unwrap();
+        Rig { runner, heard, dir, origin: Origin::from_random(origin), next: 1, _root: root }
+    }
+
+    /// Asks for a start and tells the job's id; flights count from 1 as offsets do.
+    pub(crate) fn start(&mut self, job: Job) -> JobId {
+        let offset = self.next;
+        self.next += 1;
+        let mut builder = ChunkBuilder::new(self.origin);
+        builder.push(offset, &job.data);
+        let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+        let held = Held {
+            place: Place::Row(Arrival(offset)),
+            lane,
+            run: None,
+            record: Record { starts: 6, ..Record::default() },
+            admitted: Time::ZERO,
+            jobs: Arc::new(builder.finish()),
+            first: 0,
+            count: 1,
+        };
+        self.runner.start(vec![Start {
+            flight: Flight(offset),
+            queue: Arc::new(QueueName::new(b"q.u e").unwrap()),
+            policy: Arc::new(job.policy),
+            epoch: 1,
+            held,
+            number: offset,
+            run: "r-1".into(),
+        }]);
+        JobId { origin: self.origin, offset }
+    }
+
+    pub(crate) fn hear(&self) -> Finished {
+        self.heard.recv().unwrap()
+    }
+
+    /// Starts one job and waits for its end, which must leave nothing behind.
+    pub(crate) fn run(&mut self, job: Job) -> (Outcome, Finished) {
+        let id = self.start(job);
+        let finished = self.hear();
+        assert_eq!(survivors(id), Vec::<i32>::new(), "of {id}");
+        let [(1, outcome)] = &finished.outcomes[..] else { panic!("{finished:?}") };
+        (outcome.clone(), finished)
+    }
+
+    /// The stdout of a job that must succeed.
+    pub(crate) fn stdout(&mut self, job: Job) -> Vec<u8> {
+        let (outcome, finished) = self.run(job);
+        assert_eq!(outcome.word(), "succeeded", "{outcome:?} {:?}", finished.output.stderr);
+        finished.output.stdout.head
+    }
+
+    /// The error text of a job that must not succeed, after the outcome's word.
+    pub(crate) fn error(&mut self, job: Job) -> String {
+        match self.run(job).0 {
+            outcome @ (Outcome::Failed { .. } | Outcome::FailedForGood { .. }) => words(&outcome),
+            outcome @ (Outcome::Crashed { .. } | Outcome::RetryLater { .. }) => words(&outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A pipe with a name, on which a job says that it has come so far.
+    pub(crate) fn fifo(&self, name: &str) -> PathBuf {
+        let path = self.dir.root().join(name);
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a valid string.
+        assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+        path
+    }
+
+    pub(crate) fn launchers(&self) -> Vec<i32> {
+        let run = self.dir.run().to_str().unwrap().to_owned();
+        let is_launcher = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
+            line.contains("__launcher") && line.contains(&run)
+        };
+        processes().filter(is_launcher).collect()
+    }
+}
+
+fn words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Failed { error }
+        | Outcome::FailedForGood { error }
+        | Outcome::Crashed { error }
+        | Outcome::RetryLater { error, .. } => format!("{} {error}", outcome.word()),
+        _ => outcome.word().into(),
+    }
+}
+
+pub(crate) fn processes() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+}
+
+/// Processes that carry the marker of this job.
+pub(crate) fn survivors(id: JobId) -> Vec<i32> {
+    let marker = format!("WINDLASS_JOB_ID={id}\0");
+    let carries = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(marker.len()).any(|part| part == marker.as_bytes())
+    };
+    processes().filter(carries).collect()
+}
+
+/// Whether a process exists and is more than an entry that waits for its parent.
+pub(crate) fn lives(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+pub(crate) fn children(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
+}
+
+pub(crate) fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Numbers, one a line, that a job wrote into a fifo; waits until all writers closed it.
+pub(crate) fn pids_from(fifo: &Path) -> Vec<i32> {
+    fs::read_to_string(fifo).unwrap().lines().map(|line| line.trim().parse().unwrap()).collect()
+}

@@ -1,0 +1,170 @@
+//! Nothing outlives its job: not what ignores signals, not what hides, not when launcher or server die.
+
+use crate::rig::{Job, Rig, children, command, descriptors, lives, pids_from, shell, survivors};
+use rustix::process::{Pid, Signal};
+use std::path::PathBuf;
+use std::time::Duration;
+use windlass::runner::launcher::slots;
+use windlass_core::outcome::Outcome;
+
+/// Daemons of every kind, four of them, and the main shell: each writes its pid into the fifo, then lives on.
+fn daemons(rig: &Rig, name: &str, last: &str) -> (Job, PathBuf) {
+    let fifo = rig.fifo(name);
+    let daemon = rig.dir.root().join("daemon.sh");
+    std::fs::write(&daemon, "echo $$ >&9; exec 9>&-; trap '' TERM HUP INT; sleep 1000; sleep 1000").unwrap();
+    let script = format!(
+        "exec 9> {fifo}
+         sh {daemon} &
+         setsid sh {daemon} &
+         (setsid sh {daemon} &)
+         (setsid sh -c 'sh {daemon} & exec 9>&-; wait' &)
+         echo $$ >&9
+         exec 9>&-
+         trap '' TERM
+         {last}",
+        fifo = fifo.display(),
+        daemon = daemon.display()
+    );
+    (shell(&script), fifo)
+}
+
+#[test]
+fn a_time_limit_ends_the_whole_tree() {
+    let mut rig = Rig::new(1);
+    let (job, fifo) = daemons(&rig, "pids", "sleep 1000; sleep 1000");
+    let limit = Duration::from_millis(700);
+    let id = rig.start(job.limit(limit, Duration::from_millis(100)));
+    let pids = pids_from(&fifo);
+    let finished = rig.hear();
+    assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })]);
+    assert!(finished.finished.since(finished.started) >= Duration::from_millis(800));
+    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
+    assert_eq!(survivors(id), []);
+}
+
+#[test]
+fn what_a_job_leaves_behind_dies_with_it_and_holds_nothing_up() {
+    let mut rig = Rig::new(1);
+    let (job, fifo) = daemons(&rig, "pids", "cat; exit 0");
+    let id = rig.start(job.data(b"kept"));
+    let pids = pids_from(&fifo);
+    let finished = rig.hear();
+    assert_eq!(finished.outcomes, [(1, Outcome::Succeeded { message: "kept".into() })]);
+    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
+    assert_eq!(survivors(id), []);
+    assert_eq!(children(rig.launchers()[0]), "");
+}
+
+#[test]
+fn an_orphan_without_marker_or_session_goes_with_the_jobs_of_its_time() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("pid");
+    let hide = format!("(env -i setsid sh -c 'echo $$ > {}; sleep 1000; :' &)", fifo.display());
+    rig.start(shell(&format!("{hide}; read x < {}", rig.fifo("go").display())));
+    let hidden = pids_from(&fifo)[0];
+    rig.run(command(&["true"]));
+    assert!(lives(hidden), "it may belong to the job that still runs");
+    std::fs::write(rig.dir.root().join("go"), "\n").unwrap();
+    assert_eq!(rig.hear().outcomes[0].1.word(), "succeeded");
+    assert!(!lives(hidden));
+}
+
+#[test]
+fn a_running_jobs_daemon_is_left_alone_while_others_end() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("pid");
+    let daemon = format!("(setsid sh -c 'echo $$ > {}; sleep 1000; :' &)", fifo.display());
+    rig.start(shell(&format!("{daemon}; read x < {}", rig.fifo("go").display())));
+    let pid = pids_from(&fifo)[0];
+    for _ in 0..5 {
+        rig.run(command(&["true"]));
+    }
+    assert!(lives(pid));
+    std::fs::write(rig.dir.root().join("go"), "\n").unwrap();
+    assert_eq!(rig.hear().outcomes[0].1.word(), "succeeded");
+    assert!(!lives(pid));
+}
+
+#[test]
+fn when_the_server_goes_every_tree_goes_and_the_slots_tell() {
+    let mut rig = Rig::new(2);
+    let done = rig.start(command(&["true"]));
+    rig.hear();
+    let (one, first) = daemons(&rig, "one", "sleep 1000; sleep 1000");
+    let (two, second) = daemons(&rig, "two", "sleep 1000; sleep 1000");
+    let (one, two) = (rig.start(one), rig.start(two));
+    let pids = [pids_from(&first), pids_from(&second)].concat();
+    assert_eq!(pids.len(), 10);
+    let launchers = rig.launchers();
+    assert_eq!(launchers.len(), 2);
+    // The runner goes as a dead server would: its ends of the sockets close.
+    let Rig { runner, dir, heard, .. } = rig;
+    drop(runner);
+    assert!(heard.recv().is_err(), "nobody reports to a server that is gone");
+    let evidence = slots::prove_dead(&dir.run()).unwrap();
+    assert_eq!(pids.iter().chain(&launchers).filter(|pid| lives(**pid)).count(), 0);
+    assert!(evidence.was_running(one, 7) && evidence.was_running(two, 7) && evidence.same_boot());
+    assert!(evidence.begun(done, 7) && !evidence.was_running(done, 7));
+    assert!(!evidence.begun(one, 6));
+}
+
+#[test]
+fn a_killed_launcher_takes_its_trees_along_and_is_replaced() {
+    let mut rig = Rig::new(1);
+    let (job, fifo) = daemons(&rig, "pids", "sleep 1000; sleep 1000");
+    let id = rig.start(job);
+    let pids = pids_from(&fifo);
+    let launcher = rig.launchers()[0];
+    signal(launcher, Signal::KILL);
+    assert_eq!(rig.hear().outcomes, [(1, Outcome::Lost)]);
+    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
+    assert_eq!(survivors(id), []);
+    assert_eq!(rig.stdout(command(&["echo", "on"])), b"on\n");
+    assert!(rig.launchers()[0] != launcher && rig.launchers().len() == 1);
+}
+
+fn signal(pid: i32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn signals_meant_for_the_server_leave_the_launcher_to_its_orders() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("begun");
+    rig.start(shell(&format!("echo > {}; read x < {}", fifo.display(), rig.fifo("go").display())));
+    std::fs::read(&fifo).unwrap();
+    let launcher = rig.launchers()[0];
+    for meant_for_all in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::PIPE, Signal::USR1] {
+        signal(launcher, meant_for_all);
+    }
+    std::fs::write(rig.dir.root().join("go"), "\n").unwrap();
+    assert_eq!(rig.hear().outcomes[0].1.word(), "succeeded");
+    assert_eq!(rig.launchers(), [launcher]);
+}
+
+#[test]
+fn a_job_that_kills_its_launcher_is_lost_and_not_failed() {
+    let mut rig = Rig::new(1);
+    assert_eq!(rig.run(shell("kill -KILL $PPID; sleep 1000")).0, Outcome::Lost);
+    assert_eq!(rig.stdout(command(&["echo", "on"])), b"on\n");
+}
+
+#[test]
+fn a_thousand_quick_jobs_leave_no_trace() {
+    let mut rig = Rig::new(2);
+    rig.run(command(&["/bin/true"]));
+    let launchers = rig.launchers();
+    let before: Vec<usize> = launchers.iter().map(|pid| descriptors(*pid)).collect();
+    for _ in 0..1000 {
+        rig.start(command(&["/bin/true"]).data(b"x").slots(8));
+    }
+    for _ in 0..1000 {
+        assert_eq!(rig.hear().outcomes, [(1, Outcome::Succeeded { message: String::new() })]);
+    }
+    let after: Vec<usize> = launchers.iter().map(|pid| descriptors(*pid)).collect();
+    assert_eq!(after, before);
+    for launcher in launchers {
+        assert_eq!(children(launcher), "", "zombies are children too");
+    }
+    assert_eq!(std::fs::read_dir(rig.dir.output()).unwrap().count(), 0);
+}
