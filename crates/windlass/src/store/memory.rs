@@ -104,6 +104,8 @@ pub struct Memory {
     runs: Table<RunNo, RunInfo>,
     run_ids: Table<RunId, RunNo>,
     cursors: Table<Origin, Cursor>,
+    /// Inbox files that were read to their end and removed; a seal may name one late.
+    closed: Table<Origin, ()>,
     outcomes: Table<u64, Vec<Settlement>>,
     numbers: Table<Number, u64>,
     changes: Changes,
@@ -127,6 +129,7 @@ impl Memory {
             runs: Table::default(),
             run_ids: Table::default(),
             cursors: Table::default(),
+            closed: Table::default(),
             outcomes: Table::default(),
             numbers: Table::default(),
             changes: Changes::default(),
@@ -210,6 +213,7 @@ impl Memory {
         act(&mut self.runs);
         act(&mut self.run_ids);
         act(&mut self.cursors);
+        act(&mut self.closed);
         act(&mut self.outcomes);
         act(&mut self.numbers);
     }

@@ -419,3 +419,24 @@ pub trait StoreView {
     /// Inbox cursors, so that a reader can go on where the store left off.
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
 }
+
+impl<V: StoreView + ?Sized> StoreView for &V {
+    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
+        (**self).job(id)
+    }
+    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
+        (**self).list(filter, from, limit)
+    }
+    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
+        (**self).queues()
+    }
+    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        (**self).run(id)
+    }
+    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
+        (**self).runs(limit)
+    }
+    fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        (**self).cursors()
+    }
+}

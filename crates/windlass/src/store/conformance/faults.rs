@@ -140,6 +140,7 @@ const TURNS: usize = 7;
 struct Script {
     queues: BTreeMap<String, QueueNo>,
     held: Vec<Held>,
+    last_turn: u64,
 }
 
 impl Script {
@@ -216,6 +217,7 @@ impl Script {
             }
             _ => {
                 durability = Durability::Os;
+                store.archived(self.last_turn)?;
                 store.forget(NOW.after(Duration::from_secs(1)), 25)?;
             }
         }
@@ -223,7 +225,7 @@ impl Script {
     }
 
     fn commit(&mut self, store: &mut impl Store, durability: Durability) -> Result<(), StoreError> {
-        store.commit(durability)?;
+        self.last_turn = store.commit(durability)?;
         self.note_queues(store.changes().queues);
         Ok(())
     }

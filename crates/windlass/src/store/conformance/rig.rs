@@ -141,6 +141,13 @@ impl<'b, B: Bench> Rig<'b, B> {
         turn
     }
 
+    /// Ends the turn and says that the archive holds everything, so that what ended may be forgotten.
+    pub fn archive_all(&mut self) {
+        let turn = self.step();
+        ok(self.store().archived(turn));
+        self.step();
+    }
+
     /// Dies without a commit and comes up again, with this evidence about what had begun.
     pub fn crash(&mut self, begun: &dyn Fn(JobId, u32) -> bool, same_boot: bool) -> Recovered {
         self.crash_only();
