@@ -20,6 +20,8 @@ use windlass_core::suspicion;
 use windlass_core::time::Time;
 
 mod table;
+#[cfg(test)]
+mod tests;
 mod verbs;
 mod view;
 

@@ -297,7 +297,8 @@ impl std::error::Error for StoreError {}
 
 /// The verbs. The first verb after a commit opens the turn's transaction.
 pub trait Store {
-    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing.
+    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing; moves and queues
+    /// that `changes` has not told yet are in the answer and are not told again.
     fn backlog(&mut self) -> Result<Changes, StoreError>;
 
     /// Runs that have not ended.

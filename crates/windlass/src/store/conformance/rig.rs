@@ -170,11 +170,12 @@ impl<'b, B: Bench> Rig<'b, B> {
 
     /// Rebuilds the mirror as an engine does that starts over from the store.
     pub fn start_over(&mut self) {
-        let ended = self.store().changes().ended;
         let backlog = ok(self.store().backlog());
+        let changes = self.store().changes();
+        assert!(changes.moves.is_empty(), "what the backlog tells is told again as a change");
         self.mirror.forget_jobs();
         self.mirror.apply(&backlog);
-        self.mirror.apply(&crate::store::Changes { ended, ..Default::default() });
+        self.mirror.apply(&changes);
         let jobs = audit::check(&*self.view());
         assert!(jobs.iter().all(|job| job.state != State::Running), "a job runs after recovery");
         self.mirror.check(&jobs);

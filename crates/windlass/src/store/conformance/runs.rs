@@ -166,7 +166,8 @@ fn taken<B: Bench>(rig: &mut Rig<'_, B>) {
     assert_eq!(rig.run(id).taken, one, "five lines are taken");
     for (from, to) in [(zero, one), (two, one), (Taken { lines: 5, hash: 1 }, two)] {
         let jobs = vec![NewJobs { run: Some(id), ..rig.new_jobs("new", 5) }];
-        let lot = Lot { jobs, cursors: vec![cursor(Origin::from_random(3), 1)], taken: Some((id, from, to)), ..seal(id, vec![]) };
+        let cursors = vec![cursor(Origin::from_random(3), 1)];
+        let lot = Lot { jobs, cursors, taken: Some((id, from, to)), ..seal(id, vec![]) };
         assert_stale(rig.store().admit(&lot, now), "a lot from another place of the input");
         rig.step();
     }

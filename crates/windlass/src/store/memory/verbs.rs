@@ -23,7 +23,11 @@ impl Store for Memory {
         for job in self.jobs.rows().values().filter(|job| waits(job.state)) {
             *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
         }
-        let moves = waiting.into_iter().map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
+        let waiting = waiting.into_iter();
+        let moves = waiting.map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
+        // What was to be told is in this answer; told again, it would be counted twice.
+        self.changes.moves.clear();
+        self.changes.queues.clear();
         Ok(Changes { queues, moves: moves.collect(), ended: Vec::new() })
     }
 
