@@ -54,9 +54,9 @@ pub fn run<B: Bench>(bench: &mut B) {
 fn run_cases<B: Bench>(bench: &mut B, cases: Vec<Case<B>>) {
     let mut failed = Vec::new();
     for (sentence, case) in cases {
-        let mut rig = Rig::new(bench);
         // A rig that a panic left half done is dropped at once; the next case has a store of its own.
         let ran = catch_unwind(AssertUnwindSafe(|| {
+            let mut rig = Rig::new(bench);
             case(&mut rig);
             rig.step();
         }));

@@ -278,7 +278,7 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
             assert_eq!(stats(view), stats(model), "the counters of queue {name}, and in the model");
         }
         let runs = |view: &dyn StoreView| {
-            let runs = ok(view.runs(usize::MAX)).into_iter();
+            let runs = ok(view.runs(audit::ALL)).into_iter();
             let runs = runs.map(|run| (run.id, (run.counts, run.taken, run.seal_after.is_empty(), run.ended_at)));
             runs.collect::<BTreeMap<_, _>>()
         };
@@ -300,6 +300,8 @@ fn plain(mut job: JobInfo) -> JobInfo {
         State::Failed | State::Cancelled | State::Succeeded => {
             job.not_before = None;
             job.kind = LaneKind::Fresh;
+            // A failed job that is then cancelled may keep why it failed.
+            job.reason = job.reason.filter(|_| job.state == State::Failed);
         }
     }
     if job.reason == Some(Reason::Poison) {

@@ -65,14 +65,16 @@ impl Store for Memory {
         for cursor in &lot.cursors {
             self.cursors.put(cursor.origin, Some(*cursor));
         }
-        for seal in &lot.seals {
-            self.seal(seal, now);
-        }
         for origin in &lot.closed {
             self.cursors.put(*origin, None);
             self.closed.put(*origin, Some(()));
         }
+        // A seal that waited is older than the seals of this lot, so it is looked at before them.
         self.look_at_seals();
+        for seal in &lot.seals {
+            self.seal(seal, now);
+            self.look_at_seals();
+        }
         if let Some((id, _, to)) = lot.taken
             && let Some(no) = self.run_ids.get(&id).copied()
         {
