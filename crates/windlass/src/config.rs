@@ -7,6 +7,7 @@ mod checks;
 mod reader;
 pub mod units;
 
+use crate::server::ArchiveOptions;
 use crate::error::{Failure, Kind};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -57,11 +58,10 @@ pub struct Queue {
 
 impl Default for Config {
     fn default() -> Config {
-        let day = Duration::from_secs(86_400);
         Config {
             slots: 8,
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
-            archive: Archive { bodies: true, keep_succeeded: 7 * day, keep_failed: 30 * day, max_size: 10 << 30 },
+            archive: ArchiveOptions::default(),
             queues: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 //! accepted, not whether it could be printed.
 
 use super::connect::{Connection, Link};
-use super::inbox_door::{self, Terms};
+use super::inbox_door::{InboxDoor, Terms};
 use super::print::{Out, data_of, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
 use super::{Context, base64};
@@ -64,7 +64,7 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
     }
     let dir = context.data_dir()?;
-    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
+    let door = Door { args, context, dir, terms, fresh, out: Out::new(), inbox: None, ids: Vec::new() };
     if from_stdin { door.lines() } else { door.arguments() }
 }
 
@@ -77,6 +77,7 @@ struct Door<'a> {
     /// The run was made by this push, which therefore seals it.
     fresh: Option<RunId>,
     out: Out,
+    inbox: Option<InboxDoor>,
     /// Kept only for the one document of `--json`.
     ids: Vec<String>,
 }
@@ -95,7 +96,7 @@ impl Door<'_> {
             Some(mut server) if self.terms.durability == Durability::Full && self.fresh.is_none() => {
                 through_server(&mut server, &self.terms, &data)?
             }
-            _ => inbox_door::push(&self.dir, &self.terms, &data)?.iter().map(JobId::to_string).collect(),
+            _ => self.inbox()?.push(&data)?.iter().map(JobId::to_string).collect(),
         };
         self.seal()?;
         let count = ids.len() as u64;
@@ -117,24 +118,33 @@ impl Door<'_> {
         let raw = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
         let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
         let separator = if self.args.null { 0 } else { b'\n' };
+        let mut inbox = InboxDoor::open(&self.dir, &self.terms)?;
         let (print, as_json, out, ids) = (self.args.ids, self.context.json, &mut self.out, &mut self.ids);
         let mut accepted = |id: JobId| {
             if print {
                 announce(as_json, out, ids, id.to_string());
             }
         };
-        let pushed = inbox_door::push_lines(&self.dir, &self.terms, separator, &mut input, &mut accepted);
+        let pushed = inbox.push_lines(separator, &mut input, &mut accepted);
         let signal = input.signal;
-        let summary = pushed?;
+        let count = pushed?;
+        self.inbox = Some(inbox);
         self.seal()?;
         // A server that cannot be asked is one that does not listen; the jobs are in either way.
         let listens = matches!(Link::to_server(&self.dir), Ok(Some(_)));
-        self.close(summary.count, listens, signal)
+        self.close(count, listens, signal)
+    }
+
+    fn inbox(&mut self) -> Result<&mut InboxDoor, Failure> {
+        match &mut self.inbox {
+            Some(inbox) => Ok(inbox),
+            empty => Ok(empty.insert(InboxDoor::open(&self.dir, &self.terms)?)),
+        }
     }
 
     fn seal(&mut self) -> Result<(), Failure> {
         let Some(run) = self.fresh else { return Ok(()) };
-        inbox_door::seal(&self.dir, run, self.terms.durability)?;
+        self.inbox()?.seal(run)?;
         if !self.context.json {
             self.out.line(run);
         }

@@ -4,7 +4,8 @@
 //! the queues is the file's, and a sentence of ours says more than a type error.
 
 use super::units::{nearest, size};
-use super::{Archive, Config, Queue, Server, checks, path_bytes};
+use super::{Config, Queue, Server, checks, path_bytes};
+use crate::server::ArchiveOptions;
 use crate::error::{Failure, Kind};
 use crate::when;
 use std::ffi::OsStr;
@@ -70,9 +71,9 @@ fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure
     Ok(Server { listen: listen.unwrap_or(default.listen), drain: drain.unwrap_or(default.drain) })
 }
 
-fn read_archive(table: &Table<'_, '_>, default: Archive) -> Result<Archive, Failure> {
+fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<ArchiveOptions, Failure> {
     table.only(&["bodies", "keep_succeeded", "keep_failed", "max_size"])?;
-    Ok(Archive {
+    Ok(ArchiveOptions {
         bodies: table.flag("bodies")?.unwrap_or(default.bodies),
         keep_succeeded: table.map("keep_succeeded", when::duration)?.unwrap_or(default.keep_succeeded),
         keep_failed: table.map("keep_failed", when::duration)?.unwrap_or(default.keep_failed),

@@ -9,7 +9,6 @@ use super::problem::Problem;
 use super::query::{Query, durability};
 use crate::api::{self, IDS_LISTED, JOBS_MAX, base64};
 use crate::engine::event::Event;
-use crate::engine::handle::IdSource;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, Lot, NewJobs, Taken};
 use axum::http::StatusCode;
@@ -97,7 +96,12 @@ async fn accept(
 ) -> Result<Response, Problem> {
     let durability = query.durability()?.or(named).unwrap_or_default();
     let list = query.truth("ids")?.unwrap_or(jobs.len() <= IDS_LISTED);
-    let (mut lot, origin, first) = lay_out(jobs, app.handle.ids())?;
+    // A run's input names its jobs by their lines, so that a line has one id however often it is sent.
+    let draw = || match taken {
+        Some((run, before, _)) => (run.origin, before.lines + 1),
+        None => app.handle.ids().take(jobs.len() as u64),
+    };
+    let (mut lot, origin, first) = lay_out(jobs, draw)?;
     let id = |index: usize| JobId { origin, offset: first + index as u64 }.to_string();
     if taken.is_some() || !jobs.is_empty() {
         lot.taken = taken;
@@ -115,13 +119,13 @@ async fn accept(
 }
 
 /// Numbers the jobs in their order and gathers neighbours of one lane into chunks.
-fn lay_out(jobs: &[Incoming<'_>], ids: &IdSource) -> Result<(Lot, Origin, u64), Problem> {
+fn lay_out(jobs: &[Incoming<'_>], draw: impl FnOnce() -> (Origin, u64)) -> Result<(Lot, Origin, u64), Problem> {
     let mut lanes: Vec<(NewJobsOf, ChunkBuilder)> = Vec::new();
     let mut places: HashMap<Key<'_>, usize> = HashMap::new();
     let mut place = None;
     let mut lot = Lot::default();
     check_sizes(jobs)?;
-    let (origin, first) = ids.take(jobs.len() as u64);
+    let (origin, first) = draw();
     for (index, job) in jobs.iter().enumerate() {
         let key: Key<'_> = (&job.queue, job.priority, job.run, job.at);
         let lane = match place {

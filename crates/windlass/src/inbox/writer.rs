@@ -121,6 +121,26 @@ impl InboxWriter {
         self.append(|record, origin| frame::write_job(record, origin, envelope, data))
     }
 
+    /// Appends jobs in one write: all of them are accepted, or none.
+    pub fn push_all<D: AsRef<[u8]>>(&mut self, envelope: &Envelope, jobs: &[D]) -> Result<Vec<JobId>, Failure> {
+        if let Some(data) = jobs.iter().find(|data| data.as_ref().len() > DATA_MAX) {
+            return Err(too_long(data.as_ref().len()));
+        }
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let starts = std::cell::RefCell::new(Vec::with_capacity(jobs.len()));
+        let first = self.append(|record, origin| {
+            starts.borrow_mut().clear();
+            for data in jobs {
+                starts.borrow_mut().push(record.len() as u64);
+                frame::write_job(record, origin, envelope, data.as_ref());
+            }
+        })?;
+        let ids = starts.into_inner().into_iter().map(|at| JobId { offset: first.offset + at, ..first });
+        Ok(ids.collect())
+    }
+
     /// Says that nobody adds to the run any more, after everything this writer has written.
     pub fn seal(&mut self, run: RunId) -> Result<(), Failure> {
         let after = self.written.clone();

@@ -46,7 +46,7 @@ pub struct ArchiveOptions {
 impl Default for ArchiveOptions {
     fn default() -> ArchiveOptions {
         const DAY: Duration = Duration::from_secs(24 * 3600);
-        ArchiveOptions { bodies: true, keep_succeeded: DAY * 7, keep_failed: DAY * 30, max_size: 16 << 30 }
+        ArchiveOptions { bodies: true, keep_succeeded: DAY * 7, keep_failed: DAY * 30, max_size: 10 << 30 }
     }
 }
 

@@ -20,6 +20,8 @@ use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
 mod table;
+#[cfg(test)]
+mod tests;
 mod verbs;
 mod view;
 
@@ -120,6 +122,8 @@ pub struct Memory {
     runs: Table<RunNo, RunInfo>,
     run_ids: Table<RunId, RunNo>,
     cursors: Table<Origin, Cursor>,
+    /// Inbox files that were read to their end and removed; a seal may name one late.
+    closed: Table<Origin, ()>,
     outcomes: Table<u64, Vec<Settlement>>,
     numbers: Table<Number, u64>,
     changes: Changes,
@@ -143,6 +147,7 @@ impl Memory {
             runs: Table::default(),
             run_ids: Table::default(),
             cursors: Table::default(),
+            closed: Table::default(),
             outcomes: Table::default(),
             numbers: Table::default(),
             changes: Changes::default(),
@@ -226,6 +231,7 @@ impl Memory {
         act(&mut self.runs);
         act(&mut self.run_ids);
         act(&mut self.cursors);
+        act(&mut self.closed);
         act(&mut self.outcomes);
         act(&mut self.numbers);
     }

@@ -310,7 +310,8 @@ impl std::error::Error for StoreError {}
 
 /// The verbs. The first verb after a commit opens the turn's transaction.
 pub trait Store {
-    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing.
+    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing; moves and queues
+    /// that `changes` has not told yet are in the answer and are not told again.
     fn backlog(&mut self) -> Result<Changes, StoreError>;
 
     /// Runs that have not ended.
@@ -431,4 +432,25 @@ pub trait StoreView {
     fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError>;
     /// Inbox cursors, so that a reader can go on where the store left off.
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
+}
+
+impl<V: StoreView + ?Sized> StoreView for &V {
+    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
+        (**self).job(id)
+    }
+    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
+        (**self).list(filter, from, limit)
+    }
+    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
+        (**self).queues()
+    }
+    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        (**self).run(id)
+    }
+    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
+        (**self).runs(limit)
+    }
+    fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        (**self).cursors()
+    }
 }

@@ -39,7 +39,7 @@ fn a_time_limit_ends_the_whole_tree() {
     assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })]);
     assert!(finished.finished.since(finished.started) >= Duration::from_millis(800));
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
-    assert_eq!(survivors(id), []);
+    assert_eq!(survivors(id), Vec::<i32>::new());
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn what_a_job_leaves_behind_dies_with_it_and_holds_nothing_up() {
     let finished = rig.hear();
     assert_eq!(finished.outcomes, [(1, Outcome::Succeeded { message: "kept".into() })]);
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
-    assert_eq!(survivors(id), []);
+    assert_eq!(survivors(id), Vec::<i32>::new());
     assert_eq!(children(rig.launchers()[0]), "");
 }
 
@@ -118,7 +118,7 @@ fn a_killed_launcher_takes_its_trees_along_and_is_replaced() {
     signal(launcher, Signal::KILL);
     assert_eq!(rig.hear().outcomes, [(1, Outcome::Lost)]);
     assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
-    assert_eq!(survivors(id), []);
+    assert_eq!(survivors(id), Vec::<i32>::new());
     assert_eq!(rig.stdout(command(&["echo", "on"])), b"on\n");
     assert!(rig.launchers()[0] != launcher && rig.launchers().len() == 1);
 }

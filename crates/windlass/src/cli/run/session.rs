@@ -8,6 +8,7 @@ use super::feeder::{Door, Wire, Wiring, feed};
 use super::input::Input;
 use super::order::Order;
 use super::progress::{Progress, Tally};
+use crate::api::hash_from_text;
 use crate::cli::Context;
 use crate::cli::connect::{Carry, Connection, Link, encoded, is_gone};
 use crate::cli::lock_watch::LockWatch;
@@ -424,7 +425,7 @@ impl Session {
 /// Passes on what the server tells of a run; comes back with why that is over.
 fn follow_leg(dir: &DataDir, id: &str, leg: u64, events: &SyncSender<Event>) -> Result<Failure, Failure> {
     let over = || Failure::new(Kind::NoServer, "the server went away");
-    let Some(mut connection) = Link::to_server(dir)? else { return Ok(over()) };
+    let Some(connection) = Link::to_server(dir)? else { return Ok(over()) };
     for line in connection.lines(&format!("/api/v1/runs/{}/follow", encoded(id)))? {
         if events.send(Event::Told { leg, line: line? }).is_err() {
             break;
@@ -444,13 +445,13 @@ struct RunDoor {
 impl Door for RunDoor {
     fn add(&mut self, at: Taken, then: Taken, lines: &[u8]) -> Result<(), Failure> {
         let queue = encoded(&self.queue);
-        let place = format!("lines={}&hash={}&then_hash={}", at.lines, at.hash, then.hash);
+        let place = format!("lines={}&hash={:016x}&then_hash={:016x}", at.lines, at.hash, then.hash);
         let path = format!("/api/v1/runs/{}/lines?queue={queue}&{place}", self.run);
         self.connection.post(&path, "text/plain", lines).map(drop)
     }
 
     fn seal(&mut self) -> Result<(), Failure> {
-        self.connection.post_json(&format!("/api/v1/runs/{}/seal", self.run), &json!({})).map(drop)
+        self.connection.post_empty(&format!("/api/v1/runs/{}/seal", self.run)).map(drop)
     }
 
     fn taken(&mut self) -> Result<(Taken, bool), Failure> {
@@ -461,7 +462,8 @@ impl Door for RunDoor {
 
 fn taken_of(run: &Value) -> Taken {
     let taken = run.get("taken").unwrap_or(&Value::Null);
-    Taken { lines: count(taken, "lines"), hash: count(taken, "hash") }
+    let hash = taken.get("hash").and_then(Value::as_str).and_then(hash_from_text).unwrap_or_default();
+    Taken { lines: count(taken, "lines"), hash }
 }
 
 /// A file without a name, for an input that must perhaps be read again.

@@ -176,7 +176,8 @@ fn unarchived<B: Bench>(rig: &mut Rig<'_, B>) {
         let turns = ok(rig.store().unarchived());
         let numbers: Vec<_> = turns.iter().map(|turn| turn.turn).collect();
         assert_eq!(numbers, [first, second], "the committed turns, oldest first, after crash {round}");
-        let done: Vec<_> = turns[0].settlements.iter().flat_map(|s| s.held.range().map(|i| s.held.jobs.data(i))).collect();
+        let first_turn = turns[0].settlements.iter().map(|settlement| &settlement.held);
+        let done: Vec<_> = first_turn.flat_map(|held| held.range().map(|index| held.jobs.data(index))).collect();
         assert_eq!(done, [b"q/3", b"q/4", b"q/5", b"q/6"], "the data of what succeeded");
         let verdicts: Vec<_> = turns[1].settlements.iter().map(|s| s.verdict.clone()).collect();
         assert_eq!(verdicts, [retry(at), fail()], "the verdicts of the second turn");

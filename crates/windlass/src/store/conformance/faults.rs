@@ -84,7 +84,8 @@ fn one_run(shaky: &mut impl Shaky, nth: u64, from_then_on: bool, expected: &[Pic
     let failed = shaky.disarm();
     assert!(failed || answered == TURNS, "{which}: nothing failed, and {answered} of {TURNS} turns were answered");
     let mut store = shaky.open().unwrap_or_else(|e| panic!("{which}: the store cannot be opened: {e}"));
-    let found = picture(&mut store, |store| audit::check(&*shaky.view(store))).unwrap_or_else(|e| panic!("{which}: {e}"));
+    let found = picture(&mut store, |store| audit::check(&*shaky.view(store)));
+    let found = found.unwrap_or_else(|e| panic!("{which}: {e}"));
     let one_further = expected.get(answered + 1).is_some_and(|next| *next == found);
     assert!(one_further || found == expected[answered], "{which}, {answered} turns were answered, and then: {found:?}");
     goes_on(&mut store).unwrap_or_else(|e| panic!("{which}: the store does not go on: {e}"));
@@ -113,7 +114,8 @@ fn picture<S: Store>(
     list: impl FnOnce(&S) -> Vec<crate::store::JobInfo>,
 ) -> Result<Picture, StoreError> {
     store.recover(Evidence { begun: &|_, _| false, same_boot: true }, NOW)?;
-    let outcomes = store.unarchived()?.iter().flat_map(|turn| &turn.settlements).map(|s| usize::from(s.held.count)).sum();
+    let turns = store.unarchived()?;
+    let outcomes = turns.iter().flat_map(|turn| &turn.settlements).map(|done| usize::from(done.held.count)).sum();
     let jobs = list(store).into_iter().map(|job| (job.id, (job.state, job.record, job.data, job.run, job.priority)));
     Ok(Picture { jobs: jobs.collect(), outcomes })
 }
@@ -140,6 +142,7 @@ const TURNS: usize = 7;
 struct Script {
     queues: BTreeMap<String, QueueNo>,
     held: Vec<Held>,
+    last_turn: u64,
 }
 
 impl Script {
@@ -178,7 +181,8 @@ impl Script {
         match number {
             0 => {
                 let fresh = NewJobs { run: Some(run), ..self.jobs("work", 0, 300) };
-                let later = NewJobs { not_before: Some(NOW.after(Duration::from_secs(9))), ..self.jobs("later", 5_000, 5) };
+                let not_before = Some(NOW.after(Duration::from_secs(9)));
+                let later = NewJobs { not_before, ..self.jobs("later", 5_000, 5) };
                 let cursors = vec![Cursor { origin, offset: 6_000, tail: 1 }];
                 store.admit(&Lot { jobs: vec![fresh, later], cursors, ..Lot::default() }, NOW)?;
             }
@@ -216,6 +220,7 @@ impl Script {
             }
             _ => {
                 durability = Durability::Os;
+                store.archived(self.last_turn)?;
                 store.forget(NOW.after(Duration::from_secs(1)), 25)?;
             }
         }
@@ -223,7 +228,7 @@ impl Script {
     }
 
     fn commit(&mut self, store: &mut impl Store, durability: Durability) -> Result<(), StoreError> {
-        store.commit(durability)?;
+        self.last_turn = store.commit(durability)?;
         self.note_queues(store.changes().queues);
         Ok(())
     }

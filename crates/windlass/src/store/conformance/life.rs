@@ -187,6 +187,7 @@ fn forgotten<B: Bench>(rig: &mut Rig<'_, B>) {
     let border = rig.later(10);
     rig.later(10);
     let young = rig.job_in("young", State::Failed).0;
+    rig.archive_all();
     let mut rounds = 0;
     while ok(rig.store().forget(border, 1)) > 0 {
         rig.step();

@@ -5,7 +5,7 @@
 //! equals) the model follows; everything else it decides itself.
 
 use super::audit::{self, Mirror};
-use super::rig::{Rig, fail, ok, queue_name, retry, succeed};
+use super::rig::{Rig, fail, ids, ok, queue_name, retry, succeed};
 use super::{Bench, Case, words_of};
 use crate::store::memory::Memory;
 use crate::store::{
@@ -14,9 +14,10 @@ use crate::store::{
 };
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use windlass_core::job::{JobId, LaneKind, Origin, Priority, RunId};
+use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
 
 /// How many walks, and how many turns in each.
 const WALKS: u64 = 12;
@@ -84,6 +85,9 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
 
     fn run(&mut self) {
         for _ in 0..TURNS {
+            if self.dice.chance(10) {
+                self.forget();
+            }
             let before = (self.held.clone(), self.model_held.clone(), self.made.len(), self.offset);
             for _ in 0..1 + self.dice.below(4) {
                 self.verb();
@@ -140,8 +144,7 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
                 ok(self.rig.store().release(now, 10_000));
                 ok(self.model.release(now, 10_000));
             }
-            87..97 => self.amend(),
-            _ => self.forget(),
+            _ => self.amend(),
         }
     }
 
@@ -188,11 +191,9 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         let lane = self.rig.lane(queue, priority, kind);
         let most = 1 + self.dice.below(25) as u32;
         let claimed = self.rig.claim_lane(lane, most);
-        let mut model = self.model.clone();
         let model_queue = self.mirror.queue_no(queue).unwrap_or(lane.queue);
-        let order = crate::store::Order { lane: windlass_core::job::Lane { queue: model_queue, ..lane }, most };
-        let expected = super::rig::ids(&ok(model.claim(&[order], self.rig.now)));
-        let got = super::rig::ids(&claimed);
+        let expected = self.model.head(Lane { queue: model_queue, ..lane }, most);
+        let got = ids(&claimed);
         assert_eq!(got.len(), expected.len(), "jobs claimed from {lane:?}, and in the model");
         if kind == LaneKind::Fresh {
             assert_eq!(got, expected, "fresh jobs claimed from {lane:?}, and in the model");
@@ -249,10 +250,15 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         assert_eq!(answers, ok(self.model.amend(&ids, wish, now)), "{wish:?}: the answers, and the model's");
     }
 
+    /// Forgets in turns of its own. Stores may keep what the archive does not hold yet, so it holds everything.
     fn forget(&mut self) {
-        let before = windlass_core::time::Time(self.rig.now.0 - 20_000_000);
+        self.rig.archive_all();
+        let turn = ok(self.model.commit(Durability::Full));
+        ok(self.model.archived(turn));
+        let before = Time(self.rig.now.0 - 20_000_000);
         while ok(self.rig.store().forget(before, 1000)) > 0 {}
         while ok(self.model.forget(before, 1000)) > 0 {}
+        self.commit();
     }
 
     fn compare(&self) {
@@ -272,7 +278,7 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
             assert_eq!(stats(view), stats(model), "the counters of queue {name}, and in the model");
         }
         let runs = |view: &dyn StoreView| {
-            let runs = ok(view.runs(usize::MAX)).into_iter();
+            let runs = ok(view.runs(audit::ALL)).into_iter();
             let runs = runs.map(|run| (run.id, (run.counts, run.taken, run.seal_after.is_empty(), run.ended_at)));
             runs.collect::<BTreeMap<_, _>>()
         };
@@ -286,21 +292,23 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
 fn plain(mut job: JobInfo) -> JobInfo {
     match job.state {
         State::Scheduled | State::Retrying => {}
-        State::Running => job.record.starts = 0,
+        State::Running => {
+            job.record.starts = 0;
+            job.not_before = None;
+        }
         State::Ready | State::Suspended => job.not_before = None,
         State::Failed | State::Cancelled | State::Succeeded => {
             job.not_before = None;
             job.kind = LaneKind::Fresh;
+            // A failed job that is then cancelled may keep why it failed.
+            job.reason = job.reason.filter(|_| job.state == State::Failed);
         }
-    }
-    if job.state == State::Running {
-        job.not_before = None;
     }
     if job.reason == Some(Reason::Poison) {
         job.errors.clear();
     }
     for error in &mut job.errors {
-        error.at = windlass_core::time::Time::ZERO;
+        error.at = Time::ZERO;
     }
     job
 }

@@ -188,7 +188,8 @@ fn release_order<B: Bench>(rig: &mut Rig<'_, B>) {
 fn many_orders<B: Bench>(rig: &mut Rig<'_, B>) {
     let queues: Vec<String> = (0..20).map(|number| format!("q{number}")).collect();
     let made: Vec<_> = queues.iter().map(|queue| rig.push(queue, 3)).collect();
-    let orders: Vec<_> = queues.iter().map(|queue| Order { lane: rig.lane(queue, 0, LaneKind::Fresh), most: 2 }).collect();
+    let lanes = queues.iter().map(|queue| rig.lane(queue, 0, LaneKind::Fresh));
+    let orders: Vec<_> = lanes.map(|lane| Order { lane, most: 2 }).collect();
     let now = rig.now;
     let held = ok(rig.store().claim(&orders, now));
     rig.step();

@@ -141,6 +141,13 @@ impl<'b, B: Bench> Rig<'b, B> {
         turn
     }
 
+    /// Ends the turn and says that the archive holds everything, so that what ended may be forgotten.
+    pub fn archive_all(&mut self) {
+        let turn = self.step();
+        ok(self.store().archived(turn));
+        self.step();
+    }
+
     /// Dies without a commit and comes up again, with this evidence about what had begun.
     pub fn crash(&mut self, begun: &dyn Fn(JobId, u32) -> bool, same_boot: bool) -> Recovered {
         self.crash_only();
@@ -163,11 +170,12 @@ impl<'b, B: Bench> Rig<'b, B> {
 
     /// Rebuilds the mirror as an engine does that starts over from the store.
     pub fn start_over(&mut self) {
-        let ended = self.store().changes().ended;
         let backlog = ok(self.store().backlog());
+        let changes = self.store().changes();
+        assert!(changes.moves.is_empty(), "what the backlog tells is told again as a change");
         self.mirror.forget_jobs();
         self.mirror.apply(&backlog);
-        self.mirror.apply(&crate::store::Changes { ended, ..Default::default() });
+        self.mirror.apply(&changes);
         let jobs = audit::check(&*self.view());
         assert!(jobs.iter().all(|job| job.state != State::Running), "a job runs after recovery");
         self.mirror.check(&jobs);

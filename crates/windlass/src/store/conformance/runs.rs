@@ -151,6 +151,8 @@ fn seals_and_closed_files<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.admit_lot(&Lot { cursors: vec![cursor(a, 60)], closed: vec![a], ..Lot::default() });
     assert!(rig.run(run_id(1)).counts.sealed, "the file was read and removed in one lot");
     assert!(ok(rig.view().cursors()).is_empty(), "its cursor is gone");
+    rig.admit_lot(&seal(run_id(2), vec![(a, 60)]));
+    assert!(rig.run(run_id(2)).counts.sealed, "a seal that names the removed file late waits for nothing");
 }
 
 fn taken<B: Bench>(rig: &mut Rig<'_, B>) {
@@ -164,7 +166,8 @@ fn taken<B: Bench>(rig: &mut Rig<'_, B>) {
     assert_eq!(rig.run(id).taken, one, "five lines are taken");
     for (from, to) in [(zero, one), (two, one), (Taken { lines: 5, hash: 1 }, two)] {
         let jobs = vec![NewJobs { run: Some(id), ..rig.new_jobs("new", 5) }];
-        let lot = Lot { jobs, cursors: vec![cursor(Origin::from_random(3), 1)], taken: Some((id, from, to)), ..seal(id, vec![]) };
+        let cursors = vec![cursor(Origin::from_random(3), 1)];
+        let lot = Lot { jobs, cursors, taken: Some((id, from, to)), ..seal(id, vec![]) };
         assert_stale(rig.store().admit(&lot, now), "a lot from another place of the input");
         rig.step();
     }
@@ -199,6 +202,7 @@ fn forgotten<B: Bench>(rig: &mut Rig<'_, B>) {
         }
     }
     rig.later(10);
+    rig.archive_all();
     let now = rig.now;
     for _ in 0..10 {
         ok(rig.store().forget(now, 10));

@@ -23,7 +23,11 @@ impl Store for Memory {
         for job in self.jobs.rows().values().filter(|job| waits(job.state)) {
             *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
         }
-        let moves = waiting.into_iter().map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
+        let waiting = waiting.into_iter();
+        let moves = waiting.map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
+        // What was to be told is in this answer; told again, it would be counted twice.
+        self.changes.moves.clear();
+        self.changes.queues.clear();
         Ok(Changes { queues, moves: moves.collect(), ..Changes::default() })
     }
 
@@ -61,12 +65,15 @@ impl Store for Memory {
         for cursor in &lot.cursors {
             self.cursors.put(cursor.origin, Some(*cursor));
         }
-        for seal in &lot.seals {
-            self.seal(seal, now);
-        }
-        self.look_at_seals(lot);
         for origin in &lot.closed {
             self.cursors.put(*origin, None);
+            self.closed.put(*origin, Some(()));
+        }
+        // A seal that waited is older than the seals of this lot, so it is looked at before them.
+        self.look_at_seals();
+        for seal in &lot.seals {
+            self.seal(seal, now);
+            self.look_at_seals();
         }
         if let Some((id, _, to)) = lot.taken
             && let Some(no) = self.run_ids.get(&id).copied()
@@ -87,11 +94,8 @@ impl Store for Memory {
     fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
         let mut claimed: Vec<Held> = Vec::new();
         for order in orders {
-            let first = (order.lane, Time(i64::MIN), Arrival(0));
-            let head = self.ready.rows().range(first..).map(|(key, ())| *key);
-            let head = head.take_while(|(lane, ..)| *lane == order.lane).take(order.most as usize);
-            for (_, _, arrival) in head.collect::<Vec<_>>() {
-                let Some(held) = self.claim_one(arrival) else { continue };
+            for id in self.head(order.lane, order.most) {
+                let Ok(held) = self.claim_job(id) else { continue };
                 match claimed.last_mut() {
                     Some(last) if joins(last, &held) => last.count += 1,
                     Some(_) | None => claimed.push(held),
@@ -213,19 +217,24 @@ impl Store for Memory {
 }
 
 impl Memory {
+    /// The jobs that a claim from this lane would take.
+    pub fn head(&self, lane: Lane, most: u32) -> Vec<JobId> {
+        let lane_on = self.ready.rows().range((lane, Time(i64::MIN), Arrival(0))..).map(|(key, ())| *key);
+        let head = lane_on.take_while(|(at, ..)| *at == lane).take(most as usize);
+        head.filter_map(|(.., arrival)| self.jobs.get(&arrival)).map(|job| job.id).collect()
+    }
+
     /// Claims just this job, wherever it stands in its lane: for a model that follows another store.
     pub fn claim_job(&mut self, id: JobId) -> Result<Held, StoreError> {
         let ready = |arrival: &Arrival| self.jobs.get(arrival).is_some_and(|job| job.state == State::Ready);
         let arrival = self.ids.get(&id).copied().filter(ready);
-        arrival.and_then(|arrival| self.claim_one(arrival)).ok_or_else(|| StoreError::Stale(format!("{id} is not ready")))
-    }
-
-    fn claim_one(&mut self, arrival: Arrival) -> Option<Held> {
-        let job = self.jobs.get(&arrival).cloned()?;
+        let stale = || StoreError::Stale(format!("{id} is not ready"));
+        let arrival = arrival.ok_or_else(stale)?;
+        let job = self.jobs.get(&arrival).cloned().ok_or_else(stale)?;
         let held = hold(&job);
         self.change_stats(job.queue, |stats| stats.started += 1);
         self.transit(arrival, job, Change::Claim);
-        Some(held)
+        Ok(held)
     }
 
     fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
@@ -263,19 +272,22 @@ impl Memory {
         self.change_run(no, |run| {
             if !run.counts.sealed {
                 run.counts.sealed = seal.after.is_empty();
-                run.seal_after = seal.after.clone();
+                if run.counts.sealed {
+                    run.seal_after.clear();
+                }
+                run.seal_after.extend_from_slice(&seal.after);
             }
         });
     }
 
     /// Drops the positions that were reached, or whose file was read to its end and removed; none left seals.
-    fn look_at_seals(&mut self, lot: &Lot) {
+    fn look_at_seals(&mut self) {
         let pending = self.runs.rows().values().filter(|run| !run.seal_after.is_empty());
         for mut run in pending.cloned().collect::<Vec<_>>() {
             let before = run.seal_after.len();
             run.seal_after.retain(|(origin, offset)| {
                 let reached = self.cursors.get(origin).is_some_and(|cursor| cursor.offset >= *offset);
-                !reached && !lot.closed.contains(origin)
+                !reached && self.closed.get(origin).is_none()
             });
             if run.seal_after.len() < before {
                 let after = run.seal_after;
