@@ -63,7 +63,8 @@ fn lot(from: u64, queues: u64) -> Lot {
         for start in (first..first + each).step_by(1000) {
             let (begin, end) = (from + start, from + (start + 1000).min(first + each));
             let queue = name.clone().unwrap_or_else(|bad| unreachable!("{bad}"));
-            jobs.push(NewJobs { queue, priority: Priority::NORMAL, run: None, not_before: None, jobs: chunk(begin..end) });
+            let jobs_of = chunk(begin..end);
+            jobs.push(NewJobs { queue, priority: Priority::NORMAL, run: None, not_before: None, jobs: jobs_of });
         }
     }
     Lot { jobs, ..Lot::default() }
@@ -158,11 +159,13 @@ fn bare(dir: &std::path::Path, life: bool) -> Outcome<f64> {
     db.execute_batch(
         "PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -16384;
          PRAGMA wal_autocheckpoint = 2048;
-         CREATE TABLE chunk (first INTEGER PRIMARY KEY, bytes BLOB); CREATE TABLE part (first INTEGER PRIMARY KEY, bits);",
+         CREATE TABLE chunk (first INTEGER PRIMARY KEY, bytes BLOB);
+         CREATE TABLE part (first INTEGER PRIMARY KEY, bits BLOB);",
     )?;
     let (mut spent, mut before) = (0.0, 0..0);
     for from in (0..JOBS).step_by(LOT as usize) {
-        let chunks: Vec<_> = (from..from + LOT).step_by(1000).map(|first| (first, chunk(first..first + 1000))).collect();
+        let firsts = (from..from + LOT).step_by(1000);
+        let chunks: Vec<_> = firsts.map(|first| (first, chunk(first..first + 1000))).collect();
         let begun = Instant::now();
         db.execute_batch("BEGIN IMMEDIATE")?;
         for (first, chunk) in &chunks {
