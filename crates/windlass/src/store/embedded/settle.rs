@@ -76,8 +76,10 @@ impl Turn<'_> {
         let change = change_of(&settlement.verdict);
         row.turn = self.number();
         apply(&mut row, &settlement.verdict, now);
-        row.update(self.db)?;
-        if change == Change::Succeed {
+        if change != Change::Succeed {
+            row.update(self.db)?;
+        } else {
+            row.update_succeeded(self.db)?;
             self.m.finished.push_back((row.turn, settlement.held.place));
         }
         self.change(row.lane(), row.run, State::Running, change, 1, true)?;
