@@ -132,14 +132,12 @@ impl<S: Store> Engine<S> {
     fn fill(&mut self) -> Result<(), StoreError> {
         let open = self.store.open_runs()?;
         self.runs.keep_only(&open, &mut self.scheduler);
-        for mut info in open {
-            // The backlog brings the counts of what lives; what has ended is only in the row.
-            for state in State::ALL.into_iter().filter(|state| !state.is_end()) {
-                info.counts.by_state[state.index()] = 0;
-            }
+        for info in open {
             self.runs.learn(info, self.options.serve_open_runs, &mut self.scheduler);
         }
-        let changes = self.store.backlog()?;
+        let mut changes = self.store.backlog()?;
+        // The rows of the runs have their counts already.
+        changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
         Ok(())
     }

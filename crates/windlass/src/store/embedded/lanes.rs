@@ -31,6 +31,12 @@ struct Waiting {
     jobs: Arc<Chunk>,
 }
 
+impl Waiting {
+    fn arrival(&self, index: usize) -> u64 {
+        self.head.first + index as u64
+    }
+}
+
 /// The head of a lane.
 #[derive(Debug, Default)]
 struct Window {
@@ -159,7 +165,7 @@ impl Turn<'_> {
             let front = if chunked > 0 { Some(self.front(lane, left)?) } else { None };
             let row_first = rows.peek().map(|row| row.arrival);
             match front {
-                Some((waiting, range)) if row_first.is_none_or(|row| waiting.head.first + range.start as u64 <= row) => {
+                Some((waiting, range)) if row_first.is_none_or(|row| waiting.arrival(range.start) <= row) => {
                     let until = row_first.map_or(range.end, |row| range.end.min((row - waiting.head.first) as usize));
                     let range = range.start..until;
                     left -= range.len();

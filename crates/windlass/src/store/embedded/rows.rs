@@ -9,7 +9,7 @@ use super::part::Head;
 use super::schema::{corrupt, failed};
 use super::wire::{Reader, Writer};
 use rusqlite::{Connection, OptionalExtension, params};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, Record, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
@@ -161,6 +161,14 @@ impl Row {
         done.map_err(failed).map(|_| ())
     }
 
+    /// Writes that it succeeded; it stays for the archive only, so nothing else of it matters any more.
+    pub(super) fn update_succeeded(&self, db: &Connection) -> Result<(), StoreError> {
+        let sql = "UPDATE job SET state = ?2, turn = ?3 WHERE arrival = ?1";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let key = params![self.arrival, State::Succeeded.index(), self.turn];
+        statement.execute(key).map_err(failed).map(|_| ())
+    }
+
     pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
         read_row(row).map_err(failed)?
     }
@@ -202,7 +210,8 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
 
 /// The row of a job by its arrival.
 pub(super) fn by_arrival(db: &Connection, arrival: u64) -> Result<Option<Row>, StoreError> {
-    one(db, &format!("SELECT {COLUMNS} FROM job WHERE arrival = ?1"), params![arrival])
+    static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM job WHERE arrival = ?1"));
+    one(db, &SQL, params![arrival])
 }
 
 /// The row of a job by its id.

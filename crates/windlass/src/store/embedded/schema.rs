@@ -156,11 +156,11 @@ fn refuse_newer(path: &Path) -> Result<(), StoreError> {
     }
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (found, application) = (number(60), number(68));
-    if found > FORMAT {
-        return Err(StoreError::Newer { found, known: FORMAT });
-    }
     if &header[..16] != b"SQLite format 3\0" || (found != 0 && application != APPLICATION) {
         return Err(StoreError::Corrupt(format!("{} is not a windlass store", path.display())));
+    }
+    if found > FORMAT {
+        return Err(StoreError::Newer { found, known: FORMAT });
     }
     Ok(())
 }

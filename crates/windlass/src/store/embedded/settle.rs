@@ -8,6 +8,7 @@ use super::super::{Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
+use super::schema::corrupt;
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::suspicion::Ruling;
@@ -15,7 +16,8 @@ use windlass_core::time::Time;
 
 impl Turn<'_> {
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        let mut rows = Vec::new();
+        refuse_overlaps(settlements)?;
+        let mut rows = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             rows.push(self.check_held(&settlement.held)?);
         }
@@ -55,9 +57,8 @@ impl Turn<'_> {
         let held = &settlement.held;
         let Place::Chunk(first) = held.place else { return Ok(()) };
         let count = u64::from(held.count);
-        // A claim that the same call settles twice is noticed here.
-        let part = self.m.parts.get(&first.0).filter(|part| part.all_are(held.range(), Mark::Claimed));
-        let head = part.map(|part| part.head).ok_or_else(|| StoreError::Io("a claim was settled twice".into()))?;
+        let part = self.m.parts.get(&first.0);
+        let head = part.map(|part| part.head).ok_or_else(|| corrupt(format!("chunk {} is not open", first.0)))?;
         self.mark(first.0, held.range(), Mark::Claimed, Mark::Gone)?;
         let change = change_of(&settlement.verdict);
         let mut lane = held.lane;
@@ -78,8 +79,10 @@ impl Turn<'_> {
         let change = change_of(&settlement.verdict);
         row.turn = self.number();
         apply(&mut row, &settlement.verdict, now);
-        row.update(self.db)?;
-        if change == Change::Succeed {
+        if change != Change::Succeed {
+            row.update(self.db)?;
+        } else {
+            row.update_succeeded(self.db)?;
             self.m.finished.push_back((row.turn, settlement.held.place));
         }
         self.change(row.lane(), row.run, State::Running, change, 1, true)?;
@@ -94,6 +97,16 @@ impl Turn<'_> {
         let stats = &mut self.m.queues.tally(held.lane.queue).stats;
         stats.waited = stats.waited.saturating_add(count.saturating_mul(micros(started.since(held.admitted))));
         stats.ran = stats.ran.saturating_add(count.saturating_mul(micros(finished.since(*started))));
+    }
+}
+
+/// A job that one call settles twice is held no more the second time.
+fn refuse_overlaps(settlements: &[Settlement]) -> Result<(), StoreError> {
+    let mut ranges: Vec<_> = settlements.iter().map(|s| (s.held.place, s.held.first, s.held.count)).collect();
+    ranges.sort_unstable();
+    match ranges.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 + pair[0].2 > pair[1].1) {
+        Some(pair) => Err(StoreError::Stale(format!("{:?} is settled twice in one call", pair[1].0))),
+        None => Ok(()),
     }
 }
 

@@ -110,7 +110,8 @@ fn outcomes_that_the_archive_lacks_come_back_with_their_data() {
     let second = bed.commit();
     let told = |bed: &mut Bed| -> Vec<(u64, Vec<String>)> {
         let words = |s: &Settlement| {
-            let data: Vec<_> = s.held.range().map(|i| String::from_utf8_lossy(s.held.jobs.data(i)).into_owned()).collect();
+            let text = |index| String::from_utf8_lossy(s.held.jobs.data(index)).into_owned();
+            let data: Vec<_> = s.held.range().map(text).collect();
             format!("{} {} {:?} {:?}", s.held.start(), s.outcome, s.verdict, data)
         };
         let all = bed.store().unarchived().unwrap();
@@ -122,7 +123,7 @@ fn outcomes_that_the_archive_lacks_come_back_with_their_data() {
     assert!(before[1].1[0].starts_with(r#"2 failed Succeed { message: "at last" } ["3"]"#), "{before:?}");
     bed.kill("boot");
     assert_eq!(told(&mut bed), before);
-    assert_eq!(bed.store().forget(at(9), 9).unwrap(), 2, "rows that chunk outcomes left may go: the chunk has the data");
+    assert_eq!(bed.store().forget(at(9), 9).unwrap(), 2, "these rows may go: their chunk still has the data");
     assert_eq!(bed.job(id(1, 3)), None);
     bed.commit();
     assert_eq!(told(&mut bed), before);

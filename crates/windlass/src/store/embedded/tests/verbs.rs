@@ -59,7 +59,10 @@ fn a_settled_or_foreign_claim_is_stale_and_changes_nothing() {
     bed.settle(&first, retry(0));
     let twice = bed.store().settle(&[settled(&first, succeed())], NOW);
     assert!(matches!(twice, Err(StoreError::Stale(_))), "{twice:?}");
-    bed.settle(&held.part(1, 3), succeed());
+    let rest = settled(&held.part(1, 3), succeed());
+    let overlap = bed.store().settle(&[rest.clone(), settled(&held.part(3, 1), fail())], NOW);
+    assert!(matches!(overlap, Err(StoreError::Stale(_))), "{overlap:?}");
+    bed.store().settle(&[rest], NOW).unwrap();
     bed.commit();
     bed.check();
 }
