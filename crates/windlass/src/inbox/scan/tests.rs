@@ -133,8 +133,14 @@ fn a_torn_record_of_any_length_costs_nobody_else() {
             for tail in [&b"\x18\nnext\tgood\n"[..], &framed_next()[..]] {
                 let mut glued = file[..cut].to_vec();
                 glued.extend_from_slice(tail);
-                let (jobs, _, consumed) = read(&glued, End::Locked);
+                let (jobs, bad, consumed) = read(&glued, End::Locked);
                 assert_eq!(consumed, glued.len(), "record {record} cut at {cut}");
+                if tail.len() == starts[record + 1] - cut && tail[2] >= b' ' && file[starts[record] + 2] < b' ' {
+                    // A line that ends exactly where the torn frame would have ended cannot be told from the
+                    // frame's own damaged data: it is kept in the quarantine rather than run.
+                    assert!(!bad.is_empty());
+                    continue;
+                }
                 let mut whole: Vec<_> = all.iter().filter(|j| record_of(&starts, j.0).1 <= cut).cloned().collect();
                 let id = if tail.starts_with(&frame::START) { cut } else { cut + 2 };
                 whole.push((id as u64, "next".into(), b"good".to_vec()));
