@@ -438,3 +438,6 @@ fn ignore_file_size_signal() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
