@@ -174,7 +174,8 @@ fn every_flipped_bit_costs_only_the_records_it_touches() {
             let (jobs, _, consumed) = read(&damaged, End::Closed);
             assert_eq!(consumed, damaged.len());
             let touched = starts.partition_point(|start| *start <= at);
-            let touched = if touched == 0 { 0..0 } else { starts[touched - 1]..starts.get(touched).copied().unwrap_or(0) };
+            let end = starts.get(touched).copied().unwrap_or(0);
+            let touched = if touched == 0 { 0..0 } else { starts[touched - 1]..end };
             for job in &all {
                 let (from, _) = record_of(&starts, job.0);
                 assert!(jobs.contains(job) || touched.contains(&from), "bit {bit} of {at}: lost {job:?}");
