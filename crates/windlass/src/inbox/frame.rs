@@ -210,7 +210,8 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
     let not_before = (time_length > 0).then(|| Time(u64_at(bytes, HEAD + run_length) as i64));
     let queue = &bytes[head - queue_length..head];
     let data = &bytes[head..length - 1];
-    Decoded::Whole { frame: Frame { kind, priority, run, not_before, queue, data, escaped: flags & ESCAPED != 0 }, length }
+    let escaped = flags & ESCAPED != 0;
+    Decoded::Whole { frame: Frame { kind, priority, run, not_before, queue, data, escaped }, length }
 }
 
 /// The optional fields and the queue, as they stand between a frame's head and its data.

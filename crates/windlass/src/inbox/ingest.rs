@@ -178,6 +178,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
         if reader.tidy()? {
             continue;
         }
+        reader.answer_waiters();
         let armed = watch.arm(reader.inbox(), reader.awaits_closing())?;
         let slept = match reader.is_anything_new() {
             Ok(false) if may_sleep(reader, shared, reader.wants_commits()) => watch.wait(&shared.bell),

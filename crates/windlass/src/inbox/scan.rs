@@ -133,7 +133,8 @@ impl<'a> Scan<'a> {
     fn ends_well(&self, length: usize, next: Option<usize>, seed: Origin) -> bool {
         let rest = &self.bytes[self.at..];
         let Some(next) = next.filter(|next| *next < length) else { return rest[length - 1] == b'\n' };
-        let torn = rest[next..].starts_with(&START) && matches!(frame::decode(&rest[next..], seed), Decoded::Whole { .. });
+        let inner = &rest[next..];
+        let torn = inner.starts_with(&START) && matches!(frame::decode(inner, seed), Decoded::Whole { .. });
         !torn && rest[length - 1] == b'\n' && (rest.len() == length || rest[length] == CAN)
     }
 
@@ -213,7 +214,9 @@ impl<'a> Iterator for Scan<'a> {
                     let seed = self.seed?;
                     return self.frame(seed);
                 }
-                [CAN, ..] if rest.len() < START.len() && START.starts_with(rest) && self.end == End::Open => return None,
+                [CAN, ..] if self.end == End::Open && rest.len() < START.len() && START.starts_with(rest) => {
+                    return None;
+                }
                 [CAN, b'\n', ..] => self.at += FENCE.len(),
                 [CAN] if self.end == End::Locked => return None,
                 [0xef, 0xbb, 0xbf, ..] if self.base == 0 && self.at == 0 => self.at = 3,

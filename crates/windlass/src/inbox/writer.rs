@@ -147,7 +147,7 @@ impl InboxWriter {
         self.append(|record, origin| frame::write_seal(record, origin, run, &after)).map(|_| ())
     }
 
-    /// Appends one job per line; empty lines are none. All of them are accepted, or none. A last line without an end counts.
+    /// Appends one job per line; empty lines are none, a last line without an end counts. All are accepted, or none.
     pub fn push_lines(&mut self, envelope: &Envelope, lines: &[u8]) -> Result<Vec<IdRange>, Failure> {
         let blocks = cut(lines)?;
         if blocks.is_empty() {
@@ -230,7 +230,9 @@ impl InboxWriter {
                 None => self.reopen()?,
             };
             match self.locker.wait(file, self.patience) {
-                Ok(Waited::Locked(file)) if header.is_open() => return Ok(Target { file, header, origin, entry_synced }),
+                Ok(Waited::Locked(file)) if header.is_open() => {
+                    return Ok(Target { file, header, origin, entry_synced });
+                }
                 // It was sealed while we were away: the name leads to the next one.
                 Ok(Waited::Locked(_)) => {}
                 Ok(Waited::Busy) if self.number < FILES_MAX => self.number += 1,
@@ -458,3 +460,6 @@ fn ignore_file_size_signal() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -133,8 +133,14 @@ fn a_torn_record_of_any_length_costs_nobody_else() {
             for tail in [&b"\x18\nnext\tgood\n"[..], &framed_next()[..]] {
                 let mut glued = file[..cut].to_vec();
                 glued.extend_from_slice(tail);
-                let (jobs, _, consumed) = read(&glued, End::Locked);
+                let (jobs, bad, consumed) = read(&glued, End::Locked);
                 assert_eq!(consumed, glued.len(), "record {record} cut at {cut}");
+                if tail.len() == starts[record + 1] - cut && tail[2] >= b' ' && file[starts[record] + 2] < b' ' {
+                    // A line that ends exactly where the torn frame would have ended cannot be told from the
+                    // frame's own damaged data: it is kept in the quarantine rather than run.
+                    assert!(!bad.is_empty());
+                    continue;
+                }
                 let mut whole: Vec<_> = all.iter().filter(|j| record_of(&starts, j.0).1 <= cut).cloned().collect();
                 let id = if tail.starts_with(&frame::START) { cut } else { cut + 2 };
                 whole.push((id as u64, "next".into(), b"good".to_vec()));
@@ -168,7 +174,8 @@ fn every_flipped_bit_costs_only_the_records_it_touches() {
             let (jobs, _, consumed) = read(&damaged, End::Closed);
             assert_eq!(consumed, damaged.len());
             let touched = starts.partition_point(|start| *start <= at);
-            let touched = if touched == 0 { 0..0 } else { starts[touched - 1]..starts.get(touched).copied().unwrap_or(0) };
+            let end = starts.get(touched).copied().unwrap_or(0);
+            let touched = if touched == 0 { 0..0 } else { starts[touched - 1]..end };
             for job in &all {
                 let (from, _) = record_of(&starts, job.0);
                 assert!(jobs.contains(job) || touched.contains(&from), "bit {bit} of {at}: lost {job:?}");

@@ -1,0 +1,196 @@
+//! How the reader comes to its files: finds them, refuses what is none of ours, gives each an origin.
+//!
+//! A file is renamed before it is read unless programs still append to it, and the directory is synced before
+//! anything of it is handed over, so that its origin outlives a power cut.
+
+use super::super::files::{self, Name};
+use super::super::frame::{FileHeader, is_other_version};
+use super::super::ingest::{Delivered, trouble};
+use super::super::lock::{PATIENCE, Waited, holder};
+use super::super::source::Source;
+use super::{Reader, SOURCES_MAX};
+use crate::error::{Failure, Kind};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
+use windlass_core::job::Origin;
+
+impl Reader {
+    /// Finds files that are new, and new names of those we know. True if there were any.
+    pub(in crate::inbox) fn look(&mut self) -> Result<bool, Failure> {
+        let wrong = |e: std::io::Error| Failure::io("cannot list the inbox", &e);
+        let mut found = false;
+        self.unopened = 0;
+        for entry in std::fs::read_dir(&self.inbox).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let inode = entry.ino();
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                self.refuse(inode, &entry.path(), "its name is not UTF-8 text");
+                continue;
+            };
+            if let Some(source) = self.sources.get_mut(&inode) {
+                if source.name != name {
+                    source.appended = Name::of(&name) == Name::Appended;
+                    source.name = name;
+                }
+            } else if Name::of(&name) != Name::Hidden && !self.refused.contains(&inode) {
+                if self.sources.len() >= SOURCES_MAX {
+                    self.unopened += 1;
+                } else {
+                    found |= self.adopt(&name, inode)?;
+                }
+            }
+        }
+        self.sync_directory()?;
+        if !self.looked {
+            self.looked = true;
+            if self.unopened == 0 && self.refused.is_empty() {
+                // Files that a crash kept us from reporting as removed.
+                self.lot.closed.extend(self.cursors.drain().map(|(origin, _)| origin));
+            }
+        }
+        self.set_targets();
+        Ok(found)
+    }
+
+    fn refuse(&mut self, inode: u64, path: &Path, why: &str) {
+        if self.refused.insert(inode) {
+            self.deliver(trouble(Kind::BadData, format!("{} is not read: {why}", path.display())));
+        }
+    }
+
+    /// Opens a file, gives it an origin, and finds the place to go on from.
+    pub(super) fn adopt(&mut self, name: &str, inode: u64) -> Result<bool, Failure> {
+        let path = self.inbox.join(name);
+        let file = match self.open_checked(&path) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(false),
+            Err(why) => {
+                self.refuse(inode, &path, &why);
+                return Ok(false);
+            }
+        };
+        match self.adopt_open(name, inode, file) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                self.refuse(inode, &path, &error.to_string());
+                Ok(false)
+            }
+        }
+    }
+
+    /// Opens what is a plain file of our own user; `None` when it is gone.
+    fn open_checked(&self, path: &Path) -> Result<Option<File>, String> {
+        let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
+        let meta = match std::fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(error) if gone(&error) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        if let Some(why) = refusal(&meta) {
+            return Err(why.into());
+        }
+        let file = match files::open(path, false) {
+            Ok(file) => file,
+            Err(error) if gone(&error) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        match file.metadata().map(|meta| refusal(&meta)) {
+            Ok(None) => Ok(Some(file)),
+            Ok(Some(why)) => Err(why.into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn adopt_open(&mut self, name: &str, inode: u64, file: File) -> std::io::Result<()> {
+        let front = files::read_front(&file)?;
+        if is_other_version(&front) {
+            return Err(std::io::Error::other("it was written by another version"));
+        }
+        let header = FileHeader::decode(&front);
+        let current = |header: &FileHeader| !header.sealed && header.boot == Some(files::boot());
+        let (id, appended) = match (Name::of(name), &header) {
+            (Name::Sealed(origin), _) => {
+                files::mark_sealed(&file)?;
+                (origin, false)
+            }
+            (Name::Appended, Some(header)) if current(header) => (header.origin, true),
+            (Name::Appended, Some(header)) => (header.origin, false),
+            _ => (random()?, false),
+        };
+        let mut source = Source::new(name.to_owned(), file, id, header.as_ref(), appended);
+        if let Some(cursor) = self.cursors.remove(&id)
+            && !source.resume(&cursor)?
+        {
+            let text = format!("{} is not the file that was read up to byte {}", name, cursor.offset);
+            let hint = "it was cut or replaced; it is read again as a whole, so jobs of it may run twice";
+            self.deliver(Delivered::Trouble(Failure::new(Kind::BadData, text).hint(hint)));
+            self.lot.closed.push(id);
+            source.id = random()?;
+            source.appended = false;
+        }
+        if !source.appended && source.name != files::sealed_name(source.id) {
+            self.set_aside(&mut source)?;
+        }
+        self.sources.insert(inode, source);
+        Ok(())
+    }
+
+    /// Renames a file to its origin's sealed name. The lock keeps writers that look at the path honest; one that
+    /// does not let go cannot hold us up, because a late append to a sealed file is read as well.
+    pub(super) fn set_aside(&mut self, source: &mut Source) -> std::io::Result<()> {
+        let path = self.inbox.join(&source.name);
+        let guard = self.locked(&path)?;
+        let renamed = files::seal(&self.inbox, &source.name, source.id);
+        if renamed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
+            source.id = random()?;
+            files::seal(&self.inbox, &source.name, source.id)?;
+        } else {
+            renamed?;
+        }
+        drop(guard);
+        source.name = files::sealed_name(source.id);
+        source.appended = false;
+        self.directory_dirty = true;
+        Ok(())
+    }
+
+    /// The lock of a file through a descriptor of its own; reports who keeps it and goes on without.
+    pub(super) fn locked(&mut self, path: &Path) -> std::io::Result<Option<File>> {
+        let file = files::open(path, false)?;
+        let meta = file.metadata()?;
+        match self.locker.wait(file, PATIENCE)? {
+            Waited::Locked(file) => Ok(Some(file)),
+            Waited::Busy => {
+                let by = holder(&meta).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
+                let text = format!("{} has been locked for {} s by {by}", path.display(), PATIENCE.as_secs());
+                self.deliver(trouble(Kind::TryLater, text));
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn sync_directory(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.directory_dirty) {
+            files::sync_dir(&self.inbox).map_err(|e| Failure::io("cannot sync the inbox directory", &e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a file is not ours to read.
+fn refusal(meta: &Metadata) -> Option<&'static str> {
+    if !meta.file_type().is_file() {
+        Some("it is not a regular file")
+    } else if meta.uid() != rustix::process::geteuid().as_raw() {
+        Some("it belongs to another user")
+    } else if meta.nlink() > 1 {
+        Some("it has a second name")
+    } else {
+        None
+    }
+}
+
+fn random() -> std::io::Result<Origin> {
+    files::random_origin().map_err(|failure| std::io::Error::other(failure.text))
+}
