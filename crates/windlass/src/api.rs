@@ -109,7 +109,9 @@ impl Job {
             not_before: info.not_before.map(time_text),
             ended: info.ended.map(time_text),
             reason: info.reason.map(|reason| reason.word().into()),
-            errors: errors.map(|e| AttemptError { start: e.start, at: time_text(e.at), text: e.text.clone() }).collect(),
+            errors: errors
+                .map(|e| AttemptError { start: e.start, at: time_text(e.at), text: e.text.clone() })
+                .collect(),
             data: Data::beginning(&info.data, data_max),
             data_bytes: info.data.len(),
             history: Vec::new(),
@@ -136,7 +138,9 @@ impl Data {
         let text = match std::str::from_utf8(cut) {
             Ok(text) => Some(text),
             // The limit fell inside a character of a text: show the whole characters before it.
-            Err(e) if e.error_len().is_none() && cut.len() < bytes.len() => std::str::from_utf8(&cut[..e.valid_up_to()]).ok(),
+            Err(e) if e.error_len().is_none() && cut.len() < bytes.len() => {
+                std::str::from_utf8(&cut[..e.valid_up_to()]).ok()
+            }
             Err(_) => None,
         };
         match text {
@@ -228,7 +232,11 @@ impl From<&RunService> for NewService {
             queue: service.queue.clone(),
             argv_base64: command.argv.iter().map(|word| base64::encode(word)).collect(),
             directory_base64: base64::encode(&command.directory),
-            environment_base64: command.environment.iter().map(|(k, v)| (base64::encode(k), base64::encode(v))).collect(),
+            environment_base64: command
+                .environment
+                .iter()
+                .map(|(k, v)| (base64::encode(k), base64::encode(v)))
+                .collect(),
             slots: service.slots,
             attempts: service.attempts,
             output_max: service.output_max,
@@ -244,7 +252,8 @@ impl NewService {
         };
         let argv = self.argv_base64.iter().map(|word| bytes("argv_base64", word)).collect::<Result<Vec<_>, _>>()?;
         let environment = self.environment_base64.iter();
-        let environment = environment.map(|(k, v)| Ok((bytes("environment_base64", k)?, bytes("environment_base64", v)?)));
+        let environment =
+            environment.map(|(k, v)| Ok((bytes("environment_base64", k)?, bytes("environment_base64", v)?)));
         if argv.first().is_none_or(|program| program.is_empty()) {
             return Err(Failure::new(Kind::BadData, "service.argv_base64 names no program"));
         }
@@ -256,7 +265,8 @@ impl NewService {
             directory: bytes("directory_base64", &self.directory_base64)?,
             environment: environment.collect::<Result<Vec<_>, Failure>>()?,
         };
-        let all = command.argv.iter().chain([&command.directory]).chain(command.environment.iter().flat_map(|(k, v)| [k, v]));
+        let all =
+            command.argv.iter().chain([&command.directory]).chain(command.environment.iter().flat_map(|(k, v)| [k, v]));
         if all.into_iter().any(|bytes| bytes.contains(&0)) {
             return Err(Failure::new(Kind::BadData, "a NUL byte in the service's command, directory or environment"));
         }
@@ -409,9 +419,13 @@ pub enum StopMode {
 #[serde(untagged)]
 pub enum FollowLine {
     /// The run ended; the last line.
-    Ended { ended: Run },
+    Ended {
+        ended: Run,
+    },
     /// The stream ends here although the run has not; the last line.
-    Broken { error: Problem },
+    Broken {
+        error: Problem,
+    },
     Job(Box<FollowedJob>),
 }
 

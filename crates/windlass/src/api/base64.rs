@@ -93,7 +93,9 @@ mod tests {
 
     #[test]
     fn only_the_one_true_text_is_read() {
-        for bad in ["Z", "Zg", "Zg=", "Zg===", "=", "====", "Zh==", "Zm9vYmF=", "Zm9v YmFy", "Zm9vYg==Zg==", "Z-9v", "Zg==\n"] {
+        for bad in
+            ["Z", "Zg", "Zg=", "Zg===", "=", "====", "Zh==", "Zm9vYmF=", "Zm9v YmFy", "Zm9vYg==Zg==", "Z-9v", "Zg==\n"]
+        {
             assert_eq!(decode(bad), None, "{bad}");
         }
         assert_eq!(decode(""), Some(Vec::new()));

@@ -64,7 +64,8 @@ impl Response {
         match serde_json::from_slice::<Problem>(&self.body) {
             Ok(problem) => problem.into_failure(),
             Err(_) => {
-                let kind = Kind::ALL.into_iter().find(|kind| kind.http_status() == self.status).unwrap_or(Kind::Internal);
+                let kind =
+                    Kind::ALL.into_iter().find(|kind| kind.http_status() == self.status).unwrap_or(Kind::Internal);
                 Failure::new(kind, format!("the server answered with status {}", self.status))
             }
         }
@@ -195,7 +196,10 @@ impl Connection {
         bytes.extend_from_slice(joined);
         let patience = self.patience;
         let Some(stream) = &mut self.stream else { return Err(no_server(&self.target)) };
-        let sent = stream.set_patience(patience).and_then(|()| stream.write_all(&bytes)).and_then(|()| stream.write_all(apart));
+        let sent = stream
+            .set_patience(patience)
+            .and_then(|()| stream.write_all(&bytes))
+            .and_then(|()| stream.write_all(apart));
         self.sent = sent.is_ok();
         match sent {
             // A server that refuses early closes its end; its answer is already here and says why.
@@ -206,7 +210,8 @@ impl Connection {
 
     /// A fresh connection where the old one was used up, broke, or may be about to be closed.
     fn refresh(&mut self) -> Result<(), Failure> {
-        let usable = self.stream.as_ref().is_some_and(|stream| self.used.elapsed() <= REUSED_WITHIN && stream.is_quiet());
+        let usable =
+            self.stream.as_ref().is_some_and(|stream| self.used.elapsed() <= REUSED_WITHIN && stream.is_quiet());
         if !usable {
             self.stream = connect(&self.target)?;
             self.received.clear();
@@ -225,7 +230,9 @@ impl Connection {
                         return Ok(head);
                     }
                 }
-                Ok(None) if self.received.len() - self.at > HEAD_MAX => return Err(self.garbled("its head is too long")),
+                Ok(None) if self.received.len() - self.at > HEAD_MAX => {
+                    return Err(self.garbled("its head is too long"));
+                }
                 Ok(None) => {
                     if self.receive()? == 0 {
                         return Err(self.lost(&ErrorKind::UnexpectedEof.into()));

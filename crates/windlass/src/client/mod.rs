@@ -21,8 +21,8 @@ mod response;
 
 pub use connection::{Connection, Lines, Response, Target, query_value};
 
-/// Requests under way at once: while one is being committed the next one is already on its way.
-const FLIGHTS: usize = 2;
+/// Requests under way at once: more of them would split those who wait into smaller groups, with a commit for each.
+const FLIGHTS: usize = 1;
 /// One request holds less than the server takes.
 const GATHERED_MAX: usize = 8 << 20;
 /// A server that turns answers a new connection within this time; one that is stopped must not hold up a push.

@@ -43,9 +43,12 @@ impl Head {
             match header.name.to_ascii_lowercase().as_str() {
                 "content-type" => head.media = value.into_owned(),
                 "content-length" if head.framing == Framing::UntilClose => {
-                    head.framing = Framing::Length(value.trim().parse().map_err(|_| format!("content-length {value}"))?);
+                    head.framing =
+                        Framing::Length(value.trim().parse().map_err(|_| format!("content-length {value}"))?);
                 }
-                "transfer-encoding" if value.trim().eq_ignore_ascii_case("chunked") => head.framing = Framing::ChunkSize,
+                "transfer-encoding" if value.trim().eq_ignore_ascii_case("chunked") => {
+                    head.framing = Framing::ChunkSize
+                }
                 "connection" => head.close = value.trim().eq_ignore_ascii_case("close"),
                 _ => {}
             }

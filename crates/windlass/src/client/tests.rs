@@ -51,12 +51,20 @@ fn sixty_four_pushers_get_their_own_ids_for_their_own_data() {
 fn options_travel_with_the_job() {
     let rig = Rig::new();
     let (client, _) = client(&rig);
-    let options = PushOptions { priority: Priority::new(-7).unwrap(), at: Some(Time(5)), run: Some(run_id()), ..PushOptions::default() };
+    let options = PushOptions {
+        priority: Priority::new(-7).unwrap(),
+        at: Some(Time(5)),
+        run: Some(run_id()),
+        ..PushOptions::default()
+    };
     assert_eq!(client.push("a b/ż", b"\0\n", options).unwrap().id, job_id(0));
     client.push("q", b"", PushOptions { priority: Priority::new(100).unwrap(), ..PushOptions::default() }).unwrap();
     let kept = rig.kept.lock().unwrap();
     let jobs: Vec<_> = kept.jobs().collect();
-    assert_eq!((jobs[0].queue.as_str(), jobs[0].priority.value(), jobs[0].not_before, jobs[0].run), ("a b/ż", -7, Some(Time(5)), Some(run_id())));
+    assert_eq!(
+        (jobs[0].queue.as_str(), jobs[0].priority.value(), jobs[0].not_before, jobs[0].run),
+        ("a b/ż", -7, Some(Time(5)), Some(run_id()))
+    );
     assert_eq!((jobs[0].jobs.data(0), jobs[1].priority.value()), (&b"\0\n"[..], 100));
 }
 

@@ -75,10 +75,7 @@ impl App {
     }
 
     /// Asks the engine; the answer comes after the commit.
-    pub(super) async fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(Answer<T>) -> Event,
-    ) -> Result<T, Failure> {
+    pub(super) async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Answer<T>) -> Event) -> Result<T, Failure> {
         let (give, answer) = oneshot::channel();
         self.handle.send(question(Answer::new(move |result| {
             // A client that has gone away no longer wants its answer.

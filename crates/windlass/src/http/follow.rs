@@ -150,7 +150,10 @@ impl Writer {
 
     fn why_silent(&self) -> Failure {
         if self.letters.level.overflowed.load(Ordering::Acquire) {
-            let text = format!("the follower fell {} MiB behind and was let go; jobs from here on are not told", MAILBOX_MAX >> 20);
+            let text = format!(
+                "the follower fell {} MiB behind and was let go; jobs from here on are not told",
+                MAILBOX_MAX >> 20
+            );
             return Failure::new(Kind::TryLater, text).hint("follow again; the archive has what was missed");
         }
         Failure::new(Kind::TryLater, "the engine has ended").hint("follow again: another may be taking over")

@@ -73,7 +73,10 @@ impl Access {
         let port_fits = port.is_empty() || port.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok());
         let name_fits = match name.parse::<IpAddr>() {
             Ok(address) => self.wide || address.is_loopback(),
-            Err(_) => ["localhost"].into_iter().chain(self.hosts.iter().map(String::as_str)).any(|n| n.eq_ignore_ascii_case(name)),
+            Err(_) => ["localhost"]
+                .into_iter()
+                .chain(self.hosts.iter().map(String::as_str))
+                .any(|n| n.eq_ignore_ascii_case(name)),
         };
         port_fits && name_fits
     }
@@ -96,7 +99,8 @@ fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
     };
     let origin_fits = match headers.contains_key(&ORIGIN) {
         true => only(headers, &ORIGIN).is_some_and(|origin| {
-            only(headers, &HOST).is_some_and(|host| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host)))
+            only(headers, &HOST)
+                .is_some_and(|host| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host)))
         }),
         false => true,
     };
@@ -116,7 +120,8 @@ pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h 
 /// Compares without telling by the time it takes where the first difference is.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let lengths = u8::from(a.len() != b.len());
-    let differences = b.iter().enumerate().fold(lengths, |all, (at, byte)| all | (byte ^ a.get(at).copied().unwrap_or(0)));
+    let differences =
+        b.iter().enumerate().fold(lengths, |all, (at, byte)| all | (byte ^ a.get(at).copied().unwrap_or(0)));
     std::hint::black_box(differences) == 0 && !b.is_empty()
 }
 
@@ -134,7 +139,18 @@ mod tests {
         for good in ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:80", "jobs.example:443"] {
             assert!(narrow.is_ours(good), "{good}");
         }
-        for bad in ["", "evil.example", "localhost.", "localhost:", "localhost:99999", "localhost:x", "::1", "[::1", "10.0.0.1", "a@localhost"] {
+        for bad in [
+            "",
+            "evil.example",
+            "localhost.",
+            "localhost:",
+            "localhost:99999",
+            "localhost:x",
+            "::1",
+            "[::1",
+            "10.0.0.1",
+            "a@localhost",
+        ] {
             assert!(!narrow.is_ours(bad), "{bad}");
         }
         assert!(access(true).is_ours("10.0.0.1:80"));

@@ -118,7 +118,9 @@ async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem
     match amended.first().copied().unwrap_or(Amended::Unknown) {
         Amended::Done { from, to } => json(StatusCode::OK, &changed("done", Some(from), Some(to))),
         Amended::Running => json(StatusCode::ACCEPTED, &changed("running", Some(State::Running), None)),
-        Amended::Refused(state) => Err(Failure::new(Kind::Conflict, format!("{id} is {state}, which does not allow it")).into()),
+        Amended::Refused(state) => {
+            Err(Failure::new(Kind::Conflict, format!("{id} is {state}, which does not allow it")).into())
+        }
         Amended::Unknown => {
             // A job that succeeded has left the store for the archive: it is there, but nothing more can be done to it.
             let known = call.app.read(move |reads| (reads.archive.find)(id)).await?;

@@ -52,7 +52,12 @@ pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
             let query = call.query(&["queue", "priority", "at", "run", "durability", "ids"])?;
             let pattern = Incoming {
                 queue: query.needed("queue")?.into(),
-                priority: query.get("priority").map(str::parse).transpose().map_err(Problem::refused)?.unwrap_or_default(),
+                priority: query
+                    .get("priority")
+                    .map(str::parse)
+                    .transpose()
+                    .map_err(Problem::refused)?
+                    .unwrap_or_default(),
                 run: run_of(&query)?,
                 at: query.get("at").map(api::time_from_text).transpose()?,
                 data: Cow::Borrowed(&[]),
@@ -200,7 +205,10 @@ fn from_lines<'a>(body: &'a [u8], pattern: &Incoming<'a>) -> Result<Vec<Incoming
     if memchr::memchr_iter(b'\n', body).count() >= JOBS_MAX {
         return Err(too_large());
     }
-    Ok(body.split(|byte| *byte == b'\n').map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() }).collect())
+    Ok(body
+        .split(|byte| *byte == b'\n')
+        .map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() })
+        .collect())
 }
 
 fn from_records(body: &[u8], run: Option<RunId>) -> Result<Vec<Incoming<'_>>, Problem> {
@@ -212,7 +220,9 @@ fn from_records(body: &[u8], run: Option<RunId>) -> Result<Vec<Incoming<'_>>, Pr
         }
         let at = body.len() - rest.len();
         let record = read_record(&mut rest, run);
-        jobs.push(record.ok_or_else(|| Problem::malformed(format!("job {}: no whole record at byte {at}", jobs.len())))?);
+        jobs.push(
+            record.ok_or_else(|| Problem::malformed(format!("job {}: no whole record at byte {at}", jobs.len())))?,
+        );
     }
     Ok(jobs)
 }

@@ -42,7 +42,9 @@ impl Query {
         let Some(text) = self.get(key) else { return Ok(None) };
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let number = digits.then(|| text.parse().ok()).flatten().filter(|n| (from..=to).contains(n));
-        number.map(Some).ok_or_else(|| Problem::malformed(format!("{key}={text}: expected a number from {from} to {to}")))
+        number
+            .map(Some)
+            .ok_or_else(|| Problem::malformed(format!("{key}={text}: expected a number from {from} to {to}")))
     }
 
     pub(super) fn truth(&self, key: &str) -> Result<Option<bool>, Problem> {

@@ -108,7 +108,10 @@ mod tests {
         let documented: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
         let table: Vec<_> = TABLE.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
         for route in &table {
-            assert!(documented.iter().any(|heading| heading.trim_matches('`') == route), "{route} is not in docs/http-api.md");
+            assert!(
+                documented.iter().any(|heading| heading.trim_matches('`') == route),
+                "{route} is not in docs/http-api.md"
+            );
         }
         for heading in documented {
             assert!(table.iter().any(|route| heading.trim_matches('`') == route), "{heading} is not a route");

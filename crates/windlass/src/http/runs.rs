@@ -54,7 +54,8 @@ pub(super) async fn lines(mut call: Call) -> Result<Response, Problem> {
     let run = call.run()?;
     let hash = |key: &str| {
         let text = query.needed(key)?;
-        api::hash_from_text(text).ok_or_else(|| Problem::malformed(format!("{key}={text}: expected up to 16 hexadecimal digits")))
+        api::hash_from_text(text)
+            .ok_or_else(|| Problem::malformed(format!("{key}={text}: expected up to 16 hexadecimal digits")))
     };
     query.needed("lines")?;
     let before = Taken { lines: query.number("lines", 0, u64::MAX >> 1)?.unwrap_or(0), hash: hash("hash")? };

@@ -25,7 +25,9 @@ pub(super) fn parse(text: &str) -> Result<Filter, Problem> {
                 (Some(Err(_)) | None, _) | (_, Some(_)) => return Err(unknown()),
             },
             "queue" | "state" | "run" => {
-                return Err(Problem::refused(format!("{key}: stands twice in the selector")).hint("join values with commas"));
+                return Err(
+                    Problem::refused(format!("{key}: stands twice in the selector")).hint("join values with commas")
+                );
             }
             _ => return Err(unknown()),
         }

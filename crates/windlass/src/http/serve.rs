@@ -92,12 +92,16 @@ pub(super) fn start(options: Options, handle: EngineHandle, reads: Reads) -> Res
     let wide = options.listen.is_some_and(|address| !address.ip().is_loopback());
     let token = match &options.token {
         Some(token) if token.len() < TOKEN_MIN || token.bytes().any(|b| !b.is_ascii_graphic()) => {
-            let text = format!("the token is too weak: expected at least {TOKEN_MIN} printable characters without spaces");
+            let text =
+                format!("the token is too weak: expected at least {TOKEN_MIN} printable characters without spaces");
             return Err(Failure::new(Kind::Config, text));
         }
         Some(token) => token.clone(),
         None if wide => {
-            let text = format!("refusing to listen on {} without a token of its own", options.listen.map_or(String::new(), |a| a.to_string()));
+            let text = format!(
+                "refusing to listen on {} without a token of its own",
+                options.listen.map_or(String::new(), |a| a.to_string())
+            );
             return Err(Failure::new(Kind::Config, text).hint("set a token, or listen on 127.0.0.1"));
         }
         None => own_token(&options.dir)?,
@@ -139,7 +143,8 @@ fn bind_unix(dir: &DataDir) -> Result<std::os::unix::net::UnixListener, Failure>
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(cannot(&e)),
         Ok(()) | Err(_) => {}
     }
-    let listener = through_directory(&path, |short| std::os::unix::net::UnixListener::bind(short)).map_err(|e| cannot(&e))?;
+    let listener =
+        through_directory(&path, |short| std::os::unix::net::UnixListener::bind(short)).map_err(|e| cannot(&e))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(|e| cannot(&e))?;
     listener.set_nonblocking(true).map_err(|e| cannot(&e))?;
     Ok(listener)
@@ -312,7 +317,11 @@ impl Impatient {
 }
 
 impl AsyncRead for Impatient {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }

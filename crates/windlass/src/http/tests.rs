@@ -27,16 +27,21 @@ fn json_jobs_become_one_lot_with_neighbouring_ids() {
     let jobs: Vec<_> = kept.jobs().collect();
     assert_eq!(jobs.len(), 3, "mail twice, once in a run, and img");
     assert_eq!((jobs[0].jobs.id(1), jobs[0].jobs.data(1)), (job_id(3), &b""[..]));
-    assert_eq!((jobs[1].priority.value(), jobs[1].not_before, jobs[1].jobs.data(0)), (-3, Some(Time(1_000_000)), &b"\xff"[..]));
+    assert_eq!(
+        (jobs[1].priority.value(), jobs[1].not_before, jobs[1].jobs.data(0)),
+        (-3, Some(Time(1_000_000)), &b"\xff"[..])
+    );
     assert_eq!((jobs[2].run, jobs[2].jobs.data(0)), (Some(run_id()), "ż\n".as_bytes()));
 }
 
 #[test]
 fn a_single_job_has_a_location_and_the_default_is_full() {
     let rig = Rig::new();
-    let (status, answer) = rig.post("/api/v1/jobs", "application/json; charset=utf-8", br#" {"queue":"mail","data":"a"} "#);
+    let (status, answer) =
+        rig.post("/api/v1/jobs", "application/json; charset=utf-8", br#" {"queue":"mail","data":"a"} "#);
     assert_eq!((status, answer["durability"].as_str()), (201, Some("full")));
-    let (status, text) = rig.tcp("POST /api/v1/jobs?queue=b", "content-type: application/octet-stream\r\n", "two\nlines");
+    let (status, text) =
+        rig.tcp("POST /api/v1/jobs?queue=b", "content-type: application/octet-stream\r\n", "two\nlines");
     assert_eq!(status, 201);
     assert!(text.to_lowercase().contains(&format!("location: /api/v1/jobs/{}", job_id(1))), "{text}");
     let kept = rig.kept.lock().unwrap();
@@ -47,7 +52,8 @@ fn a_single_job_has_a_location_and_the_default_is_full() {
 fn lines_are_jobs_as_they_are_and_large_lots_are_cut_into_chunks() {
     let rig = Rig::new();
     let lines: String = (0..2500).map(|n| format!("line {n}\n")).collect();
-    let (status, answer) = rig.post("/api/v1/jobs?queue=a%2Fb&priority=high&durability=os", "text/plain", lines.as_bytes());
+    let (status, answer) =
+        rig.post("/api/v1/jobs?queue=a%2Fb&priority=high&durability=os", "text/plain", lines.as_bytes());
     assert_eq!((status, answer["count"].as_u64(), answer.get("ids")), (201, Some(2500), None));
     assert_eq!(answer["last"], job_id(2499).to_string());
     let (_, answer) = rig.post("/api/v1/jobs?queue=q&ids=true", "text/plain", &lines.as_bytes()[..lines.len() - 1]);
@@ -93,14 +99,20 @@ fn jobs_are_listed_in_pages_and_shown_whole() {
     let rig = Rig::new();
     let (status, page) = rig.get("/api/v1/jobs?selector=state:failed,ready+queue:mail&limit=1000");
     assert_eq!((status, page["items"].as_array().unwrap().len(), page["next"].as_str()), (200, 1000, Some("1000")));
-    assert_eq!((page["items"][0]["data"].as_str().unwrap().len(), page["items"][0]["data_bytes"].as_u64()), (200, Some(300)));
+    assert_eq!(
+        (page["items"][0]["data"].as_str().unwrap().len(), page["items"][0]["data_bytes"].as_u64()),
+        (200, Some(300))
+    );
     let (_, page) = rig.get("/api/v1/jobs?limit=1000&cursor=2400");
     assert_eq!((page["items"].as_array().unwrap().len(), page["next"].as_str()), (101, None), "the archive comes last");
     let (_, page) = rig.get("/api/v1/jobs?selector=state:succeeded");
     assert_eq!(page["items"][0]["state"], "succeeded");
     assert_eq!(page["items"].as_array().unwrap().len(), 1);
     let (status, job) = rig.get(&format!("/api/v1/jobs/{}", job_id(1)));
-    assert_eq!((status, job["data_base64"].as_str(), job["errors"][0]["text"].as_str()), (200, Some("/////w=="), Some("exit 3")));
+    assert_eq!(
+        (status, job["data_base64"].as_str(), job["errors"][0]["text"].as_str()),
+        (200, Some("/////w=="), Some("exit 3"))
+    );
     assert_eq!(job["attempts"], json!({"starts": 2, "failures": 1, "suspicions": 0}));
     let (status, job) = rig.get(&format!("/api/v1/jobs/{}", job_id(77_777)));
     assert_eq!((status, job["state"].as_str(), job["history"][0]["start"].as_u64()), (200, Some("succeeded"), Some(1)));
@@ -136,12 +148,17 @@ fn runs_are_opened_fed_and_sealed() {
     let rig = Rig::new();
     let service = json!({"queue": "run/1", "argv_base64": ["ZWNobw==", "e30="], "directory_base64": "Lw==",
         "environment_base64": [["QQ==", "/w=="]], "slots": 2, "attempts": 1, "output_max": 100});
-    let (status, run) = rig.post("/api/v1/runs", api::JSON, json!({"name": "n", "service": service}).to_string().as_bytes());
-    assert_eq!((status, run["name"].as_str(), run["taken"]["hash"].as_str()), (201, Some("n"), Some("0000000000000abc")));
+    let (status, run) =
+        rig.post("/api/v1/runs", api::JSON, json!({"name": "n", "service": service}).to_string().as_bytes());
+    assert_eq!(
+        (status, run["name"].as_str(), run["taken"]["hash"].as_str()),
+        (201, Some("n"), Some("0000000000000abc"))
+    );
     let (status, _) = rig.post("/api/v1/runs", api::JSON, b"{}");
     assert_eq!(status, 201);
     let path = format!("/api/v1/runs/{}", run_id());
-    let (status, answer) = rig.post(&format!("{path}/lines?queue=run/1&lines=2&hash=abc&then_hash=def"), "text/plain", b"x\ny\n\n");
+    let (status, answer) =
+        rig.post(&format!("{path}/lines?queue=run/1&lines=2&hash=abc&then_hash=def"), "text/plain", b"x\ny\n\n");
     assert_eq!((status, answer["count"].as_u64()), (201, Some(3)));
     let taken = rig.kept.lock().unwrap().lots[0].0.taken;
     assert_eq!(taken, Some((run_id(), Taken { lines: 2, hash: 0xabc }, Taken { lines: 5, hash: 0xdef })));
@@ -160,7 +177,10 @@ fn the_server_tells_about_itself_and_takes_orders() {
     let rig = Rig::new();
     let mut connection = rig.connect();
     let status: api::Status = connection.get_json("/api/v1/status").unwrap();
-    assert_eq!((status.server.pid, status.totals["failed"], status.queues["img"]["started"]), (std::process::id(), 5000, 9));
+    assert_eq!(
+        (status.server.pid, status.totals["failed"], status.queues["img"]["started"]),
+        (std::process::id(), 5000, 9)
+    );
     assert_eq!((status.queues["mail"].len(), status.runs.open), (9, 1));
     assert_eq!(connection.get("/livez").unwrap().status, 200);
     assert_eq!(connection.get("/readyz").unwrap().status, 200);
@@ -169,7 +189,10 @@ fn the_server_tells_about_itself_and_takes_orders() {
     let _: serde_json::Value = connection.post_empty("/api/v1/nudge").unwrap();
     rig.seen("nudge");
     let refused = connection.post_empty::<serde_json::Value>("/api/v1/reload").unwrap_err();
-    assert_eq!((refused.kind, refused.text.as_str()), (crate::error::Kind::Config, "windlass.toml:3: unknown key slotz"));
+    assert_eq!(
+        (refused.kind, refused.text.as_str()),
+        (crate::error::Kind::Config, "windlass.toml:3: unknown key slotz")
+    );
     let stop: api::Stop = connection.post_json("/api/v1/stop", &api::Stop { mode: api::StopMode::Drain }).unwrap();
     assert_eq!(stop.mode, api::StopMode::Drain);
     rig.seen("drain");

@@ -14,7 +14,9 @@ fn over_tcp_only_the_right_token_opens() {
     let rig = Rig::new();
     let token = rig.token();
     assert_eq!(token.len(), 64);
-    let ask = |headers: &str| rig.raw(format!("GET /api/v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n"));
+    let ask = |headers: &str| {
+        rig.raw(format!("GET /api/v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n"))
+    };
     assert_eq!(ask(&format!("authorization: Bearer {token}\r\n")).0, 200);
     let refused = ask("").1;
     assert!(refused.to_lowercase().contains("www-authenticate: bearer"), "{refused}");
@@ -30,7 +32,8 @@ fn over_tcp_only_the_right_token_opens() {
         let (status, answer) = ask(&headers);
         assert_eq!((status, body(&answer)), (401, body(&refused)), "{headers}");
     }
-    let (status, _) = rig.raw(format!("GET /api/v1/status?token={token} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
+    let (status, _) =
+        rig.raw(format!("GET /api/v1/status?token={token} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     assert_eq!(status, 401, "a token in the query is none");
     for open in ["/livez", "/readyz"] {
         assert_eq!(rig.raw(format!("GET {open} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).0, 200);
@@ -49,14 +52,22 @@ fn over_tcp_the_host_must_be_this_one() {
     }
     assert_eq!(ask(""), 421);
     assert_eq!(ask("host: localhost\r\nhost: localhost\r\n"), 421);
-    assert_eq!(rig.raw("GET http://evil.example/livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").0, 421);
+    assert_eq!(
+        rig.raw("GET http://evil.example/livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").0,
+        421
+    );
 }
 
 #[test]
 fn other_sites_change_nothing() {
     let rig = Rig::new();
     let push = |headers: &str| rig.tcp("POST /api/v1/jobs", &format!("{JSON}{headers}"), JOB).0;
-    for bad in ["origin: http://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n", "sec-fetch-site: same-site\r\n"] {
+    for bad in [
+        "origin: http://evil.example\r\n",
+        "origin: null\r\n",
+        "sec-fetch-site: cross-site\r\n",
+        "sec-fetch-site: same-site\r\n",
+    ] {
         assert_eq!(push(bad), 403, "{bad}");
     }
     assert!(rig.kept.lock().unwrap().lots.is_empty());
@@ -69,7 +80,10 @@ fn other_sites_change_nothing() {
 #[test]
 fn a_command_is_never_taken_over_tcp() {
     let rig = Rig::new();
-    let body = r#"{"service":{"queue":"q","argv_base64":["YQ=="],"directory_base64":"","slots":1,"attempts":1,"output_max":1}}"#;
+    let body = concat!(
+        r#"{"service":{"queue":"q","argv_base64":["YQ=="],"directory_base64":"","#,
+        r#""slots":1,"attempts":1,"output_max":1}}"#
+    );
     assert_eq!(rig.tcp("POST /api/v1/runs", JSON, body).0, 403);
     assert_eq!(rig.tcp("POST /api/v1/runs", JSON, "{}").0, 201);
     for (from, to) in [("YQ==", "YQ"), ("[\"YQ==\"]", "[]"), ("\"slots\":1", "\"slots\":0"), ("YQ==", "AA==")] {
@@ -81,7 +95,13 @@ fn a_command_is_never_taken_over_tcp() {
 #[test]
 fn media_types_must_say_what_the_body_is() {
     let rig = Rig::new();
-    for media in ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json; charset=latin1", "application/jsonp", ""] {
+    for media in [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json; charset=latin1",
+        "application/jsonp",
+        "",
+    ] {
         assert_eq!(rig.post("/api/v1/jobs", media, JOB.as_bytes()).0, 415, "{media}");
     }
     assert_eq!(rig.tcp("POST /api/v1/jobs", "", JOB).0, 415);
@@ -94,23 +114,43 @@ fn bodies_that_do_not_hold_are_refused_whole() {
     let rig = Rig::new();
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let malformed = [
-        "", "{", "[", "null", "7", "{}x", r#"{"queue":"a","data":"b"} {}"#, r#"{"queue":"a"}{"data":"b"}"#, &deep,
-        r#"{"queue":"a","queue":"b","data":"c"}"#, r#"{"queue":"a","data":"b","colour":1}"#, r#"{"queue":1,"data":"b"}"#,
-        r#"{"queue":"a","data":{"x":1}}"#, r#"{"queue":"a","data":"b","priority":1.5}"#, "[{\"queue\":\"a\",\"data\":\"\u{1}\"}]",
+        "",
+        "{",
+        "[",
+        "null",
+        "7",
+        "{}x",
+        r#"{"queue":"a","data":"b"} {}"#,
+        r#"{"queue":"a"}{"data":"b"}"#,
+        &deep,
+        r#"{"queue":"a","queue":"b","data":"c"}"#,
+        r#"{"queue":"a","data":"b","colour":1}"#,
+        r#"{"queue":1,"data":"b"}"#,
+        r#"{"queue":"a","data":{"x":1}}"#,
+        r#"{"queue":"a","data":"b","priority":1.5}"#,
+        "[{\"queue\":\"a\",\"data\":\"\u{1}\"}]",
     ];
     for body in malformed {
         let (status, problem) = rig.post("/api/v1/jobs", api::JSON, body.as_bytes());
         assert_eq!((status, problem["code"].as_str()), (400, Some("usage")), "{body:.60}");
     }
     let refused = [
-        json!({"queue": "a"}), json!({"queue": "a", "data": "b", "data_base64": "Yg=="}), json!({"queue": "", "data": "b"}),
-        json!({"queue": "-a", "data": "b"}), json!({"queue": "_future", "data": "b"}), json!({"queue": "a\n", "data": "b"}),
-        json!({"queue": "a", "data_base64": "?"}), json!({"queue": "a", "data": "b", "priority": 101}),
-        json!({"queue": "a", "data": "b", "at": "soon"}), json!({"queue": "a", "data": "b", "run": "r-1"}),
-        json!({"queue": "a", "data": "b", "durability": "none"}), json!({"queue": "a", "data": "x".repeat((1 << 20) + 1)}),
+        json!({"queue": "a"}),
+        json!({"queue": "a", "data": "b", "data_base64": "Yg=="}),
+        json!({"queue": "", "data": "b"}),
+        json!({"queue": "-a", "data": "b"}),
+        json!({"queue": "_future", "data": "b"}),
+        json!({"queue": "a\n", "data": "b"}),
+        json!({"queue": "a", "data_base64": "?"}),
+        json!({"queue": "a", "data": "b", "priority": 101}),
+        json!({"queue": "a", "data": "b", "at": "soon"}),
+        json!({"queue": "a", "data": "b", "run": "r-1"}),
+        json!({"queue": "a", "data": "b", "durability": "none"}),
+        json!({"queue": "a", "data": "x".repeat((1 << 20) + 1)}),
     ];
     for body in refused {
-        let (status, problem) = rig.post("/api/v1/jobs", api::JSON, json!([{"queue": "good", "data": ""}, body]).to_string().as_bytes());
+        let (status, problem) =
+            rig.post("/api/v1/jobs", api::JSON, json!([{"queue": "good", "data": ""}, body]).to_string().as_bytes());
         assert_eq!((status, problem["code"].as_str()), (422, Some("bad_data")), "{body:.60}");
     }
     let (_, problem) = rig.post("/api/v1/jobs", api::JSON, br#"[{"queue":"a","data":""},{"queue":"","data":""}]"#);
@@ -128,8 +168,15 @@ fn too_much_is_refused() {
     assert_eq!(rig.post("/api/v1/jobs", api::JSON, json!(jobs).to_string().as_bytes()).0, 413);
     assert_eq!(rig.post("/api/v1/jobs", api::RECORDS, &b"\x01\0q\0\0\0\0\0".repeat(10_001)).0, 413);
     let token = rig.token();
-    let head = format!("POST /api/v1/jobs?queue=q HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-type: text/plain\r\n");
-    assert_eq!(rig.raw(format!("{head}content-length: 16777217\r\n\r\n")).0, 413, "refused before a byte of it is read");
+    let head = format!(
+        "POST /api/v1/jobs?queue=q HTTP/1.1\r\nhost: localhost\r\n\
+         authorization: Bearer {token}\r\ncontent-type: text/plain\r\n"
+    );
+    assert_eq!(
+        rig.raw(format!("{head}content-length: 16777217\r\n\r\n")).0,
+        413,
+        "refused before a byte of it is read"
+    );
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     assert_eq!(rig.raw(format!("{head}transfer-encoding: chunked\r\n\r\n{}", chunk.repeat(17))).0, 413);
     assert_eq!(rig.raw(format!("{head}content-length: -1\r\n\r\n")).0, 400);
@@ -141,21 +188,52 @@ fn too_much_is_refused() {
 #[test]
 fn routes_and_methods_that_are_not_there() {
     let rig = Rig::new();
-    for path in ["/", "/api/v1/job", "/api/v2/jobs", "/api/v1/jobs/", "/../etc/passwd", "/%2e%2e/x", "/api/v1/jobs/%00", "/api/v1/jobs/j-x",
-        "/api/v1/runs/r-1", "/api/v1/jobs/j-0000000001-1", "/api/v1/runs/r-0000000001", "/api/v1/runs/r-0000000001/follow"] {
+    for path in [
+        "/",
+        "/api/v1/job",
+        "/api/v2/jobs",
+        "/api/v1/jobs/",
+        "/../etc/passwd",
+        "/%2e%2e/x",
+        "/api/v1/jobs/%00",
+        "/api/v1/jobs/j-x",
+        "/api/v1/runs/r-1",
+        "/api/v1/jobs/j-0000000001-1",
+        "/api/v1/runs/r-0000000001",
+        "/api/v1/runs/r-0000000001/follow",
+    ] {
         let (status, problem) = rig.get(path);
         assert_eq!((status, problem["code"].as_str()), (404, Some("not_found")), "{path}");
     }
     assert_eq!(rig.get(&format!("/api/v1/jobs/{}/output", job_id(1))).0, 404);
     assert_eq!(rig.get("/api/v1/jobs/%ff").0, 400);
-    for (method, path) in [("GET", "/api/v1/nudge"), ("HEAD", "/api/v1/stop"), ("OPTIONS", "/api/v1/jobs"), ("DELETE", "/api/v1/jobs"), ("TRACE", "/livez"), ("PUT", "/api/v1/runs")] {
+    for (method, path) in [
+        ("GET", "/api/v1/nudge"),
+        ("HEAD", "/api/v1/stop"),
+        ("OPTIONS", "/api/v1/jobs"),
+        ("DELETE", "/api/v1/jobs"),
+        ("TRACE", "/livez"),
+        ("PUT", "/api/v1/runs"),
+    ] {
         let (status, answer) = rig.tcp(&format!("{method} {path}"), "", "");
         assert_eq!(status, 405, "{method} {path}");
         assert!(answer.to_lowercase().contains("allow: "), "{answer}");
     }
     let run = run_id();
-    for query in ["jobs?limit=0", "jobs?limit=1001", "jobs?limit=-1", "jobs?limit=1e3", "jobs?limit=", "jobs?limit=1&limit=1", "jobs?offset=3",
-        "jobs?cursor=x", "runs?limit=9999", "status?x", &format!("runs/{run}/wait?timeout=1"), &format!("jobs/{}/output?stream=both", job_id(1))] {
+    for query in [
+        "jobs?limit=0",
+        "jobs?limit=1001",
+        "jobs?limit=-1",
+        "jobs?limit=1e3",
+        "jobs?limit=",
+        "jobs?limit=1&limit=1",
+        "jobs?offset=3",
+        "jobs?cursor=x",
+        "runs?limit=9999",
+        "status?x",
+        &format!("runs/{run}/wait?timeout=1"),
+        &format!("jobs/{}/output?stream=both", job_id(1)),
+    ] {
         assert_eq!(rig.get(&format!("/api/v1/{query}")).0, 400, "{query}");
     }
     assert_eq!(rig.get("/api/v1/jobs?selector=state:done").0, 422);
@@ -165,7 +243,12 @@ fn routes_and_methods_that_are_not_there() {
 #[test]
 fn what_is_not_http_is_turned_away_and_the_rest_lives() {
     let rig = Rig::new();
-    for bytes in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /livez\r\n\r\n", b"\0\0\0\0\r\n\r\n"] {
+    for bytes in [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /livez\r\n\r\n",
+        b"\0\0\0\0\r\n\r\n",
+    ] {
         let (status, _) = rig.raw(bytes);
         assert!([0, 400, 505].contains(&status), "{status}");
     }
@@ -179,7 +262,8 @@ fn what_is_not_http_is_turned_away_and_the_rest_lives() {
         .collect();
     assert_eq!(rig.get("/livez").0, 200);
     drop(half);
-    let pipelined = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(999) + "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let pipelined = "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(999)
+        + "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert_eq!(rig.raw(pipelined).1.matches("200 OK").count(), 1000);
 }
 

@@ -91,7 +91,8 @@ impl Rig {
         let keeping = kept.clone();
         let engine = std::thread::spawn(move || engine(&receive, &tell, &keeping));
         let handle = EngineHandle::new(send, Arc::new(IdSource::new(Origin::from_random(ORIGIN))));
-        let options = Options::new(dir.clone(), || Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
+        let options =
+            Options::new(dir.clone(), || Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
         let server = Server::start(options, handle.clone(), reads()).unwrap();
         Rig { dir, kept, server: Some(server), events, engine: Some(engine), handle, _temporary: temporary }
     }
@@ -134,7 +135,8 @@ impl Rig {
         let token = self.token();
         let length = body.len();
         self.raw(format!(
-            "{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+            "{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
+             content-length: {length}\r\n{headers}\r\n{body}"
         ))
     }
 
@@ -211,7 +213,11 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             }
             Event::Nudge => "nudge",
             Event::Drain => "drain",
-            Event::Reload { .. } | Event::Finished(_) | Event::Ingested(_) | Event::InboxRead { .. } | Event::Archived { .. } => "other",
+            Event::Reload { .. }
+            | Event::Finished(_)
+            | Event::Ingested(_)
+            | Event::InboxRead { .. }
+            | Event::Archived { .. } => "other",
         };
         drop(kept);
         tell.send(name).ok();
@@ -247,12 +253,23 @@ pub(super) fn reads() -> Reads {
     Reads {
         view: Box::new(|| Ok(Box::new(View))),
         archive: Archive {
-            find: Box::new(move |id| Ok(if known(id) { vec![json!({"start": 1, "queue": "mail", "outcome": "succeeded"})] } else { Vec::new() })),
+            find: Box::new(move |id| {
+                Ok(if known(id) {
+                    vec![json!({"start": 1, "queue": "mail", "outcome": "succeeded"})]
+                } else {
+                    Vec::new()
+                })
+            }),
             list: Box::new(|filter, most| {
                 assert_eq!(filter.states, [State::Succeeded]);
-                Ok(vec![json!({"id": job_id(77_777).to_string(), "state": "succeeded"})].into_iter().take(most).collect())
+                Ok(vec![json!({"id": job_id(77_777).to_string(), "state": "succeeded"})]
+                    .into_iter()
+                    .take(most)
+                    .collect())
             }),
-            output: Box::new(move |id, start, stderr| Ok(known(id).then(|| format!("{start:?} {stderr}\0").into_bytes()))),
+            output: Box::new(move |id, start, stderr| {
+                Ok(known(id).then(|| format!("{start:?} {stderr}\0").into_bytes()))
+            }),
         },
     }
 }

@@ -17,7 +17,13 @@ fn follow_path() -> String {
 }
 
 fn finished(offset: u64, output: Output) -> Followed {
-    Followed::Job(FollowedJob { id: job_id(offset), state: State::Failed, error: "exit 3".into(), output, data: b"\xfe".to_vec() })
+    Followed::Job(FollowedJob {
+        id: job_id(offset),
+        state: State::Failed,
+        error: "exit 3".into(),
+        output,
+        data: b"\xfe".to_vec(),
+    })
 }
 
 /// Waits in a thread of its own; what it got comes out of the channel.
@@ -88,7 +94,10 @@ fn a_follower_gets_every_job_with_its_whole_output_and_the_end() {
     let mut next = || serde_json::from_slice::<FollowLine>(&lines.next_line().unwrap().unwrap()).unwrap();
     let FollowLine::Job(first) = next() else { panic!("a job comes first") };
     assert_eq!((first.job, first.state.as_str(), first.error.as_str()), (job_id(1).to_string(), "failed", "exit 3"));
-    assert_eq!((first.data.bytes().unwrap(), base64::decode(&first.stdout_base64).unwrap()), (b"\xfe".to_vec(), b"hi\n".to_vec()));
+    assert_eq!(
+        (first.data.bytes().unwrap(), base64::decode(&first.stdout_base64).unwrap()),
+        (b"\xfe".to_vec(), b"hi\n".to_vec())
+    );
     assert!(base64::decode(&first.stderr_base64).unwrap() == long, "the file comes whole");
     let FollowLine::Job(second) = next() else { panic!("another job") };
     assert_eq!((second.stdout_total, base64::decode(&second.stdout_base64).unwrap()), (99, b"kept".to_vec()));
@@ -103,7 +112,8 @@ fn a_follower_that_does_not_read_is_cut_off_and_told() {
     let rig = Rig::new();
     let mut lines = rig.connect().lines(&follow_path()).unwrap();
     let mut follower = rig.kept.lock().unwrap().followers.pop().unwrap();
-    let output = || Output { stdout: Stream { head: vec![b'x'; 64 << 10], file: None, total: 64 << 10 }, ..Output::default() };
+    let output =
+        || Output { stdout: Stream { head: vec![b'x'; 64 << 10], file: None, total: 64 << 10 }, ..Output::default() };
     let mut told = 0;
     while (follower.0)(finished(told, output())) {
         told += 1;
@@ -155,7 +165,8 @@ fn stopping_does_not_wait_for_a_follower_that_does_not_read() {
     let mut rig = Rig::new();
     let lines = rig.connect().lines(&follow_path()).unwrap();
     let mut follower = rig.kept.lock().unwrap().followers.pop().unwrap();
-    let output = || Output { stdout: Stream { head: vec![b'x'; 64 << 10], file: None, total: 64 << 10 }, ..Output::default() };
+    let output =
+        || Output { stdout: Stream { head: vec![b'x'; 64 << 10], file: None, total: 64 << 10 }, ..Output::default() };
     for n in 0..100 {
         assert!((follower.0)(finished(n, output())));
     }
