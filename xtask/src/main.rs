@@ -1,1 +1,37 @@
-fn main(){}
+//! The project's own commands: `cargo xtask test`, `bench`, `prove`.
+//!
+//! Set-up of what the tests need, the tests themselves, the figures and the long proofs. It must not hold anything
+//! that the product needs.
+
+mod bench;
+mod prove;
+mod setup;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask test            set up what the tests need and run them all
+       cargo xtask bench [NAME…]   speed beside the raw limits of the same run; no name: all
+       cargo xtask prove [NAME…]   the long proofs; figures go to docs/proof.md";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["test"] => test::test(),
+        ["bench", names @ ..] => bench::bench(names),
+        ["prove", names @ ..] => prove::prove(names),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(64);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}

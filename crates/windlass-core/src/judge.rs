@@ -4,9 +4,11 @@
 //! the job's data, and it must not draw the jitter itself.
 
 use crate::job::Record;
+use crate::life_cycle::State;
 use crate::outcome::Outcome;
 use crate::policy::{Backoff, Policy};
 use crate::retry;
+use crate::suspicion::{self, Ruling};
 use crate::time::Time;
 
 /// Why a failed job failed.
@@ -45,7 +47,24 @@ pub enum Verdict {
     Fail { reason: Reason, error: String },
     /// Give it back without a charge.
     Return,
+    /// Its worker died under it: one more suspicion, and what follows from that.
+    Suspect(Ruling),
     Cancel,
+}
+
+impl Verdict {
+    /// The state that a running job goes to.
+    pub fn state(&self) -> State {
+        match self {
+            Verdict::Succeed { .. } => State::Succeeded,
+            Verdict::Retry { .. } => State::Retrying,
+            Verdict::Fail { .. } => State::Failed,
+            Verdict::Suspect(Ruling::Ready(_)) | Verdict::Return => State::Ready,
+            Verdict::Suspect(Ruling::Wait(_)) => State::Retrying,
+            Verdict::Suspect(Ruling::Convicted) => State::Failed,
+            Verdict::Cancel => State::Cancelled,
+        }
+    }
 }
 
 /// The rules of a crew that bear on a verdict.
@@ -67,6 +86,7 @@ pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: 
         Outcome::Succeeded { message } => Verdict::Succeed { message },
         Outcome::Interrupted => Verdict::Return,
         Outcome::Cancelled => Verdict::Cancel,
+        Outcome::Lost => Verdict::Suspect(suspicion::suspect(&mut record.clone(), now)),
         Outcome::FailedForGood { error } => Verdict::Fail { reason: Reason::Refused, error },
         Outcome::RetryLater { after, error } => charge(error, after, record, terms, now, random),
         Outcome::Failed { error } | Outcome::Crashed { error } => charge(error, None, record, terms, now, random),

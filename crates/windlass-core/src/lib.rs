@@ -14,5 +14,6 @@ pub mod suspicion;
 pub mod judge;
 pub mod run;
 pub mod scheduler;
+pub mod selector;
 pub mod supervisor;
 pub mod template;

@@ -23,6 +23,8 @@ pub enum Outcome {
     TimedOut { limit: Duration },
     /// It was stopped or lost through no fault of its own, or never began.
     Interrupted,
+    /// Its worker died while it had begun: counts as a suspicion, not as a failure.
+    Lost,
     /// It was killed because a person cancelled it; its tree is proven dead.
     Cancelled,
 }
@@ -38,6 +40,7 @@ impl Outcome {
             Outcome::Crashed { .. } => "crashed",
             Outcome::TimedOut { .. } => "timed_out",
             Outcome::Interrupted => "interrupted",
+            Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
         }
     }

@@ -25,6 +25,7 @@ fn failures_are_charged_up_to_the_attempts() {
 #[test]
 fn what_costs_nothing_and_what_is_final() {
     assert_eq!(verdict(Outcome::Interrupted, 4, 5), Verdict::Return);
+    assert_eq!(verdict(Outcome::Lost, 4, 5), Verdict::Return);
     assert_eq!(verdict(Outcome::Cancelled, 0, 5), Verdict::Cancel);
     let refused = Outcome::FailedForGood { error: "exit 65".into() };
     assert!(matches!(verdict(refused, 0, 0), Verdict::Fail { reason: Reason::Refused, .. }));

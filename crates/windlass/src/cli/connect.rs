@@ -5,15 +5,10 @@
 //! one way to read and change things.
 
 use super::lock_watch::{LockWatch, is_free};
+pub(super) use crate::client::{Connection, query_value as encoded};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
-pub(super) use stand_in::{Connection, Reload, Server, ServerOptions};
-use std::process::ExitCode;
-
-/// The launcher's own main; the program enters it before any argument of a person is read.
-pub fn launcher() -> ExitCode {
-    stand_in::launcher()
-}
+pub(super) use crate::server::{ArchiveOptions, ReadConfig, Server, ServerOptions};
 
 /// What a verb becomes where nobody serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +110,11 @@ pub(super) fn start_server(options: impl Fn() -> ServerOptions) -> Result<Server
 }
 
 fn options(dir: &DataDir, carry: Carry) -> ServerOptions {
-    let (slots, work) = match carry {
-        Carry::Idle => (0, false),
-        Carry::Working { slots } => (slots, true),
-    };
-    ServerOptions { dir: dir.clone(), policies: Vec::new(), slots, work, ..ServerOptions::default_for(dir) }
+    let idle = ServerOptions::new(dir.clone());
+    match carry {
+        Carry::Idle => idle,
+        Carry::Working { slots } => ServerOptions { slots, serves: true, ..idle },
+    }
 }
 
 /// The lock is held, and its holder says nothing.
@@ -136,143 +131,9 @@ pub(super) fn is_gone(failure: &Failure) -> bool {
     matches!(failure.kind, Kind::NoServer | Kind::TryLater | Kind::Io)
 }
 
-/// A text as one part of a URL.
-pub(super) fn encoded(text: &str) -> String {
-    let mut url = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => url.push(byte as char),
-            _ => url.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    url
-}
-
-/// The forms of client and server that this file is written against; the real ones take their place.
-mod stand_in {
-    use crate::config;
-    use crate::data_dir::DataDir;
-    use crate::engine::handle::EngineHandle;
-    use crate::error::{Failure, Kind};
-    use serde_json::Value;
-    use std::net::SocketAddr;
-    use std::process::ExitCode;
-    use std::sync::Arc;
-    use windlass_core::policy::Policy;
-
-    pub(in crate::cli) fn launcher() -> ExitCode {
-        ExitCode::from(Kind::Internal.exit_code())
-    }
-
-    /// Reads and checks the rules again.
-    #[derive(Clone)]
-    pub(in crate::cli) struct Reload(pub(in crate::cli) Arc<dyn Fn() -> Result<config::Config, Failure> + Send + Sync>);
-
-    impl std::fmt::Debug for Reload {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Reload")
-        }
-    }
-
-    #[derive(Clone, Debug)]
-    pub(in crate::cli) struct ServerOptions {
-        pub(in crate::cli) dir: DataDir,
-        pub(in crate::cli) policies: Vec<Policy>,
-        pub(in crate::cli) slots: u32,
-        /// False: it answers, and starts nothing.
-        pub(in crate::cli) work: bool,
-        /// None: the socket only.
-        pub(in crate::cli) listen: Option<SocketAddr>,
-        pub(in crate::cli) drain: std::time::Duration,
-        pub(in crate::cli) archive: config::Archive,
-        /// For `POST /api/v1/reload`.
-        pub(in crate::cli) reload: Option<Reload>,
-    }
-
-    impl ServerOptions {
-        pub(in crate::cli) fn default_for(dir: &DataDir) -> ServerOptions {
-            let config::Config { slots, server, archive, .. } = config::Config::default();
-            let (drain, dir) = (server.drain, dir.clone());
-            ServerOptions { dir, policies: Vec::new(), slots, work: false, listen: None, drain, archive, reload: None }
-        }
-    }
-
-    #[derive(Debug)]
-    pub(in crate::cli) enum Server {}
-
-    impl Server {
-        pub(in crate::cli) fn start(options: ServerOptions) -> Result<Server, Failure> {
-            let ServerOptions { dir, policies, slots, work, listen, drain, archive, reload } = options;
-            drop((dir.lock()?, policies, slots, work, listen, drain, archive, reload));
-            Err(Failure::new(Kind::Internal, "this build has no server in it"))
-        }
-
-        /// Where the HTTP listener is bound.
-        pub(in crate::cli) fn address(&self) -> Option<SocketAddr> {
-            match *self {}
-        }
-
-        pub(in crate::cli) fn engine(&self) -> EngineHandle {
-            match *self {}
-        }
-
-        /// Until the engine has ended by itself.
-        pub(in crate::cli) fn wait(self) -> Result<(), Failure> {
-            match self {}
-        }
-
-        /// Drains, and waits for the end.
-        pub(in crate::cli) fn stop(self) -> Result<(), Failure> {
-            match self {}
-        }
-    }
-
-    #[derive(Debug)]
-    pub(in crate::cli) struct Response {
-        pub(in crate::cli) body: Vec<u8>,
-    }
-
-    #[derive(Debug)]
-    pub(in crate::cli) enum Connection {}
-
-    type Lines<'c> = Box<dyn Iterator<Item = Result<String, Failure>> + 'c>;
-
-    impl Connection {
-        pub(in crate::cli) fn open(_: &DataDir) -> Result<Option<Connection>, Failure> {
-            Ok(None)
-        }
-
-        pub(in crate::cli) fn get(&mut self, _: &str) -> Result<Response, Failure> {
-            match *self {}
-        }
-
-        pub(in crate::cli) fn get_json(&mut self, _: &str) -> Result<Value, Failure> {
-            match *self {}
-        }
-
-        pub(in crate::cli) fn post_json(&mut self, _: &str, _: &Value) -> Result<Value, Failure> {
-            match *self {}
-        }
-
-        pub(in crate::cli) fn post(&mut self, _: &str, _: &str, _: &[u8]) -> Result<Response, Failure> {
-            match *self {}
-        }
-
-        pub(in crate::cli) fn lines(&mut self, _: &str) -> Result<Lines<'_>, Failure> {
-            match *self {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_selector_survives_the_url() {
-        assert_eq!(encoded("queue:img.* age>1h"), "queue%3Aimg.%2A%20age%3E1h");
-        assert_eq!(encoded("ü&=?#/"), "%C3%BC%26%3D%3F%23%2F");
-    }
 
     #[test]
     fn a_silent_holder_is_named() {

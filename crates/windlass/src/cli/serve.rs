@@ -4,7 +4,7 @@
 //! is in flight. Logs go to stderr as `key=value`.
 
 use super::Context;
-use super::connect::{Reload, ServerOptions, start_server};
+use super::connect::{ArchiveOptions, ReadConfig, ServerOptions, start_server};
 use super::print::{Out, visible};
 use super::signals::Signals;
 use crate::clock;
@@ -43,35 +43,41 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     };
     let config = read()?;
     let dir = context.data_dir()?;
-    let reload = Reload(Arc::new(read));
+    let reload: ReadConfig = Arc::new(move || read().map(|config| (config.policies(), config.slots)));
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
-        work: true,
+        serves: true,
+        serve_open_runs: true,
         listen: Some(config.server.listen),
         drain: config.server.drain,
-        archive: config.archive.clone(),
+        archive: ArchiveOptions {
+            bodies: config.archive.bodies,
+            keep_succeeded: config.archive.keep_succeeded,
+            keep_failed: config.archive.keep_failed,
+            max_bytes: config.archive.max_size,
+        },
         reload: Some(reload.clone()),
-        ..ServerOptions::default_for(&dir)
+        log: Arc::new(|note| log(note, &[])),
+        ..ServerOptions::new(dir.clone())
     })?;
-    let address = server.address().map_or_else(|| "its socket".to_owned(), |address| format!("http://{address}"));
     let mut out = Out::new();
-    out.line(format_args!("windlass serves {address} with data directory {}", dir.root().display()));
+    out.line(format_args!("windlass serves {} with data directory {}", server.address(), dir.root().display()));
     // A server whose stdout is closed still serves.
     out.flush();
-    let engine = server.engine();
+    let engine = server.handle().clone();
     let obey = move || obey(&signals, &engine, &reload);
     std::thread::Builder::new()
         .name("orders".into())
         .spawn(obey)
         .map_err(|e| Failure::io("cannot start a thread", &e))?;
-    server.wait()?;
+    server.join()?;
     log("stopped", &[]);
     Ok(0)
 }
 
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, reload: &Reload) {
+fn obey(signals: &Signals, engine: &EngineHandle, reload: &ReadConfig) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
@@ -98,9 +104,8 @@ fn obey(signals: &Signals, engine: &EngineHandle, reload: &Reload) {
 }
 
 /// Takes over a new set of rules as a whole, or keeps the old one.
-fn reread(engine: &EngineHandle, reload: &Reload) {
-    let taken = (reload.0)().and_then(|config| {
-        let (policies, slots) = (config.policies(), config.slots);
+fn reread(engine: &EngineHandle, reload: &ReadConfig) {
+    let taken = reload().and_then(|(policies, slots)| {
         let count = policies.len();
         engine.ask(|answer| Event::Reload { policies, slots, answer }).map(|()| count)
     });

@@ -1,1 +1,290 @@
-//! Not here yet.
+//! The way in for programs: push jobs from any thread, with or without a server.
+//!
+//! A `full` push goes through the server's socket when it answers. Callers who come while a request is under way
+//! are gathered into the next one: whoever came first sends for all of them, so that a commit is shared by all who
+//! wait, and each gets an id of its own. Without a server, and for `os`, the job goes to the inbox (P3). A push
+//! that failed says whether the job cannot exist or may (P5).
+
+use crate::api;
+use crate::data_dir::DataDir;
+use crate::error::{Failure, Kind};
+use crate::store::Durability;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, RunId};
+use windlass_core::time::Time;
+
+pub mod connection;
+mod response;
+
+pub use connection::{Connection, Lines, Response, Target, query_value};
+
+/// Requests under way at once: while one is being committed the next one is already on its way.
+const FLIGHTS: usize = 2;
+/// One request holds less than the server takes.
+const GATHERED_MAX: usize = 8 << 20;
+/// A server that turns answers a new connection within this time; one that is stopped must not hold up a push.
+const PROBE_WITHIN: Duration = Duration::from_secs(1);
+
+/// How a job is pushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PushOptions {
+    pub priority: Priority,
+    pub at: Option<Time>,
+    pub run: Option<RunId>,
+    pub durability: Durability,
+}
+
+/// An accepted job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    pub id: JobId,
+    pub durability: Durability,
+}
+
+/// Writes one job to the inbox as durably as the options ask.
+pub type InboxPush = Box<dyn Fn(&QueueName, &[u8], &PushOptions) -> Result<JobId, Failure> + Send + Sync>;
+
+/// A program's end of a data directory; shared by its threads.
+pub struct Client {
+    dir: DataDir,
+    inbox: InboxPush,
+    gathering: Mutex<Gathering>,
+    /// A flight has landed: whoever leads the next one may start, and there may be room.
+    landed: Condvar,
+    /// For jobs that have more than a queue and a priority.
+    single: Mutex<Option<Connection>>,
+}
+
+/// Jobs that wait to be sent together.
+struct Gathering {
+    records: Vec<u8>,
+    count: u64,
+    ticket: Arc<Ticket>,
+    flying: usize,
+    connections: Vec<Connection>,
+    /// A server that did not answer is left alone until then.
+    avoid_until: Option<Instant>,
+}
+
+/// What became of a gathered request.
+#[derive(Clone, Debug)]
+enum Delivery {
+    /// Stored; the ids follow this one in the order of the records.
+    Stored(JobId),
+    /// Nothing was stored there: take the inbox.
+    Nobody,
+    Failed(Failure),
+}
+
+#[derive(Default)]
+struct Ticket {
+    delivery: Mutex<Option<Delivery>>,
+    delivered: Condvar,
+}
+
+impl Client {
+    /// Opens the data directory; whether a server runs is looked at with each push.
+    pub fn open(dir: &Path, inbox: InboxPush) -> Result<Client, Failure> {
+        Ok(Client::new(DataDir::open(dir)?, inbox))
+    }
+
+    pub fn new(dir: DataDir, inbox: InboxPush) -> Client {
+        let gathering = Gathering {
+            records: Vec::new(),
+            count: 0,
+            ticket: Arc::default(),
+            flying: 0,
+            connections: Vec::new(),
+            avoid_until: None,
+        };
+        Client { dir, inbox, gathering: Mutex::new(gathering), landed: Condvar::new(), single: Mutex::new(None) }
+    }
+
+    /// Pushes one job and returns when it is as durable as asked for.
+    pub fn push(&self, queue: &str, data: &[u8], options: PushOptions) -> Result<Pushed, Failure> {
+        let queue = QueueName::new(queue.as_bytes()).map_err(|bad| Failure::new(Kind::BadData, bad.to_string()))?;
+        if data.len() > DATA_MAX {
+            let text = format!("the data has {} bytes, expected at most {DATA_MAX}", data.len());
+            return Err(Failure::new(Kind::BadData, text));
+        }
+        let delivery = match options {
+            PushOptions { durability: Durability::Os, .. } => Delivery::Nobody,
+            PushOptions { at: None, run: None, .. } => self.push_gathered(&queue, data, options.priority),
+            _ => self.push_single(&queue, data, &options),
+        };
+        let id = match delivery {
+            Delivery::Stored(id) => id,
+            Delivery::Nobody => self.push_inbox(&queue, data, &options)?,
+            Delivery::Failed(failure) => return Err(failure),
+        };
+        Ok(Pushed { id, durability: options.durability })
+    }
+
+    /// The door that needs no server.
+    fn push_inbox(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Result<JobId, Failure> {
+        (self.inbox)(queue, data, options)
+    }
+
+    fn push_gathered(&self, queue: &QueueName, data: &[u8], priority: Priority) -> Delivery {
+        let mut gathering = self.gathering();
+        while gathering.records.len() >= GATHERED_MAX || gathering.count >= api::JOBS_MAX as u64 {
+            gathering = self.wait_landed(gathering);
+        }
+        let index = gathering.add(queue, data, priority);
+        let ticket = gathering.ticket.clone();
+        let delivery = match index {
+            0 => self.lead(gathering, &ticket),
+            _ => {
+                drop(gathering);
+                ticket.wait()
+            }
+        };
+        match delivery {
+            Delivery::Stored(first) => Delivery::Stored(JobId { offset: first.offset + index, ..first }),
+            Delivery::Nobody | Delivery::Failed(_) => delivery,
+        }
+    }
+
+    /// Waits for a free flight, takes along everyone who has come by then, and tells them.
+    fn lead(&self, mut gathering: MutexGuard<'_, Gathering>, ticket: &Ticket) -> Delivery {
+        while gathering.flying >= FLIGHTS {
+            gathering = self.wait_landed(gathering);
+        }
+        gathering.flying += 1;
+        gathering.ticket = Arc::default();
+        gathering.count = 0;
+        let records = std::mem::take(&mut gathering.records);
+        let connection = gathering.connections.pop();
+        let avoided = gathering.avoid_until.is_some_and(|until| Instant::now() < until);
+        drop(gathering);
+
+        let (delivery, connection) = if avoided { (Delivery::Nobody, None) } else { self.send(connection, &records) };
+        ticket.settle(delivery.clone());
+
+        let mut gathering = self.gathering();
+        gathering.flying -= 1;
+        gathering.avoid_until = match (&delivery, &connection) {
+            (Delivery::Nobody, Some(_)) => Some(Instant::now() + PROBE_WITHIN),
+            (Delivery::Nobody, None) if avoided => gathering.avoid_until,
+            (Delivery::Nobody | Delivery::Stored(_) | Delivery::Failed(_), _) => None,
+        };
+        gathering.connections.extend(connection);
+        drop(gathering);
+        self.landed.notify_all();
+        delivery
+    }
+
+    fn send(&self, connection: Option<Connection>, records: &[u8]) -> (Delivery, Option<Connection>) {
+        let mut connection = match connection.map_or_else(|| self.connect(), |ready| Ok(Some(ready))) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return (Delivery::Nobody, None),
+            Err(failure) => return (Delivery::Failed(failure), None),
+        };
+        let answer = connection.post("/api/v1/jobs?ids=false", api::RECORDS, records);
+        match answer.and_then(stored) {
+            Ok(first) => (Delivery::Stored(first), Some(connection)),
+            // Both say that nothing was stored: the server had gone before, or it takes nothing now.
+            Err(failure) if matches!(failure.kind, Kind::NoServer | Kind::TryLater) => (Delivery::Nobody, Some(connection)),
+            Err(failure) => (Delivery::Failed(failure), None),
+        }
+    }
+
+    /// A connection to a server that was seen to turn.
+    fn connect(&self) -> Result<Option<Connection>, Failure> {
+        let Some(mut connection) = Connection::open(&self.dir)? else { return Ok(None) };
+        connection.set_patience(Some(PROBE_WITHIN));
+        if connection.get("/livez").is_err() {
+            return Ok(None);
+        }
+        connection.set_patience(Some(Duration::from_secs(60)));
+        Ok(Some(connection))
+    }
+
+    fn push_single(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Delivery {
+        let mut path = format!("/api/v1/jobs?queue={}&priority={}", query_value(queue.as_str()), options.priority);
+        if let Some(at) = options.at {
+            path.push_str(&format!("&at={}", query_value(&api::time_text(at))));
+        }
+        if let Some(run) = options.run {
+            path.push_str(&format!("&run={run}"));
+        }
+        let mut single = self.single.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = match single.take().map_or_else(|| self.connect(), |ready| Ok(Some(ready))) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return Delivery::Nobody,
+            Err(failure) => return Delivery::Failed(failure),
+        };
+        match connection.post(&path, api::BYTES, data).and_then(stored) {
+            Ok(id) => {
+                *single = Some(connection);
+                Delivery::Stored(id)
+            }
+            Err(failure) if matches!(failure.kind, Kind::NoServer | Kind::TryLater) => Delivery::Nobody,
+            Err(failure) => Delivery::Failed(failure),
+        }
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, Gathering> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_landed<'g>(&self, gathering: MutexGuard<'g, Gathering>) -> MutexGuard<'g, Gathering> {
+        self.landed.wait(gathering).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Gathering {
+    /// Lays a job down as a record and returns its place.
+    fn add(&mut self, queue: &QueueName, data: &[u8], priority: Priority) -> u64 {
+        let queue = queue.as_str().as_bytes();
+        self.records.reserve(queue.len() + data.len() + 7);
+        self.records.extend_from_slice(&(queue.len() as u16).to_le_bytes());
+        self.records.extend_from_slice(queue);
+        self.records.push(priority.value() as u8);
+        self.records.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        self.records.extend_from_slice(data);
+        self.count += 1;
+        self.count - 1
+    }
+}
+
+impl Ticket {
+    fn settle(&self, delivery: Delivery) {
+        *self.lock() = Some(delivery);
+        self.delivered.notify_all();
+    }
+
+    fn wait(&self) -> Delivery {
+        let mut delivery = self.lock();
+        loop {
+            match &*delivery {
+                Some(known) => return known.clone(),
+                None => delivery = self.delivered.wait(delivery).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Delivery>> {
+        self.delivery.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first id of an acceptance.
+fn stored(response: Response) -> Result<JobId, Failure> {
+    let accepted: api::Accepted = response.checked()?.json()?;
+    accepted.first.as_deref().and_then(|id| id.parse().ok()).ok_or_else(|| {
+        Failure::new(Kind::Version, format!("the server accepted {} jobs but named no id", accepted.count))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use std::fmt;
 use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::{Command, Policy};
+use windlass_core::time::Time;
 
 /// Gives an answer once; dropped unanswered it means that the engine ended.
 pub struct Answer<T>(Box<dyn FnOnce(Result<T, Failure>) + Send>);
@@ -46,19 +47,23 @@ pub enum Event {
     AwaitRun { run: RunId, answer: Answer<RunInfo> },
     /// Answered when everything that can run has ended.
     AwaitDrained { answer: Answer<Drained> },
+    /// Answered when everything that is in the inbox now has been admitted.
+    ReadInbox { answer: Answer<()> },
     /// The inbox reader: it has read every file to its end for the waiter with this number.
     InboxRead { waiter: u64 },
     /// Tells a follower of each finished job of a run until it says that it is gone.
     Follow { run: RunId, follower: Follower, answer: Answer<RunInfo> },
     /// The archiver: all turns up to this one are on disk.
     Archived { turn: u64 },
+    /// Failed and cancelled jobs that ended before this go with their retention.
+    Forget { before: Time },
     /// A new set of rules, checked as a whole.
     Reload { policies: Vec<Policy>, slots: u32, answer: Answer<()> },
     /// What is in flight now.
     Flights { answer: Answer<Vec<FlightInfo>> },
     /// Look for work now.
     Nudge,
-    /// Stop claiming, let what runs end, then stop.
+    /// Stop claiming, let what runs end for the drain time, then stop.
     Drain,
     /// Stop at once: what runs is killed and goes back without a charge.
     Halt,
@@ -96,7 +101,7 @@ pub struct FlightInfo {
     pub count: u16,
     pub queue: String,
     pub start: u32,
-    pub started: windlass_core::time::Time,
+    pub started: Time,
 }
 
 /// One finished job of a followed run.

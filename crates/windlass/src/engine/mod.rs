@@ -1,4 +1,198 @@
 //! The wheel: one turn is one transaction; nothing is polled, and waiting costs no CPU.
+//!
+//! The engine owns what is in flight, who waits for what, and the order of a turn's steps (`turn.rs`). It holds no
+//! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
+//! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod drive;
+pub mod effects;
 pub mod event;
+pub mod flights;
 pub mod handle;
+pub mod merge;
+mod obey;
+pub mod runs;
+pub mod spec;
+pub mod turn;
+pub mod waiters;
+
+use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
+use flights::Flights;
+use runs::Runs;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use waiters::Waiters;
+use windlass_core::job::{QueueName, QueueNo};
+use windlass_core::life_cycle::State;
+use windlass_core::policy::Policy;
+use windlass_core::scheduler::Scheduler;
+use windlass_core::time::Time;
+
+pub use effects::Effects;
+pub use event::Event;
+pub use handle::{EngineHandle, IdSource};
+
+/// While commits in mode `os` are not on disk yet, they are brought there within this time.
+pub const OS_SYNC: Duration = Duration::from_secs(1);
+/// After a turn found no space, the next try to settle comes after this time.
+pub const FULL_RETRY: Duration = Duration::from_secs(1);
+/// The most jobs that one turn makes ready because their time has come.
+pub const RELEASE_MOST: u32 = 10_000;
+
+/// How an engine is set up; everything in it is checked.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    pub policies: Vec<Policy>,
+    pub slots: u32,
+    /// The weakest durability of a turn that starts or settles jobs.
+    pub durability: Durability,
+    /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
+    pub serve_open_runs: bool,
+    /// False for a process that is only there to answer: it takes no `windlass run`.
+    pub serves_runs: bool,
+    /// How long what runs may go on after the order to stop.
+    pub drain: Duration,
+    /// Seeds the jitter of retries: the engine draws no random number itself.
+    pub seed: u64,
+}
+
+/// The engine on some store.
+#[derive(Debug)]
+pub struct Engine<S> {
+    store: S,
+    options: EngineOptions,
+    scheduler: Scheduler,
+    flights: Flights,
+    runs: Runs,
+    waiters: Waiters,
+    queues: Vec<Queue>,
+    jitter: Jitter,
+    /// What arrived and did not fit into the last turn, or could not be committed.
+    pending: VecDeque<Event>,
+    stopping: Stopping,
+    /// What still runs at this time is told to end.
+    drain_until: Option<Time>,
+    /// When commits that are only in the kernel's hands must be on disk.
+    sync_by: Option<Time>,
+    /// No space was found: nothing is admitted or started before this time.
+    full_until: Option<Time>,
+    /// False while the archive is too far behind: what runs goes on, nothing new is started.
+    archive_keeps_up: bool,
+}
+
+/// A queue's name and how many of its jobs are in each state.
+#[derive(Debug)]
+struct Queue {
+    name: Arc<QueueName>,
+    by_state: [u64; State::ALL.len()],
+}
+
+/// Whether the engine is about to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopping {
+    No,
+    /// Starts nothing more; ends when nothing is in flight.
+    Draining,
+    /// As draining, and what is in flight was told to end at once.
+    Halting,
+}
+
+impl<S: Store> Engine<S> {
+    /// Takes over a store: what dead servers held goes back, and memory is filled from it.
+    pub fn new(
+        mut store: S,
+        options: EngineOptions,
+        evidence: Evidence<'_>,
+        now: Time,
+    ) -> Result<(Engine<S>, Recovered), StoreError> {
+        let recovered = store.recover(evidence, now)?;
+        let scheduler = Scheduler::new(options.policies.clone(), options.slots);
+        let mut engine = Engine {
+            store,
+            scheduler,
+            flights: Flights::default(),
+            runs: Runs::default(),
+            waiters: Waiters::default(),
+            queues: Vec::new(),
+            jitter: Jitter(options.seed | 1),
+            pending: VecDeque::new(),
+            stopping: Stopping::No,
+            drain_until: None,
+            sync_by: None,
+            full_until: None,
+            archive_keeps_up: true,
+            options,
+        };
+        engine.fill()?;
+        Ok((engine, recovered))
+    }
+
+    /// Fills memory from the store: at start, and after a turn that had to be dropped.
+    fn fill(&mut self) -> Result<(), StoreError> {
+        let open = self.store.open_runs()?;
+        self.runs.keep_only(&open, &mut self.scheduler);
+        for mut info in open {
+            // The backlog brings the counts of what lives; what has ended is only in the row.
+            for state in State::ALL.into_iter().filter(|state| !state.is_end()) {
+                info.counts.by_state[state.index()] = 0;
+            }
+            self.runs.learn(info, self.options.serve_open_runs, &mut self.scheduler);
+        }
+        let changes = self.store.backlog()?;
+        self.learn(changes, &mut Effects::default());
+        Ok(())
+    }
+
+    /// Drops the turn and everything in memory that came from it, and starts over from the store.
+    fn start_over(&mut self) -> Result<(), StoreError> {
+        self.store.rollback()?;
+        self.scheduler.clear_ready();
+        self.queues.clear();
+        self.fill()
+    }
+
+    /// When the engine wants to turn although nothing happened.
+    pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
+        if !self.pending.is_empty() && self.full_until.is_none() {
+            return Ok(Some(Time::ZERO));
+        }
+        let due = self.store.next_due()?;
+        Ok([due, self.sync_by, self.full_until, self.drain_until].into_iter().flatten().min())
+    }
+
+    /// True when it was told to stop and nothing is in flight any more.
+    pub fn is_over(&self) -> bool {
+        self.stopping != Stopping::No && self.flights.is_empty() && self.pending.is_empty()
+    }
+
+    pub fn stopping(&self) -> Stopping {
+        self.stopping
+    }
+
+    /// Told by the driver: how far the archive is behind decides whether new jobs are started.
+    pub fn archive_keeps_up(&mut self, yes: bool) {
+        self.archive_keeps_up = yes;
+    }
+
+    pub fn store(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    fn queue_name(&self, queue: QueueNo) -> &Arc<QueueName> {
+        &self.queues[queue.0 as usize].name
+    }
+}
+
+/// A small generator for the jitter of retries; seeded from outside, so a simulated engine repeats itself.
+#[derive(Debug)]
+struct Jitter(u64);
+
+impl Jitter {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}

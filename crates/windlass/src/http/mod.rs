@@ -1,1 +1,101 @@
-//! Not here yet.
+//! The HTTP door: the routes that commands, the library and pages use, on a Unix socket and on loopback TCP.
+//!
+//! Parsing, encoding and reading happen here, beside the engine; what changes anything goes to it as an event and
+//! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
+//! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
+
+use crate::data_dir::DataDir;
+use crate::engine::handle::EngineHandle;
+use crate::error::Failure;
+use crate::store::{Filter, StoreView};
+use std::fmt;
+use std::net::SocketAddr;
+use windlass_core::job::JobId;
+
+mod app;
+mod body;
+mod control;
+mod follow;
+mod guard;
+mod jobs;
+mod problem;
+mod push;
+mod query;
+pub mod routes;
+mod runs;
+mod selection;
+mod serve;
+
+pub use serve::Server;
+
+/// Where the server listens and what it may do.
+pub struct Options {
+    pub dir: DataDir,
+    /// The TCP address; none listens on the Unix socket only.
+    pub listen: Option<SocketAddr>,
+    /// Needed to listen beyond loopback; else one is made in `run/token` at the first start.
+    pub token: Option<String>,
+    /// Names besides `localhost` and addresses by which clients may call the server over TCP.
+    pub hosts: Vec<String>,
+    /// Reads the config again and hands it to the engine.
+    pub reload: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+}
+
+impl Options {
+    /// A Unix socket and any free port of the loopback interface.
+    pub fn new(dir: DataDir, reload: impl Fn() -> Result<(), Failure> + Send + Sync + 'static) -> Options {
+        let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload) }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("dir", &self.dir).field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// A view of the committed state, opened for one question.
+pub type OpenView = Box<dyn Fn() -> Result<Box<dyn StoreView + Send>, Failure> + Send + Sync>;
+
+/// What the routes read: they never ask the engine for what the store can tell.
+pub struct Reads {
+    pub view: OpenView,
+    pub archive: Archive,
+}
+
+impl fmt::Debug for Reads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reads")
+    }
+}
+
+/// The finished attempts of a job, oldest first; none where the archive does not know it.
+pub type FindArchived = Box<dyn Fn(JobId) -> Result<Vec<serde_json::Value>, Failure> + Send + Sync>;
+/// The newest finished jobs that a filter wants, at most so many.
+pub type ListArchived = Box<dyn Fn(&Filter, usize) -> Result<Vec<serde_json::Value>, Failure> + Send + Sync>;
+/// What one start (or the last one) of a job wrote: standard output, or standard error where asked.
+pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<Vec<u8>>, Failure> + Send + Sync>;
+
+/// The archive as the routes see it.
+pub struct Archive {
+    pub find: FindArchived,
+    pub list: ListArchived,
+    pub output: ArchivedOutput,
+}
+
+impl fmt::Debug for Archive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Archive")
+    }
+}
+
+impl Server {
+    /// Listens and serves until it is stopped. The caller holds the data directory's lock.
+    pub fn start(options: Options, handle: EngineHandle, reads: Reads) -> Result<Server, Failure> {
+        serve::start(options, handle, reads)
+    }
+}
+
+#[cfg(test)]
+mod tests;

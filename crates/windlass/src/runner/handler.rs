@@ -1,1 +1,300 @@
-//! Not here yet.
+//! Runs Rust handlers of the embedding program: up to a batch of jobs a call, on a pool of threads.
+//!
+//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch. A
+//! panic ends its batch as crashed and nothing else. A thread cannot be killed: a handler that runs is asked to
+//! stop through its batch and not forced, and time limits are its own affair.
+
+use super::command::Hear;
+use super::{Finished, Flight, Output, Runner, Start, Stop};
+use crate::clock;
+use crate::error::Failure;
+use crate::store::Held;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use windlass_core::job::{JobId, QueueName};
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::Service;
+
+/// What a handler is called with.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    queue: &'a QueueName,
+    held: &'a Held,
+    stopping: &'a AtomicBool,
+}
+
+impl<'a> Batch<'a> {
+    pub fn queue(&self) -> &'a QueueName {
+        self.queue
+    }
+
+    pub fn len(&self) -> usize {
+        usize::from(self.held.count)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.held.count == 0
+    }
+
+    /// Which start of its jobs this is, from 1.
+    pub fn start(&self) -> u32 {
+        self.held.start()
+    }
+
+    /// The jobs in order, with their data as it was pushed.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobId, &'a [u8])> + use<'a> {
+        let chunk = &self.held.jobs;
+        self.held.range().map(|index| (chunk.id(index), chunk.data(index)))
+    }
+
+    /// True once the batch was cancelled or the server stops: the sooner it ends, the better.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// What a handler says of its batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdicts {
+    /// The same of every job.
+    All(Outcome),
+    /// Of stretches of the jobs, in order; together they must cover the batch.
+    Stretches(Vec<(u16, Outcome)>),
+}
+
+impl Verdicts {
+    pub fn succeeded() -> Verdicts {
+        Verdicts::All(Outcome::Succeeded { message: String::new() })
+    }
+
+    /// Job by job, in order; equal neighbours are joined.
+    pub fn each(outcomes: impl IntoIterator<Item = Outcome>) -> Verdicts {
+        let mut stretches: Vec<(u16, Outcome)> = Vec::new();
+        for outcome in outcomes {
+            match stretches.last_mut() {
+                Some((count, last)) if *last == outcome => *count += 1,
+                _ => stretches.push((1, outcome)),
+            }
+        }
+        Verdicts::Stretches(stretches)
+    }
+}
+
+impl From<Outcome> for Verdicts {
+    fn from(outcome: Outcome) -> Verdicts {
+        Verdicts::All(outcome)
+    }
+}
+
+type Handler = Arc<dyn Fn(&Batch<'_>) -> Verdicts + Send + Sync>;
+
+/// Handlers by the names that policies use.
+#[derive(Clone, Default)]
+pub struct Handlers {
+    by_name: HashMap<String, Handler>,
+}
+
+impl Handlers {
+    pub fn new() -> Handlers {
+        Handlers::default()
+    }
+
+    /// Adds a handler; the same name again replaces it.
+    pub fn on(
+        mut self,
+        name: impl Into<String>,
+        handler: impl Fn(&Batch<'_>) -> Verdicts + Send + Sync + 'static,
+    ) -> Handlers {
+        self.by_name.insert(name.into(), Arc::new(handler));
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+}
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.by_name.keys()).finish()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Start>,
+    /// Those being handled, with the flag that asks them to stop.
+    handled: HashMap<Flight, Arc<AtomicBool>>,
+    closed: bool,
+}
+
+struct Shared {
+    handlers: Handlers,
+    hear: Hear,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+/// Calls handlers.
+pub struct HandlerRunner {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for HandlerRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerRunner").field("handlers", &self.shared.handlers).finish_non_exhaustive()
+    }
+}
+
+impl HandlerRunner {
+    /// `threads` bounds how many batches are handled at once, whatever the policies' slots add up to.
+    pub fn new(handlers: Handlers, threads: usize, hear: Hear) -> Result<HandlerRunner, Failure> {
+        let shared = Arc::new(Shared { handlers, hear, state: Mutex::default(), work: Condvar::new() });
+        let mut runner = HandlerRunner { shared, threads: Vec::new() };
+        for number in 0..threads {
+            let shared = Arc::clone(&runner.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("handler {number}"))
+                .spawn(move || shared.serve())
+                .map_err(|e| Failure::io("cannot start a thread", &e))?;
+            runner.threads.push(thread);
+        }
+        Ok(runner)
+    }
+}
+
+impl Runner for HandlerRunner {
+    fn start(&mut self, starts: Vec<Start>) {
+        let count = starts.len();
+        self.shared.state().waiting.extend(starts);
+        match count {
+            1 => self.shared.work.notify_one(),
+            _ => self.shared.work.notify_all(),
+        }
+    }
+
+    fn stop(&mut self, flight: Flight, why: Stop) {
+        let mut state = self.shared.state();
+        if let Some(flag) = state.handled.get(&flight) {
+            flag.store(true, Ordering::Relaxed);
+            return;
+        }
+        let Some(at) = state.waiting.iter().position(|start| start.flight == flight) else { return };
+        let Some(start) = state.waiting.remove(at) else { return };
+        drop(state);
+        let outcome = match why {
+            Stop::Cancel => Outcome::Cancelled,
+            Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
+        };
+        let now = clock::now();
+        (self.shared.hear)(Finished {
+            flight,
+            outcomes: vec![(start.held.count, outcome)],
+            started: now,
+            finished: now,
+            output: Output::default(),
+        });
+    }
+}
+
+impl Drop for HandlerRunner {
+    /// Asks what runs to stop and waits for it; what waits is dropped unreported.
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.closed = true;
+        state.waiting.clear();
+        state.handled.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        drop(state);
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // Panics of handlers are caught; any other has told so itself.
+            let _told = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Handlers run outside the lock, so a panic of theirs cannot leave the books half written.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        while let Some((start, flag)) = self.next() {
+            let flight = start.flight;
+            let finished = self.handle(&start, &flag);
+            self.state().handled.remove(&flight);
+            (self.hear)(finished);
+        }
+    }
+
+    /// Waits for work; none means that the runner ends.
+    fn next(&self) -> Option<(Start, Arc<AtomicBool>)> {
+        let mut state = self.state();
+        loop {
+            if let Some(start) = state.waiting.pop_front() {
+                let flag = Arc::<AtomicBool>::default();
+                state.handled.insert(start.flight, Arc::clone(&flag));
+                return Some((start, flag));
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn handle(&self, start: &Start, stopping: &AtomicBool) -> Finished {
+        let started = clock::now();
+        let batch = Batch { queue: &start.queue, held: &start.held, stopping };
+        let outcomes = match self.handler(start) {
+            Ok(handler) => match catch_unwind(AssertUnwindSafe(|| handler(&batch))) {
+                Ok(verdicts) => covering(verdicts, start.held.count),
+                Err(panic) => vec![(start.held.count, Outcome::Crashed { error: words_of(&*panic) })],
+            },
+            Err(error) => vec![(start.held.count, Outcome::FailedForGood { error })],
+        };
+        let output = Output::default();
+        Finished { flight: start.flight, outcomes, started, finished: clock::now(), output }
+    }
+
+    fn handler(&self, start: &Start) -> Result<&Handler, String> {
+        match &start.policy.service {
+            Service::Handler { name, .. } => {
+                self.handlers.by_name.get(name).ok_or_else(|| format!("no handler is named `{name}`"))
+            }
+            Service::Command(_) => Err("a command came to the handlers".into()),
+        }
+    }
+}
+
+/// The verdicts as stretches over the whole batch; a handler that lost count is not believed.
+fn covering(verdicts: Verdicts, count: u16) -> Vec<(u16, Outcome)> {
+    let stretches = match verdicts {
+        Verdicts::All(outcome) => return vec![(count, outcome)],
+        Verdicts::Stretches(stretches) => stretches,
+    };
+    let covered: u64 = stretches.iter().map(|(length, _)| u64::from(*length)).sum();
+    if covered == u64::from(count) {
+        return stretches;
+    }
+    let error = format!("the handler reported on {covered} of {count} jobs");
+    vec![(count, Outcome::Crashed { error })]
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", words.unwrap_or("it did not say why"))
+}
+
+#[cfg(test)]
+mod tests;

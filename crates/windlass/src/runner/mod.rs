@@ -10,6 +10,7 @@ use windlass_core::policy::Policy;
 use windlass_core::time::Time;
 
 pub mod command;
+pub mod front;
 pub mod handler;
 pub mod launcher;
 
@@ -53,9 +54,9 @@ pub struct Output {
 /// One output stream of one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
-    /// Everything where it was little, else what is kept of it (see `total`).
+    /// Everything where it was little, else its head and its tail; empty where `file` has it.
     pub head: Vec<u8>,
-    /// Large output lies in this file under the data directory's `output/`, already whole.
+    /// Large output lies in this file under the data directory's `output/`; read it through `launcher::unroll`.
     pub file: Option<String>,
     /// Bytes that the job wrote; more than is kept where the limit cut the middle out.
     pub total: u64,

@@ -1,1 +1,204 @@
-//! Not here yet.
+//! One running server: the lock, the store, the engine and everything beside it, put together and taken apart.
+//!
+//! `windlass serve` is this with a config; `windlass run` and verbs that find no server are this for their own
+//! duration. It owns the order of starting and stopping. It must not decide about jobs.
+
+mod options;
+mod reads;
+mod replay;
+
+pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
+
+use crate::archiver::{Archiver, ArchiverOptions};
+use crate::clock;
+use crate::data_dir::{Lock, boot_id};
+use crate::engine::drive::Driver;
+use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource};
+use crate::error::{Failure, Kind};
+use crate::http;
+use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
+use crate::runner::launcher::slots;
+use crate::runner::Finished;
+use crate::runner::front::Runners;
+use crate::store::embedded::{Embedded, View};
+use crate::store::{Evidence, Recovered, StoreView};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// A server in this process.
+#[derive(Debug)]
+pub struct Server {
+    handle: EngineHandle,
+    http: Option<http::Server>,
+    engine: Option<JoinHandle<Result<(), Failure>>>,
+    recovered: Recovered,
+    lock: Lock,
+}
+
+impl Server {
+    /// Takes the lock, proves dead what an earlier server left running, opens the store and starts to serve.
+    pub fn start(options: ServerOptions) -> Result<Server, Failure> {
+        let lock = options.dir.lock()?;
+        let evidence = slots::prove_dead(&options.dir.run())?;
+        let (store, opened) = Embedded::open(&options.dir, &boot_id())?;
+        let (events, receiver) = channel();
+        let engine_options = EngineOptions {
+            policies: options.policies.clone(),
+            slots: options.slots,
+            durability: options.durability,
+            serve_open_runs: options.serve_open_runs,
+            serves_runs: options.serves,
+            drain: options.drain,
+            seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
+        };
+        let begun = |job, start| evidence.begun(job, start);
+        let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
+        let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
+        let trouble = Trouble::new(&events, &options);
+        let archiver = start_archiver(&options, &events, &trouble)?;
+        replay::replay(engine.store(), &archiver)?;
+        let ingest = start_ingest(&options, &events, &trouble)?;
+        let runner = start_runners(&options, &events)?;
+        let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
+        let http = start_http(&options, &handle)?;
+        archiver.retain(clock::now());
+        let log = Arc::clone(&options.log);
+        let log = Box::new(move |note: &str| log(note));
+        let driver = Driver { engine, events: receiver, runner: Box::new(runner), archiver, ingest, log };
+        let engine = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || driver.run().and_then(|()| trouble.verdict()))
+            .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, lock })
+    }
+
+    pub fn handle(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// Where it listens, in words.
+    pub fn address(&self) -> String {
+        let Some(http) = &self.http else { return String::new() };
+        let tcp = http.address().map(|address| format!(" http://{address}")).unwrap_or_default();
+        format!("unix:{}{tcp}", http.socket().display())
+    }
+
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// Starts nothing more; ends when what runs has ended, or is put back after the drain time.
+    pub fn drain(&self) {
+        // An engine that has ended already needs no order.
+        let _ = self.handle.send(Event::Drain);
+    }
+
+    /// Ends at once: what runs is killed and goes back without a charge.
+    pub fn halt(&self) {
+        let _ = self.handle.send(Event::Halt);
+    }
+
+    /// Waits for the engine's end, then takes the rest apart; the lock goes last.
+    pub fn join(mut self) -> Result<(), Failure> {
+        let panicked = || Failure::new(Kind::Internal, "the engine's thread panicked");
+        let ended = self.engine.take().map_or(Ok(()), |engine| engine.join().unwrap_or_else(|_| Err(panicked())));
+        if let Some(http) = self.http.take() {
+            http.stop();
+        }
+        drop(self.lock);
+        ended
+    }
+
+    /// Drains and waits.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.drain();
+        self.join()
+    }
+}
+
+/// The first failure of a part beside the engine: it stops the server, and is its verdict.
+#[derive(Clone)]
+struct Trouble {
+    first: Arc<Mutex<Option<Failure>>>,
+    events: Sender<Event>,
+    log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Trouble {
+    fn new(events: &Sender<Event>, options: &ServerOptions) -> Trouble {
+        Trouble { first: Arc::default(), events: events.clone(), log: Arc::clone(&options.log) }
+    }
+
+    fn fatal(&self, failure: Failure) {
+        (self.log)(&failure.text);
+        if let Ok(mut first) = self.first.lock() {
+            first.get_or_insert(failure);
+        }
+        // If the engine has ended there is nothing left to halt.
+        let _ = self.events.send(Event::Halt);
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        let first = self.first.lock().ok().and_then(|mut first| first.take());
+        first.map_or(Ok(()), Err)
+    }
+}
+
+fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Archiver, Failure> {
+    let archive = ArchiverOptions {
+        keep_bodies: options.archive.bodies,
+        keep_succeeded: options.archive.keep_succeeded,
+        keep_failed: options.archive.keep_failed,
+        max_bytes: options.archive.max_bytes,
+        ..ArchiverOptions::new(options.dir.archive(), options.dir.output())
+    };
+    let (events, trouble) = (events.clone(), trouble.clone());
+    let archived = move |turn| {
+        // An engine that has ended finds the turn in the archive at its next start.
+        let _ = events.send(Event::Archived { turn });
+    };
+    Archiver::spawn(archive, Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
+}
+
+fn start_ingest(
+    options: &ServerOptions,
+    events: &Sender<Event>,
+    trouble: &Trouble,
+) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
+    let cursors = View::open(&options.dir.state_db())?.cursors()?;
+    let (events, trouble) = (events.clone(), trouble.clone());
+    let deliver = move |delivered| {
+        let event = match delivered {
+            Delivered::Lot(lot) => Event::Ingested(lot),
+            Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
+            Delivered::Trouble(failure) => return (trouble.log)(&failure.text),
+            Delivered::Ended(failure) => return trouble.fatal(failure),
+        };
+        // What an ended engine did not take is read again from the cursor.
+        let _ = events.send(event);
+    };
+    let (inbox, quarantine) = (options.dir.inbox(), options.dir.quarantine());
+    Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
+}
+
+fn start_runners(options: &ServerOptions, events: &Sender<Event>) -> Result<Runners, Failure> {
+    let events = events.clone();
+    let finished = move |finished: Finished| {
+        // An engine that has ended has no flights: the claim is taken back at the next start.
+        let _ = events.send(Event::Finished(finished));
+    };
+    let dir = options.serves.then_some(&options.dir);
+    Runners::start(dir, options.handlers.clone(), Arc::new(finished))
+}
+
+fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Server, Failure> {
+    let (engine, read) = (handle.clone(), options.reload.clone());
+    let reload = move || {
+        let none = || Failure::new(Kind::Config, "this server was started without a config file");
+        let (policies, slots) = read.as_ref().ok_or_else(none)?()?;
+        engine.ask(|answer| Event::Reload { policies, slots, answer })
+    };
+    let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
+    http::Server::start(http, handle.clone(), reads::reads(&options.dir))
+}

@@ -16,6 +16,8 @@ use windlass_core::time::Time;
 pub mod chunk;
 pub mod conformance;
 pub mod embedded;
+#[doc(hidden)]
+pub mod fault;
 pub mod memory;
 
 use chunk::Chunk;
@@ -145,6 +147,17 @@ impl Held {
         usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
     }
 
+    /// The number of its first job for `{#}`: the line in a run's input, or the order of arrival.
+    pub fn number(&self, run: Option<RunId>) -> u64 {
+        let id = self.jobs.id(usize::from(self.first));
+        let (Place::Chunk(first) | Place::Row(first)) = self.place;
+        match (run, self.place) {
+            (Some(run), _) if run.origin == id.origin => id.offset,
+            (_, Place::Chunk(_)) => first.0 + u64::from(self.first),
+            (_, Place::Row(_)) => first.0,
+        }
+    }
+
     /// The start that this claim stored.
     pub fn start(&self) -> u32 {
         self.record.starts + 1
@@ -206,6 +219,8 @@ pub struct Move {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub queues: Vec<(QueueNo, QueueName)>,
+    /// Runs that were made.
+    pub runs: Vec<RunInfo>,
     pub moves: Vec<Move>,
     /// Runs whose end came with this turn: each is reported once.
     pub ended: Vec<RunInfo>,

@@ -1,0 +1,124 @@
+//! One crew as the scheduler sees it: its slots, and its eligible queues in the order of service.
+//!
+//! It must not look into a queue; a queue's place is a key that the scheduler computes.
+
+use super::queue::Pass;
+use super::CrewNo;
+use crate::job::{Priority, QueueNo};
+use crate::policy::{Policy, Service};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// One job served at weight one, on the virtual clock; all weights up to 16 divide it without a rest.
+const UNIT: Pass = 720_720;
+
+/// The order of service: the best priority, then who is due first, then a fixed order.
+pub(super) type Place = (Reverse<Priority>, Pass, QueueNo);
+
+/// By priority: how far service has come, in jobs ÷ weight. Holds only the priorities in use.
+pub(super) type Clocks = BTreeMap<Priority, Pass>;
+
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) policy: Arc<Policy>,
+    /// Starts in flight.
+    pub(super) used: u32,
+    /// Eligible queues by (priority, when one more job of it is due).
+    pub(super) order: BTreeSet<Place>,
+    /// Its entry in the index of crews, if it has one.
+    pub(super) entry: Option<(Place, CrewNo)>,
+    /// The clocks as they were when it ran out of slots. Its queues' time stands still until one is free: what they
+    /// missed is not made up for, or they would take everything, and what they had before is not lost.
+    frozen: Option<Clocks>,
+    /// How long its time has stood still, by priority; the order holds places on its own, slower clock.
+    lag: Clocks,
+    /// It was added at run time for the queue of exactly this name.
+    pub(super) extra: bool,
+    /// No rule names it any more; it is kept until its last start has finished.
+    pub(super) gone: bool,
+}
+
+impl Crew {
+    pub(super) fn new(policy: Policy, extra: bool) -> Crew {
+        Crew {
+            policy: Arc::new(policy),
+            used: 0,
+            order: BTreeSet::new(),
+            entry: None,
+            frozen: None,
+            lag: Clocks::new(),
+            extra,
+            gone: false,
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= self.policy.slots
+    }
+
+    /// What one job costs on the virtual clock.
+    pub(super) fn stride(&self) -> Pass {
+        (UNIT / Pass::from(self.policy.weight.max(1))).max(1)
+    }
+
+    /// How many jobs one slot takes at once.
+    pub(super) fn batch(&self) -> u32 {
+        match &self.policy.service {
+            Service::Command(_) => 1,
+            Service::Handler { batch, .. } => (*batch).max(1),
+        }
+    }
+
+    /// Its best queue's place among all crews, if it may start anything.
+    pub(super) fn best(&self) -> Option<Place> {
+        if self.is_full() || self.policy.paused || self.gone {
+            return None;
+        }
+        self.order.first().map(|(class, due, queue)| (*class, due + self.lag(class.0), *queue))
+    }
+
+    /// How far its clock of this priority is behind that of the server.
+    pub(super) fn lag(&self, class: Priority) -> Pass {
+        read(&self.lag, class)
+    }
+
+    /// The clock at which a queue joins.
+    pub(super) fn clock(&self, class: Priority, clocks: &Clocks) -> Pass {
+        read(self.frozen.as_ref().unwrap_or(clocks), class)
+    }
+
+    /// Stops its time if it has no slot left.
+    pub(super) fn freeze(&mut self, clocks: &Clocks) {
+        if self.is_full() && self.frozen.is_none() {
+            self.frozen = Some(clocks.clone());
+        }
+    }
+
+    /// Lets its time go on if it has a slot again.
+    pub(super) fn thaw(&mut self, clocks: &Clocks) {
+        if self.is_full() {
+            return;
+        }
+        let Some(frozen) = self.frozen.take() else { return };
+        for (class, now) in clocks {
+            let missed = now - read(&frozen, *class);
+            if missed > 0 {
+                *self.lag.entry(*class).or_insert(0) += missed;
+            }
+        }
+    }
+
+    /// Forgets its order and its own time; the queues are placed anew.
+    pub(super) fn reset(&mut self, clocks: &Clocks) {
+        self.order.clear();
+        self.entry = None;
+        self.lag.clear();
+        self.frozen = None;
+        self.freeze(clocks);
+    }
+}
+
+fn read(clocks: &Clocks, class: Priority) -> Pass {
+    clocks.get(&class).copied().unwrap_or(0)
+}

@@ -1,0 +1,226 @@
+//! The rules of service one by one: priority, weight, lanes, slots, reload and the sentences.
+
+use super::*;
+use crate::policy::{Command, Service};
+
+pub(super) fn command(pattern: &str, slots: u32, weight: u32) -> Policy {
+    Policy { slots, weight, ..Policy::new(pattern, Service::Command(Command::default())) }
+}
+
+fn handler(pattern: &str, slots: u32, batch: u32) -> Policy {
+    Policy { slots, ..Policy::new(pattern, Service::Handler { name: "h".into(), batch }) }
+}
+
+pub(super) fn lane(queue: u32, priority: i64, kind: LaneKind) -> Lane {
+    Lane { queue: QueueNo(queue), priority: Priority::new(priority).unwrap(), kind }
+}
+
+fn fresh(queue: u32) -> Lane {
+    lane(queue, 0, LaneKind::Fresh)
+}
+
+fn with_queues(policies: Vec<Policy>, slots: u32, names: &[&str]) -> Scheduler {
+    let mut scheduler = Scheduler::new(policies, slots);
+    for (number, name) in names.iter().enumerate() {
+        scheduler.queue_appeared(QueueNo(number as u32), &QueueName::new(name.as_bytes()).unwrap());
+    }
+    scheduler
+}
+
+/// Starts and ends one job at a time and gives the lanes in order.
+fn one_by_one(scheduler: &mut Scheduler, count: usize) -> Vec<Lane> {
+    let mut lanes = Vec::new();
+    for _ in 0..count {
+        let planned = scheduler.plan();
+        assert!(planned.len() <= 1);
+        for p in planned {
+            lanes.push(p.lane);
+            scheduler.claimed(&p, p.most);
+            scheduler.finished(p.crew, p.lane.kind);
+        }
+    }
+    lanes
+}
+
+#[test]
+fn priority_is_strict_across_queues_and_crews() {
+    let mut s = with_queues(vec![command("a", 9, 1), command("b", 9, 1000)], 1, &["a", "b"]);
+    s.ready(lane(1, 0, LaneKind::Fresh), 2);
+    s.ready(lane(0, -10, LaneKind::Fresh), 2);
+    s.ready(lane(0, 10, LaneKind::Retry), 2);
+    s.ready(lane(1, 10, LaneKind::Suspect), 1);
+    let order: Vec<_> = one_by_one(&mut s, 9).iter().map(|l| (l.priority.value(), l.queue.0)).collect();
+    assert_eq!(order, [(10, 1), (10, 0), (10, 0), (0, 1), (0, 1), (-10, 0), (-10, 0)]);
+}
+
+#[test]
+fn weights_share_the_starts_and_a_newcomer_does_not_take_everything() {
+    let mut s = with_queues(vec![command("heavy", 9, 3), command("*", 9, 1)], 1, &["heavy", "light", "late"]);
+    s.ready(fresh(0), 1000);
+    s.ready(fresh(1), 1000);
+    let starts = one_by_one(&mut s, 400);
+    assert_eq!(starts.iter().filter(|l| l.queue.0 == 0).count(), 300);
+    s.ready(fresh(2), 1000);
+    let starts = one_by_one(&mut s, 50);
+    assert_eq!([0, 1, 2].map(|q| starts.iter().filter(|l| l.queue.0 == q).count()), [30, 10, 10]);
+}
+
+#[test]
+fn starts_at_one_priority_are_not_charged_at_another() {
+    let mut s = with_queues(vec![command("*", 9, 1)], 1, &["a", "b"]);
+    s.ready(lane(0, 10, LaneKind::Fresh), 500);
+    s.ready(fresh(1), 500);
+    one_by_one(&mut s, 500);
+    s.ready(fresh(0), 500);
+    let starts = one_by_one(&mut s, 20);
+    assert_eq!(starts.iter().filter(|l| l.queue.0 == 0).count(), 10);
+}
+
+#[test]
+fn a_crew_that_was_full_for_long_does_not_make_up_for_it() {
+    let names = ["a0", "a1", "a2", "a3", "a4", "a5", "b"];
+    let mut s = with_queues(vec![command("a*", 1, 1), command("b", 1, 10)], 2, &names);
+    s.ready(fresh(0), 1000);
+    s.ready(fresh(6), 1000);
+    let first = s.plan();
+    let [other, stuck] = first[..] else { panic!("{first:?}") };
+    assert_eq!((stuck.lane, other.lane), (fresh(0), fresh(6)));
+    s.finished(other.crew, LaneKind::Fresh);
+    assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
+    (1..6).for_each(|queue| s.ready(fresh(queue), 1000));
+    assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
+    s.slots = 1;
+    s.finished(stuck.crew, LaneKind::Fresh);
+    let starts = one_by_one(&mut s, 32);
+    assert!(starts[..9].iter().all(|lane| *lane == fresh(6)), "six queues came back, none of them first: {starts:?}");
+    assert_eq!(starts.iter().filter(|lane| **lane == fresh(6)).count(), 20, "ten to one for each of six: {starts:?}");
+}
+
+#[test]
+fn one_start_in_five_is_a_retry_while_fresh_jobs_wait() {
+    let mut s = with_queues(vec![command("*", 9, 1)], 1, &["a"]);
+    s.ready(fresh(0), 20);
+    s.ready(lane(0, 0, LaneKind::Retry), 8);
+    let starts = one_by_one(&mut s, 28);
+    let retries: Vec<_> = (0..28).filter(|i| starts[*i].kind == LaneKind::Retry).collect();
+    assert_eq!(retries, [4, 9, 14, 19, 24, 25, 26, 27], "one in five, then the rest when no fresh job waits");
+}
+
+#[test]
+fn a_retry_that_comes_late_is_next_and_suspects_share_its_turns() {
+    let mut s = with_queues(vec![command("*", 9, 1)], 1, &["a"]);
+    s.ready(fresh(0), 100);
+    one_by_one(&mut s, 7);
+    s.ready(lane(0, 0, LaneKind::Retry), 9);
+    s.ready(lane(0, 0, LaneKind::Suspect), 9);
+    let kinds: Vec<_> = one_by_one(&mut s, 16).iter().map(|l| l.kind).filter(|k| *k != LaneKind::Fresh).collect();
+    assert_eq!(kinds, [LaneKind::Retry, LaneKind::Suspect, LaneKind::Retry, LaneKind::Suspect]);
+}
+
+#[test]
+fn one_suspect_at_a_time_in_the_whole_server_and_others_go_on() {
+    let mut s = with_queues(vec![command("*", 99, 1)], 99, &["a", "b", "c"]);
+    s.ready(lane(0, 50, LaneKind::Suspect), 2);
+    s.ready(lane(1, 50, LaneKind::Suspect), 2);
+    s.ready(lane(1, -5, LaneKind::Fresh), 1);
+    let planned = s.plan();
+    let lanes: Vec<_> = planned.iter().map(|p| p.lane).collect();
+    assert_eq!(lanes, [lane(0, 50, LaneKind::Suspect), lane(1, -5, LaneKind::Fresh)]);
+    assert_eq!(s.why(QueueNo(0)), Reason::SuspectRunning);
+    assert_eq!(s.why(QueueNo(1)), Reason::SuspectRunning);
+    for _ in 0..3 {
+        s.finished(planned[0].crew, LaneKind::Suspect);
+        let next = s.plan();
+        assert_eq!(next.len(), 1);
+        assert_eq!((next[0].lane.kind, next[0].most), (LaneKind::Suspect, 1));
+    }
+    s.finished(planned[0].crew, LaneKind::Suspect);
+    assert!(s.plan().is_empty());
+}
+
+#[test]
+fn a_handler_gets_batches_and_each_takes_one_slot() {
+    let mut s = with_queues(vec![handler("h", 3, 100), command("*", 2, 1)], 10, &["h", "c"]);
+    s.ready(fresh(0), 250);
+    s.ready(fresh(1), 250);
+    let sizes = |planned: &[Planned], queue| -> Vec<u32> {
+        planned.iter().filter(|p| p.lane.queue == QueueNo(queue)).map(|p| p.most).collect()
+    };
+    let planned = s.plan();
+    assert_eq!((sizes(&planned, 0), sizes(&planned, 1)), (vec![100, 100, 50], vec![1, 1]));
+    assert_eq!(s.why(QueueNo(1)), Reason::CrewSlotsTaken { slots: 2 });
+    assert_eq!(s.why(QueueNo(0)), Reason::NothingWaits);
+}
+
+#[test]
+fn a_claim_that_gives_less_is_put_right_and_none_does_not_spin() {
+    let mut s = with_queues(vec![handler("h", 2, 100)], 10, &["h"]);
+    s.ready(fresh(0), 100);
+    let planned = s.plan();
+    s.claimed(&planned[0], 60);
+    assert_eq!(s.waiting(QueueNo(0)), 40);
+    let more = s.plan();
+    assert_eq!(more[0].most, 40);
+    s.claimed(&more[0], 0);
+    assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (1, 40));
+    assert!(s.plan().is_empty());
+    assert_eq!(s.why(QueueNo(0)), Reason::Barren);
+    s.ready(lane(0, 0, LaneKind::Retry), 1);
+    assert_eq!(s.plan()[0].lane.kind, LaneKind::Retry, "another lane of the queue goes on");
+    s.finished(planned[0].crew, LaneKind::Fresh);
+    s.ready(fresh(0), 1);
+    assert_eq!(s.plan()[0].most, 41);
+}
+
+#[test]
+fn rules_may_change_while_jobs_run() {
+    let mut s = with_queues(vec![command("img.*", 2, 1), command("pdf", 2, 1)], 4, &["img.a", "pdf", "stray"]);
+    for queue in 0..3 {
+        s.ready(fresh(queue), 10);
+    }
+    let planned = s.plan();
+    assert_eq!(planned.len(), 4);
+    assert_eq!(s.why(QueueNo(2)), Reason::NoRunner);
+    s.reload(vec![command("stray", 4, 1), command("img.*", 3, 1)], 6);
+    assert_eq!(s.why(QueueNo(1)), Reason::NoRunner);
+    let more = s.plan();
+    assert_eq!(more.iter().filter(|p| p.lane.queue.0 == 0).count(), 1, "the same pattern keeps its two in flight");
+    assert_eq!(more.len(), 2, "what a vanished entry runs still counts for the server");
+    for p in planned.iter().chain(&more) {
+        s.finished(p.crew, p.lane.kind);
+    }
+    assert_eq!(s.in_flight(), 0);
+    assert_eq!(s.plan().len(), 6);
+}
+
+#[test]
+fn a_crew_added_for_a_run_goes_before_the_config_and_leaves_cleanly() {
+    let mut s = with_queues(vec![command("*", 1, 1)], 9, &["x", "y"]);
+    s.ready(fresh(0), 9);
+    let crew = s.add_crew(command("x", 3, 1));
+    let planned = s.plan();
+    assert!(planned.len() == 3 && planned.iter().all(|p| p.crew == crew));
+    s.remove_crew(crew);
+    assert_eq!(s.plan().len(), 1, "the config serves it again");
+    assert_eq!(s.in_flight(), 4);
+    planned.iter().for_each(|p| s.finished(p.crew, p.lane.kind));
+    assert_eq!(s.policy(crew), None);
+    assert_eq!(s.in_flight(), 1);
+}
+
+#[test]
+fn pauses_and_draining_hold_and_let_go() {
+    let mut s = with_queues(vec![command("a", 1, 1), Policy { paused: true, ..command("b", 1, 1) }], 1, &["a", "b"]);
+    s.ready(fresh(0), 2);
+    s.ready(fresh(1), 2);
+    s.pause(QueueNo(0));
+    assert!(s.plan().is_empty() && !s.can_run(QueueNo(0)) && !s.can_run(QueueNo(1)));
+    s.unpause(QueueNo(0));
+    s.set_draining(true);
+    assert!(s.plan().is_empty() && s.can_run(QueueNo(0)));
+    assert_eq!(s.why(QueueNo(0)), Reason::Draining);
+    s.set_draining(false);
+    assert_eq!(s.why(QueueNo(0)), Reason::Runnable);
+    assert_eq!(s.plan().len(), 1);
+    assert_eq!(s.why(QueueNo(0)).to_string(), "all slots of its config entry are taken (slots = 1)");
+}

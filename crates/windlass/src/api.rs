@@ -1,0 +1,520 @@
+//! The shapes of the HTTP API, shared by the server and its clients: the JSON's field names are these.
+//!
+//! Ids are text, times are RFC 3339 in UTC, states are the words of the life cycle. Within `v1` fields are only
+//! added. This file owns the forms and the way in and out of them; it must not reach the engine or a socket.
+
+use crate::engine::event::{FlightInfo, RunService};
+use crate::error::{Failure, Kind};
+use crate::store::{JobInfo, QueueStats, RunInfo, Taken};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use windlass_core::life_cycle::State;
+use windlass_core::policy::Command;
+use windlass_core::time::Time;
+
+pub mod base64;
+
+/// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
+/// little endian, repeated.
+pub const RECORDS: &str = "application/x-windlass-records";
+pub const JSON: &str = "application/json";
+pub const PROBLEM: &str = "application/problem+json";
+pub const LINES: &str = "text/plain";
+pub const BYTES: &str = "application/octet-stream";
+pub const NDJSON: &str = "application/x-ndjson";
+
+/// The most jobs in one request.
+pub const JOBS_MAX: usize = 10_000;
+/// The largest body of a request.
+pub const BODY_MAX: usize = 16 << 20;
+/// Answers list all ids up to this many jobs, unless asked otherwise.
+pub const IDS_LISTED: usize = 1000;
+/// The most items in one page.
+pub const PAGE_MAX: usize = 1000;
+
+/// The answer to accepted jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    pub count: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<String>,
+    /// The ids between the first and the last are neighbours: the same origin, each offset one above the one before.
+    pub first: Option<String>,
+    pub last: Option<String>,
+    pub durability: String,
+}
+
+/// A page of something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    #[serde(default)]
+    pub next: Option<String>,
+}
+
+/// The three numbers of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempts {
+    pub starts: u32,
+    pub failures: u32,
+    pub suspicions: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptError {
+    pub start: u32,
+    pub at: String,
+    pub text: String,
+}
+
+/// A live or kept job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: String,
+    pub queue: String,
+    pub state: String,
+    pub priority: i8,
+    pub run: Option<String>,
+    pub attempts: Attempts,
+    pub admitted: String,
+    pub not_before: Option<String>,
+    pub ended: Option<String>,
+    pub reason: Option<String>,
+    pub errors: Vec<AttemptError>,
+    #[serde(flatten)]
+    pub data: Data,
+    /// How long the data is; lists show only its beginning.
+    pub data_bytes: usize,
+    /// Finished attempts, as the archive has them; not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<serde_json::Value>,
+}
+
+impl Job {
+    /// The job with its whole data, or with the beginning of it.
+    pub fn new(info: &JobInfo, data_max: usize) -> Job {
+        let errors = info.errors.iter();
+        Job {
+            id: info.id.to_string(),
+            queue: info.queue.to_string(),
+            state: info.state.word().into(),
+            priority: info.priority.value(),
+            run: info.run.map(|run| run.to_string()),
+            attempts: Attempts {
+                starts: info.record.starts,
+                failures: info.record.failures,
+                suspicions: info.record.suspicions,
+            },
+            admitted: time_text(info.admitted),
+            not_before: info.not_before.map(time_text),
+            ended: info.ended.map(time_text),
+            reason: info.reason.map(|reason| reason.word().into()),
+            errors: errors.map(|e| AttemptError { start: e.start, at: time_text(e.at), text: e.text.clone() }).collect(),
+            data: Data::beginning(&info.data, data_max),
+            data_bytes: info.data.len(),
+            history: Vec::new(),
+        }
+    }
+}
+
+/// A job's bytes: `data` where they are text, `data_base64` where not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<String>,
+}
+
+impl Data {
+    pub fn new(bytes: &[u8]) -> Data {
+        Data::beginning(bytes, usize::MAX)
+    }
+
+    fn beginning(bytes: &[u8], max: usize) -> Data {
+        let cut = &bytes[..bytes.len().min(max)];
+        let text = match std::str::from_utf8(cut) {
+            Ok(text) => Some(text),
+            // The limit fell inside a character of a text: show the whole characters before it.
+            Err(e) if e.error_len().is_none() && cut.len() < bytes.len() => std::str::from_utf8(&cut[..e.valid_up_to()]).ok(),
+            Err(_) => None,
+        };
+        match text {
+            Some(text) => Data { data: Some(text.into()), data_base64: None },
+            None => Data { data: None, data_base64: Some(base64::encode(cut)) },
+        }
+    }
+
+    /// The bytes; nothing if neither form is there or the base64 is none.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        match (&self.data, &self.data_base64) {
+            (Some(text), None) => Some(text.clone().into_bytes()),
+            (None, Some(text)) => base64::decode(text),
+            (None, None) | (Some(_), Some(_)) => None,
+        }
+    }
+}
+
+/// What came of a change to one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    pub id: String,
+    /// `done`, or `running`: it is being stopped and is changed when its processes are proven dead.
+    pub result: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// The same change to every job that a selector names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operation {
+    pub action: Action,
+    pub selector: String,
+    /// Refuse unless exactly so many jobs match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<u64>,
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Retry,
+    Cancel,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationResult {
+    pub matched: u64,
+    pub changed: u64,
+    /// Jobs whose state does not allow it, or that were gone by then.
+    pub refused: u64,
+    /// Jobs that run and are being stopped.
+    pub running: u64,
+}
+
+/// A request for a run; `service` is taken over the Unix socket only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRun {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub service: Option<NewService>,
+}
+
+/// How the jobs of a run are served; bytes, because arguments need not be text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewService {
+    pub queue: String,
+    pub argv_base64: Vec<String>,
+    pub directory_base64: String,
+    #[serde(default)]
+    pub environment_base64: Vec<(String, String)>,
+    pub slots: u32,
+    pub attempts: u32,
+    pub output_max: u64,
+}
+
+impl From<&RunService> for NewService {
+    fn from(service: &RunService) -> NewService {
+        let command = &service.command;
+        NewService {
+            queue: service.queue.clone(),
+            argv_base64: command.argv.iter().map(|word| base64::encode(word)).collect(),
+            directory_base64: base64::encode(&command.directory),
+            environment_base64: command.environment.iter().map(|(k, v)| (base64::encode(k), base64::encode(v))).collect(),
+            slots: service.slots,
+            attempts: service.attempts,
+            output_max: service.output_max,
+        }
+    }
+}
+
+impl NewService {
+    pub fn to_service(&self) -> Result<RunService, Failure> {
+        let bytes = |field: &str, text: &str| {
+            let bad = || Failure::new(Kind::BadData, format!("service.{field} is not base64: {text}"));
+            base64::decode(text).ok_or_else(bad)
+        };
+        let argv = self.argv_base64.iter().map(|word| bytes("argv_base64", word)).collect::<Result<Vec<_>, _>>()?;
+        let environment = self.environment_base64.iter();
+        let environment = environment.map(|(k, v)| Ok((bytes("environment_base64", k)?, bytes("environment_base64", v)?)));
+        if argv.first().is_none_or(|program| program.is_empty()) {
+            return Err(Failure::new(Kind::BadData, "service.argv_base64 names no program"));
+        }
+        if self.slots == 0 {
+            return Err(Failure::new(Kind::BadData, "service.slots is 0, expected at least 1"));
+        }
+        let command = Command {
+            argv,
+            directory: bytes("directory_base64", &self.directory_base64)?,
+            environment: environment.collect::<Result<Vec<_>, Failure>>()?,
+        };
+        let all = command.argv.iter().chain([&command.directory]).chain(command.environment.iter().flat_map(|(k, v)| [k, v]));
+        if all.into_iter().any(|bytes| bytes.contains(&0)) {
+            return Err(Failure::new(Kind::BadData, "a NUL byte in the service's command, directory or environment"));
+        }
+        Ok(RunService {
+            queue: self.queue.clone(),
+            command,
+            slots: self.slots,
+            attempts: self.attempts,
+            output_max: self.output_max,
+        })
+    }
+}
+
+/// A run and its counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub id: String,
+    pub name: String,
+    pub sealed: bool,
+    pub ended: bool,
+    pub counts: BTreeMap<String, u64>,
+    pub total: u64,
+    pub live: u64,
+    pub taken: TakenText,
+    pub created: String,
+    pub ended_at: Option<String>,
+}
+
+/// How far the input of a run was taken; the hash as 16 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenText {
+    pub lines: u64,
+    pub hash: String,
+}
+
+impl From<&RunInfo> for Run {
+    fn from(info: &RunInfo) -> Run {
+        Run {
+            id: info.id.to_string(),
+            name: info.name.clone(),
+            sealed: info.counts.sealed,
+            ended: info.counts.ended,
+            counts: by_state(&info.counts.by_state),
+            total: info.counts.total(),
+            live: info.counts.live(),
+            taken: TakenText { lines: info.taken.lines, hash: hash_text(info.taken.hash) },
+            created: time_text(info.created),
+            ended_at: info.ended_at.map(time_text),
+        }
+    }
+}
+
+impl Run {
+    pub fn taken(&self) -> Option<Taken> {
+        Some(Taken { lines: self.taken.lines, hash: hash_from_text(&self.taken.hash)? })
+    }
+
+    pub fn count(&self, state: State) -> u64 {
+        self.counts.get(state.word()).copied().unwrap_or(0)
+    }
+}
+
+pub fn hash_text(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+/// Reads what `hash_text` wrote.
+pub fn hash_from_text(text: &str) -> Option<u64> {
+    let plain = (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// `GET /api/v1/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub server: ServerStatus,
+    /// Per queue: all states, and `started`.
+    pub queues: BTreeMap<String, BTreeMap<String, u64>>,
+    pub totals: BTreeMap<String, u64>,
+    pub runs: RunsStatus,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    pub pid: u32,
+    pub version: String,
+    pub dir: String,
+    pub durability: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunsStatus {
+    pub open: u64,
+}
+
+/// A queue's counters by their words.
+pub fn queue_counts(stats: &QueueStats) -> BTreeMap<String, u64> {
+    let mut counts = by_state(&stats.by_state);
+    counts.insert("started".into(), stats.started);
+    counts
+}
+
+fn by_state(counts: &[u64; State::ALL.len()]) -> BTreeMap<String, u64> {
+    State::ALL.iter().map(|state| (state.word().to_owned(), counts[state.index()])).collect()
+}
+
+/// One start under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flight {
+    pub job: String,
+    pub count: u16,
+    pub queue: String,
+    pub start: u32,
+    pub started: String,
+}
+
+impl From<&FlightInfo> for Flight {
+    fn from(flight: &FlightInfo) -> Flight {
+        Flight {
+            job: flight.job.to_string(),
+            count: flight.count,
+            queue: flight.queue.clone(),
+            start: flight.start,
+            started: time_text(flight.started),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    pub failed: u64,
+}
+
+/// How a server is asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    pub mode: StopMode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMode {
+    Drain,
+    Now,
+}
+
+/// One line of a followed run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum FollowLine {
+    /// The run ended; the last line.
+    Ended { ended: Run },
+    /// The stream ends here although the run has not; the last line.
+    Broken { error: Problem },
+    Job(Box<FollowedJob>),
+}
+
+/// A finished job of a followed run, with everything that it wrote and that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FollowedJob {
+    pub job: String,
+    pub state: String,
+    pub error: String,
+    #[serde(flatten)]
+    pub data: Data,
+    /// Bytes that the job wrote; more than follow where the limit cut the middle out.
+    pub stdout_total: u64,
+    pub stderr_total: u64,
+    pub stdout_base64: String,
+    pub stderr_base64: String,
+}
+
+/// An error as RFC 9457 has it; `code` is the stable word of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    pub detail: String,
+    pub code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    pub fn new(status: u16, title: &str, failure: &Failure) -> Problem {
+        let code = failure.kind.word();
+        Problem {
+            kind: format!("urn:windlass:problem:{code}"),
+            title: title.into(),
+            status,
+            detail: failure.text.clone(),
+            code: code.into(),
+            hint: failure.hint.clone(),
+        }
+    }
+
+    /// The failure as it was on the other side.
+    pub fn into_failure(self) -> Failure {
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == self.code).unwrap_or(Kind::Internal);
+        Failure { kind, text: self.detail, hint: self.hint }
+    }
+}
+
+/// RFC 3339 in UTC.
+pub fn time_text(time: Time) -> String {
+    match jiff::Timestamp::from_microsecond(time.as_micros()) {
+        Ok(stamp) => stamp.to_string(),
+        Err(_) if time.as_micros() < 0 => jiff::Timestamp::MIN.to_string(),
+        Err(_) => jiff::Timestamp::MAX.to_string(),
+    }
+}
+
+/// Reads an RFC 3339 time.
+pub fn time_from_text(text: &str) -> Result<Time, Failure> {
+    let stamp: Result<jiff::Timestamp, _> = text.parse();
+    stamp.map(|stamp| Time(stamp.as_microsecond())).map_err(|_| {
+        Failure::new(Kind::BadData, format!("expected a time as in RFC 3339 (2030-01-31T12:00:00Z), got: {text}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_text_where_it_is_text() {
+        assert_eq!(Data::new("żółw".as_bytes()).data.as_deref(), Some("żółw"));
+        assert_eq!(Data::new(&[0xff, 0]).data_base64.as_deref(), Some("/wA="));
+        assert_eq!(Data::beginning("aż".as_bytes(), 2).data.as_deref(), Some("a"), "no character is cut in two");
+        let both = Data { data: Some("a".into()), data_base64: Some("YQ==".into()) };
+        assert_eq!(both.bytes(), None);
+    }
+
+    #[test]
+    fn times_are_utc_and_come_back() {
+        assert_eq!(time_text(Time(1_500_000)), "1970-01-01T00:00:01.5Z");
+        assert_eq!(time_from_text("1970-01-01T01:00:01.5+01:00").unwrap(), Time(1_500_000));
+        for bad in ["", "tomorrow", "1970-01-01", "1970-01-01T00:00:00"] {
+            assert!(time_from_text(bad).is_err(), "{bad}");
+        }
+        time_text(Time(i64::MAX));
+    }
+
+    #[test]
+    fn a_hash_is_hexadecimal_only() {
+        assert_eq!(hash_from_text(&hash_text(u64::MAX)), Some(u64::MAX));
+        assert_eq!(hash_text(10), "000000000000000a");
+        for bad in ["", "+a", "-1", "0x1", "00000000000000000"] {
+            assert_eq!(hash_from_text(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_problem_brings_the_failure_over() {
+        let failure = Failure::new(Kind::Conflict, "the run is elsewhere").hint("ask again");
+        assert_eq!(Problem::new(409, "Conflict", &failure).into_failure(), failure);
+    }
+}

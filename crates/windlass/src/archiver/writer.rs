@@ -1,0 +1,330 @@
+//! The archiver's thread: frames into the open segment, a sync for many turns, then the word that they are safe.
+//!
+//! It syncs when nothing more waits, or after so many bytes; a channel that is never empty fills those in
+//! milliseconds, so no timer is needed and an idle archiver sleeps. Between syncs it does one small chore at a
+//! time: removing what is past its retention, or making an index again. It owns the open segment; after a failed
+//! write or sync it writes nothing more.
+
+use super::frame::{write_attempts, write_turn};
+use super::index::{Index, IndexFields, Stored};
+use super::retention::Sweep;
+use super::segment::{self, Header, segment_name, segment_path};
+use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request};
+use crate::clock;
+use crate::data_dir::write_durably;
+use crate::error::{Failure, Kind};
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+/// Frames are gathered to writes of this size.
+const WRITE: usize = 1 << 20;
+/// So much is written between two syncs at most.
+const SYNC: u64 = 8 << 20;
+
+/// The segment that grows.
+struct Open {
+    number: u32,
+    file: File,
+    /// Its length with what is still in the buffer.
+    length: u64,
+    /// So much of it is surely on disk.
+    synced: u64,
+    index: Index,
+    buffer: Vec<u8>,
+}
+
+impl Open {
+    fn new(number: u32, file: File, index: Index) -> Open {
+        let length = index.summary.length;
+        Open { number, file, length, synced: length, index, buffer: Vec::with_capacity(2 * WRITE) }
+    }
+
+    fn write_entry(&mut self, turn: u64, entry: &Entry, keep_bodies: bool) -> Result<(), Failure> {
+        let before = self.buffer.len();
+        write_attempts(&mut self.buffer, self.index.summary.seed, turn, entry, keep_bodies);
+        let held = &entry.settlement.held;
+        let range = held.range();
+        let fields = IndexFields {
+            origin: held.jobs.origin(),
+            first: held.jobs.id(range.start).offset,
+            last: held.jobs.id(range.end - 1).offset,
+            finished: entry.settlement.finished,
+            state: entry.state,
+            count: held.count,
+        };
+        self.index.add(self.length, entry.queue.as_str(), entry.run, fields);
+        self.length += (self.buffer.len() - before) as u64;
+        if self.buffer.len() >= WRITE { self.write_out() } else { Ok(()) }
+    }
+
+    fn end_turn(&mut self, turn: u64) {
+        let before = self.buffer.len();
+        write_turn(&mut self.buffer, self.index.summary.seed, turn, self.synced);
+        self.length += (self.buffer.len() - before) as u64;
+        self.index.end_turn(turn, self.length);
+    }
+
+    fn write_out(&mut self) -> Result<(), Failure> {
+        self.file.write_all(&self.buffer).map_err(|e| cannot_write(self.number, &e))?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Owns the open segment and the chores.
+pub(super) struct Writer {
+    options: ArchiverOptions,
+    progress: Arc<Progress>,
+    on_archived: OnArchived,
+    open: Option<Open>,
+    next_number: u32,
+    /// The last turn written, synced or not.
+    turn: u64,
+    unsynced: u64,
+    /// Bytes of memory that the unsynced turns were counted with.
+    unsynced_pending: u64,
+    unconfirmed: bool,
+    sweep: Option<Sweep>,
+    unindexed: VecDeque<u32>,
+}
+
+impl Writer {
+    /// Finds the last whole turn and cuts off what a crash left behind it.
+    pub(super) fn open(
+        options: ArchiverOptions,
+        progress: Arc<Progress>,
+        on_archived: OnArchived,
+    ) -> Result<Writer, Failure> {
+        for dir in [&options.dir, &options.output_dir] {
+            fs::create_dir_all(dir).map_err(|e| Failure::io(format_args!("cannot make {}", dir.display()), &e))?;
+        }
+        let mut unindexed = VecDeque::from(segment::numbers(&options.dir)?);
+        let newest = unindexed.pop_back();
+        let mut writer = Writer {
+            options,
+            progress,
+            on_archived,
+            open: None,
+            next_number: newest.map_or(1, |number| number + 1),
+            turn: 0,
+            unsynced: 0,
+            unsynced_pending: 0,
+            unconfirmed: false,
+            sweep: None,
+            unindexed,
+        };
+        if let Some(number) = newest {
+            writer.take_up(number)?;
+        }
+        writer.progress.last_turn.store(writer.turn, Ordering::Release);
+        Ok(writer)
+    }
+
+    /// Goes on with the newest segment, or leaves it as it is and goes on behind it.
+    fn take_up(&mut self, number: u32) -> Result<(), Failure> {
+        let path = segment_path(&self.options.dir, number);
+        let cannot = |error: &io::Error| Failure::io(format_args!("cannot take up {}", path.display()), error);
+        let file = OpenOptions::new().read(true).append(true).open(&path).map_err(|e| cannot(&e))?;
+        let length = file.metadata().map_err(|e| cannot(&e))?.len();
+        let stored = Stored::open(&self.options.dir, number).filter(|stored| stored.summary.length <= length);
+        let header = Header::read(&file)?;
+        let (seed, turn_before) = match (header, &stored) {
+            (Some(header), _) => (header.seed, header.turn_before),
+            (None, Some(stored)) => (stored.summary.seed, 0),
+            // Nothing in it can be told from noise; the segments before it say how far the archive is.
+            (None, None) => return self.turn_of_older(),
+        };
+        let stored = stored.filter(|stored| stored.summary.seed == seed).and_then(Stored::load);
+        let mut index = stored.unwrap_or_else(|| Index::new(seed, turn_before));
+        let covered = index.summary.length;
+        let sound = index.sound_end(&file, length).map_err(|e| cannot(&e))?;
+        index.catch_up(&file, sound).map_err(|e| cannot(&e))?;
+        index.drop_unfinished();
+        self.turn = index.summary.last_turn;
+        if index.summary.length < length {
+            // What is cut off was not confirmed: a turn is whole, and all before it, when it is synced.
+            file.set_len(index.summary.length).and_then(|()| file.sync_all()).map_err(|e| cannot(&e))?;
+        } else if covered < length {
+            // These turns are about to be taken for durable, and the writer that died may not have synced them.
+            file.sync_all().map_err(|e| cannot(&e))?;
+        }
+        if header.is_none() || index.summary.damaged > 0 || index.summary.length >= self.options.segment_bytes {
+            if covered < index.summary.length {
+                index.save(&self.options.dir, number).map_err(|e| cannot(&e))?;
+            }
+            return Ok(());
+        }
+        self.open = Some(Open::new(number, file, index));
+        Ok(())
+    }
+
+    /// The last turn of the segments before an unreadable one.
+    fn turn_of_older(&mut self) -> Result<(), Failure> {
+        for number in self.unindexed.iter().rev() {
+            if let Some(index) = load_or_rebuild(&self.options, *number)? {
+                self.turn = index.summary.last_turn;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Works until the engine lets go, then closes the segment.
+    pub(super) fn serve(mut self, requests: &Receiver<Request>) -> Result<(), Failure> {
+        loop {
+            let request = match requests.try_recv() {
+                Ok(request) => request,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) if self.unconfirmed => {
+                    self.sync()?;
+                    continue;
+                }
+                Err(TryRecvError::Empty) if self.do_chore()? => continue,
+                Err(TryRecvError::Empty) => match requests.recv() {
+                    Ok(request) => request,
+                    Err(_) => break,
+                },
+            };
+            match request {
+                Request::Append { turn, bytes } => self.append(&turn, bytes)?,
+                Request::Retain { now } => {
+                    let open = self.open.as_ref().map(|open| &open.index.summary);
+                    self.sweep = Some(Sweep::new(&self.options, open, now)?);
+                }
+            }
+            if self.unsynced >= SYNC {
+                self.sync()?;
+                self.do_chore()?;
+            }
+        }
+        self.sync()?;
+        // A `run` that ends soon after it began must clean up too, or nobody would where no server ever stands.
+        while self.sweep.as_mut().is_some_and(Sweep::step) {}
+        self.close_segment()
+    }
+
+    fn append(&mut self, turn: &ArchivedTurn, bytes: u64) -> Result<(), Failure> {
+        self.unsynced_pending += bytes;
+        self.unconfirmed = true;
+        // What a crash kept the store from forgetting comes again; it is here already.
+        if turn.turn <= self.turn {
+            return Ok(());
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => {
+                let new = self.new_segment()?;
+                self.open.insert(new)
+            }
+        };
+        let before = open.length;
+        for entry in turn.entries.iter().filter(|entry| entry.settlement.held.count > 0) {
+            open.write_entry(turn.turn, entry, self.options.keep_bodies)?;
+        }
+        open.end_turn(turn.turn);
+        let length = open.length;
+        self.turn = turn.turn;
+        self.unsynced += length - before;
+        if length >= self.options.segment_bytes {
+            self.sync()?;
+            self.close_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable and says so.
+    fn sync(&mut self) -> Result<(), Failure> {
+        if self.unsynced > 0 {
+            if let Some(open) = &mut self.open {
+                open.write_out()?;
+                open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                open.synced = open.length;
+            }
+            self.unsynced = 0;
+        }
+        if std::mem::take(&mut self.unconfirmed) {
+            self.progress.last_turn.store(self.turn, Ordering::Release);
+            let pending = std::mem::take(&mut self.unsynced_pending);
+            self.progress.pending_bytes.fetch_sub(pending, Ordering::Relaxed);
+            (self.on_archived)(self.turn);
+        }
+        Ok(())
+    }
+
+    /// The header is on disk under its name before a frame follows, so a damaged one was damaged later.
+    fn new_segment(&mut self) -> Result<Open, Failure> {
+        let number = self.next_number;
+        let seed = getrandom::u32().map_err(|e| Failure::new(Kind::Io, format!("cannot draw a random number: {e}")))?;
+        let header = Header { number, created: clock::now(), turn_before: self.turn, seed };
+        let path = segment_path(&self.options.dir, number);
+        let file = write_durably(&self.options.dir, &segment_name(number), &header.to_bytes())
+            .and_then(|()| OpenOptions::new().read(true).append(true).open(&path))
+            .map_err(|e| cannot_write(number, &e))?;
+        self.next_number += 1;
+        Ok(Open::new(number, file, Index::new(seed, self.turn)))
+    }
+
+    fn close_segment(&mut self) -> Result<(), Failure> {
+        match self.open.take() {
+            Some(open) => open.index.save(&self.options.dir, open.number).map_err(|e| cannot_write(open.number, &e)),
+            None => Ok(()),
+        }
+    }
+
+    /// Does one small piece of housekeeping; false where there is none.
+    fn do_chore(&mut self) -> Result<bool, Failure> {
+        if let Some(sweep) = &mut self.sweep {
+            if !sweep.step() {
+                self.sweep = None;
+            }
+            return Ok(true);
+        }
+        match self.unindexed.pop_front() {
+            Some(number) => index_closed(&self.options, number).map(|()| true),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Makes the index of a closed segment where it is missing or does not fit.
+pub(super) fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(), Failure> {
+    let length = match fs::metadata(segment_path(&options.dir, number)) {
+        Ok(metadata) => metadata.len(),
+        // Retention was here first.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(cannot_write(number, &error)),
+    };
+    if Stored::open(&options.dir, number).is_some_and(|stored| stored.summary.length == length) {
+        return Ok(());
+    }
+    match load_or_rebuild(options, number)? {
+        Some(index) => index.save(&options.dir, number).map_err(|e| cannot_write(number, &e)),
+        None => Ok(()),
+    }
+}
+
+/// The index of a segment, from its file or from the segment; `None` where the segment cannot be read at all.
+fn load_or_rebuild(options: &ArchiverOptions, number: u32) -> Result<Option<Index>, Failure> {
+    let cannot = |error: &io::Error| Failure::io(format_args!("cannot read {}", segment_name(number)), error);
+    let file = File::open(segment_path(&options.dir, number)).map_err(|e| cannot(&e))?;
+    let length = file.metadata().map_err(|e| cannot(&e))?.len();
+    let stored = Stored::open(&options.dir, number).filter(|stored| stored.summary.length <= length);
+    let mut index = match (stored.and_then(Stored::load), Header::read(&file)?) {
+        (Some(index), _) => index,
+        (None, Some(header)) => Index::new(header.seed, header.turn_before),
+        (None, None) => return Ok(None),
+    };
+    if index.catch_up(&file, length).map_err(|e| cannot(&e))? {
+        index.close(length);
+    }
+    Ok(Some(index))
+}
+
+fn cannot_write(number: u32, error: &io::Error) -> Failure {
+    Failure::io(format_args!("cannot write the archive segment {}", segment_name(number)), error)
+        .hint("what was not archived is still in the store, and is archived after the next start")
+}

@@ -1,0 +1,100 @@
+//! Drives the engine: waits for events, turns, and performs what the turn led to.
+//!
+//! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
+//! deadline. It owns the parts that effects go to, and must not decide anything.
+
+use super::{Effects, Engine, Event};
+use crate::archiver::{ArchivedTurn, Archiver};
+use crate::clock;
+use crate::error::Failure;
+use crate::inbox::ingest::IngestHandle;
+use crate::runner::Runner;
+use crate::store::Store;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// The most events that one turn is handed; the rest waits in the channel.
+const EVENTS_MOST: usize = 4096;
+/// With more than this waiting for the archive, nothing new is started.
+const ARCHIVE_BEHIND: u64 = 64 << 20;
+
+/// Everything that the engine's thread owns.
+pub struct Driver<S> {
+    pub engine: Engine<S>,
+    pub events: Receiver<Event>,
+    pub runner: Box<dyn Runner + Send>,
+    pub archiver: Archiver,
+    pub ingest: IngestHandle,
+    pub log: Box<dyn Fn(&str) + Send>,
+}
+
+impl<S> std::fmt::Debug for Driver<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
+impl<S: Store> Driver<S> {
+    /// Turns until the engine was told to stop and nothing is in flight.
+    pub fn run(mut self) -> Result<(), Failure> {
+        while !self.engine.is_over() {
+            let events = self.wait()?;
+            self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
+            let effects = self.engine.turn(clock::now(), events)?;
+            self.perform(effects);
+        }
+        self.ingest.stop();
+        drop(self.archiver);
+        // What the archive took last is forgotten by the store now, or archived again after the next start.
+        let last: Vec<Event> = self.events.try_iter().filter(|e| matches!(e, Event::Archived { .. })).collect();
+        let effects = self.engine.turn(clock::now(), last)?;
+        effects.answers.give();
+        Ok(())
+    }
+
+    /// The next events; none when a deadline came first.
+    fn wait(&mut self) -> Result<Vec<Event>, Failure> {
+        let first = match self.engine.next_wake()? {
+            None => self.events.recv().ok(),
+            Some(at) => {
+                let left = at.since(clock::now());
+                if left == Duration::ZERO {
+                    self.events.try_recv().ok()
+                } else {
+                    match self.events.recv_timeout(left) {
+                        Ok(event) => Some(event),
+                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+                    }
+                }
+            }
+        };
+        let mut events: Vec<Event> = first.into_iter().collect();
+        events.extend(self.events.try_iter().take(EVENTS_MOST));
+        Ok(events)
+    }
+
+    fn perform(&mut self, effects: Effects) {
+        effects.answers.give();
+        if !effects.starts.is_empty() {
+            self.runner.start(effects.starts);
+        }
+        for (flight, why) in effects.stops {
+            self.runner.stop(flight, why);
+        }
+        if !effects.archive.is_empty() {
+            self.archiver.append(ArchivedTurn { turn: effects.turn, entries: effects.archive });
+        }
+        for _ in 0..effects.ingested {
+            self.ingest.committed();
+        }
+        for waiter in effects.read_inbox {
+            self.ingest.read_to_end(waiter);
+        }
+        if effects.nudge {
+            self.ingest.nudge();
+        }
+        for note in effects.notes {
+            (self.log)(&note);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a committed turn leads to: plain values that somebody else performs, in this order.
+
+use super::event::Answer;
+use crate::archiver::Entry;
+use crate::error::Failure;
+use crate::runner::{Flight, Start, Stop};
+use crate::store::RunInfo;
+use std::fmt;
+
+/// Performed only after the commit: nobody is told of what might not have happened.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub answers: Answers,
+    pub starts: Vec<Start>,
+    pub stops: Vec<(Flight, Stop)>,
+    /// What was settled, for the archive, under the turn's number.
+    pub archive: Vec<Entry>,
+    pub turn: u64,
+    /// How many lots of the inbox reader are durable now.
+    pub ingested: u32,
+    /// The inbox must be read to its end for these waiters.
+    pub read_inbox: Vec<u64>,
+    /// Runs whose end this turn committed.
+    pub ended: Vec<RunInfo>,
+    /// Somebody wants everything to be looked at now.
+    pub nudge: bool,
+    /// Sentences for the log.
+    pub notes: Vec<String>,
+}
+
+/// Answers bound to their values; if the turn is dropped all of them become the same failure.
+#[derive(Default)]
+pub struct Answers(Vec<Give>);
+
+type Give = Box<dyn FnOnce(Option<Failure>) + Send>;
+
+impl Answers {
+    pub fn add<T: Send + 'static>(&mut self, answer: Answer<T>, value: Result<T, Failure>) {
+        self.0.push(Box::new(move |dropped| answer.give(dropped.map_or(value, Err))));
+    }
+
+    pub fn give(self) {
+        for give in self.0 {
+            give(None);
+        }
+    }
+
+    /// The turn never was: whatever was asked is told why.
+    pub fn refuse(self, why: &Failure) {
+        for give in self.0 {
+            give(Some(why.clone()));
+        }
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} answers", self.0.len())
+    }
+}

@@ -1,0 +1,105 @@
+//! What is in flight: every start that was stored and has not been settled.
+//!
+//! It owns the flight numbers and which slot each flight occupies. One claim may come as several stretches; they
+//! share one slot, which is free when the last of them has ended.
+
+use crate::runner::{Flight, Stop};
+use crate::store::Held;
+use std::collections::HashMap;
+use windlass_core::job::JobId;
+use windlass_core::judge::Terms;
+use windlass_core::policy::Policy;
+use windlass_core::scheduler::{CrewNo, Scheduler};
+use windlass_core::time::Time;
+
+/// One start under way.
+#[derive(Debug)]
+pub struct InFlight {
+    pub held: Held,
+    pub terms: Terms,
+    pub started: Time,
+    /// Why it was told to end, if it was.
+    pub stopped: Option<Stop>,
+    crew: CrewNo,
+    booking: u64,
+    /// It has given its share of the slot back.
+    released: bool,
+}
+
+/// All flights by number.
+#[derive(Debug, Default)]
+pub struct Flights {
+    by_number: HashMap<u64, InFlight>,
+    /// How many flights of a claim still hold its slot.
+    bookings: HashMap<u64, u32>,
+    last: u64,
+}
+
+impl Flights {
+    pub fn is_empty(&self) -> bool {
+        self.by_number.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Puts the stretches of one claim in flight under one slot.
+    pub fn depart(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> Vec<(Flight, Held)> {
+        self.last += 1;
+        let booking = self.last;
+        self.bookings.insert(booking, held.len() as u32);
+        let terms = Terms::from(policy);
+        let mut departed = Vec::with_capacity(held.len());
+        for held in held {
+            self.last += 1;
+            let flight = InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking, released: false };
+            self.by_number.insert(self.last, flight);
+            departed.push((Flight(self.last), held));
+        }
+        departed
+    }
+
+    pub fn get(&self, flight: Flight) -> Option<&InFlight> {
+        self.by_number.get(&flight.0)
+    }
+
+    /// Frees the slot of a flight that has ended, if it was the last of its claim; it stays known until its turn
+    /// is committed, and a second time does nothing.
+    pub fn release(&mut self, flight: Flight, scheduler: &mut Scheduler) {
+        let Some(ended) = self.by_number.get_mut(&flight.0).filter(|flight| !flight.released) else { return };
+        ended.released = true;
+        let Some(left) = self.bookings.get_mut(&ended.booking) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.bookings.remove(&ended.booking);
+            scheduler.finished(ended.crew, ended.held.lane.kind);
+        }
+    }
+
+    /// Forgets a flight: its end is committed, or its claim was dropped with its turn.
+    pub fn forget(&mut self, flight: Flight) -> Option<InFlight> {
+        self.by_number.remove(&flight.0)
+    }
+
+    /// Marks the wanted flights as told to end, and names those that were not told so before.
+    pub fn stop(&mut self, wanted: impl Fn(&InFlight) -> bool, why: Stop) -> Vec<(Flight, Stop)> {
+        let mut told = Vec::new();
+        for (number, flight) in &mut self.by_number {
+            if wanted(flight) && flight.stopped != Some(why) {
+                flight.stopped = Some(why);
+                told.push((Flight(*number), why));
+            }
+        }
+        told
+    }
+
+    /// A job that has a process of its own can be stopped; one in a batch ends with its batch.
+    pub fn stop_job(&mut self, job: JobId, why: Stop) -> Vec<(Flight, Stop)> {
+        self.stop(|flight| flight.held.count == 1 && flight.held.ids().any(|id| id == job), why)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &InFlight> {
+        self.by_number.values()
+    }
+}

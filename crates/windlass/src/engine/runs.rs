@@ -1,0 +1,152 @@
+//! The runs that have not ended: their counters, who serves them, who waits for them and who follows them.
+//!
+//! Counters here mirror the store's: they change by the same moves. It must not decide when a run ends: the store
+//! says so once, in the transaction that ended it.
+
+use super::event::{Answer, Followed, Follower, OpenRun, RunService};
+use super::spec;
+use crate::error::{Failure, Kind};
+use crate::store::RunInfo;
+use std::collections::HashMap;
+use windlass_core::job::{RunId, RunNo};
+use windlass_core::scheduler::{CrewNo, Scheduler};
+
+/// A run that has not ended.
+#[derive(Debug)]
+pub struct Run {
+    pub info: RunInfo,
+    pub service: Option<RunService>,
+    crew: Option<CrewNo>,
+    waiting: Vec<Answer<RunInfo>>,
+    followers: Vec<Follower>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Runs {
+    by_no: HashMap<RunNo, Run>,
+    by_id: HashMap<RunId, RunNo>,
+}
+
+impl Runs {
+    pub fn get(&self, no: RunNo) -> Option<&Run> {
+        self.by_no.get(&no)
+    }
+
+    pub fn get_mut(&mut self, no: RunNo) -> Option<&mut Run> {
+        self.by_no.get_mut(&no)
+    }
+
+    pub fn by_id(&self, id: RunId) -> Option<&Run> {
+        self.by_id.get(&id).and_then(|no| self.by_no.get(no))
+    }
+
+    pub fn by_id_mut(&mut self, id: RunId) -> Option<&mut Run> {
+        self.by_id.get(&id).and_then(|no| self.by_no.get_mut(no))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Run> {
+        self.by_no.values()
+    }
+
+    /// Takes a run in, or refreshes what is known of it after a turn was dropped.
+    pub fn learn(&mut self, info: RunInfo, serve: bool, scheduler: &mut Scheduler) {
+        self.by_id.insert(info.id, info.no);
+        if let Some(known) = self.by_no.get_mut(&info.no) {
+            known.info = info;
+            return;
+        }
+        let service = spec::decode(&info.spec);
+        let crew = service.as_ref().filter(|_| serve).map(|service| scheduler.add_crew(spec::policy(service)));
+        self.by_no.insert(info.no, Run { info, service, crew, waiting: Vec::new(), followers: Vec::new() });
+    }
+
+    /// Forgets runs that the store does not have: they were made in a turn that was dropped.
+    pub fn keep_only(&mut self, open: &[RunInfo], scheduler: &mut Scheduler) {
+        let made_up: Vec<RunNo> =
+            self.by_no.keys().copied().filter(|no| !open.iter().any(|info| info.no == *no)).collect();
+        for run in made_up.into_iter().filter_map(|no| self.by_no.remove(&no)) {
+            self.by_id.remove(&run.info.id);
+            if let Some(crew) = run.crew {
+                scheduler.remove_crew(crew);
+            }
+        }
+    }
+
+    /// Serves a run that was found again, with the number of slots that its caller wants now.
+    pub fn serve(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
+        let Some(run) = self.by_no.get_mut(&no) else { return };
+        let Some(service) = &mut run.service else { return };
+        service.slots = slots;
+        if let Some(crew) = run.crew.take() {
+            scheduler.remove_crew(crew);
+        }
+        run.crew = Some(scheduler.add_crew(spec::policy(service)));
+    }
+
+    /// The unfinished run of that name, if its command is the one asked for.
+    pub fn named(&self, request: &OpenRun) -> Result<Option<RunNo>, Failure> {
+        let Some(run) = self.iter().find(|run| !request.name.is_empty() && run.info.name == request.name) else {
+            return Ok(None);
+        };
+        let same = match (&run.service, &request.service) {
+            (Some(a), Some(b)) => (&a.command.argv, &a.queue) == (&b.command.argv, &b.queue),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !same {
+            let text = format!("run `{}` is unfinished and has another command or queue", request.name);
+            return Err(Failure::new(Kind::Conflict, text).hint("finish it with its own command, or choose another --name"));
+        }
+        Ok(Some(run.info.no))
+    }
+
+    /// How many unfinished jobs stand in a queue for runs with just this command.
+    pub fn live_in(&self, service: &RunService) -> u64 {
+        let same = |run: &&Run| {
+            run.service.as_ref().is_some_and(|s| s.queue == service.queue && s.command.argv == service.command.argv)
+        };
+        self.iter().filter(same).map(|run| run.info.counts.live()).sum()
+    }
+
+    pub fn await_end(&mut self, id: RunId, answer: Answer<RunInfo>) -> Result<(), Answer<RunInfo>> {
+        match self.by_id_mut(id) {
+            Some(run) => {
+                run.waiting.push(answer);
+                Ok(())
+            }
+            None => Err(answer),
+        }
+    }
+
+    pub fn follow(&mut self, id: RunId, follower: Follower) -> Option<RunInfo> {
+        let run = self.by_id_mut(id)?;
+        run.followers.push(follower);
+        Some(run.info.clone())
+    }
+
+    pub fn is_followed(&self, no: RunNo) -> bool {
+        self.by_no.get(&no).is_some_and(|run| !run.followers.is_empty())
+    }
+
+    /// Tells the followers; one that no longer listens is dropped.
+    pub fn tell(&mut self, no: RunNo, told: &Followed) {
+        if let Some(run) = self.by_no.get_mut(&no) {
+            run.followers.retain_mut(|follower| (follower.0)(told.clone()));
+        }
+    }
+
+    /// Takes an ended run out: who waited for it, and the crew that served it goes.
+    pub fn end(&mut self, info: &RunInfo, scheduler: &mut Scheduler) -> Vec<Answer<RunInfo>> {
+        self.by_id.remove(&info.id);
+        let Some(mut run) = self.by_no.remove(&info.no) else { return Vec::new() };
+        for follower in &mut run.followers {
+            // The run is over: whether somebody still listens no longer matters.
+            let _ = (follower.0)(Followed::Ended(info.clone()));
+        }
+        if let Some(crew) = run.crew {
+            scheduler.remove_crew(crew);
+        }
+        run.waiting
+    }
+}

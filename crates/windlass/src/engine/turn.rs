@@ -1,0 +1,435 @@
+//! One turn: absorb, judge, settle, obey, admit, release, plan, claim, commit. Then, and only then, effects.
+//!
+//! The steps and their order are the whole of this file. Settling comes before planning, so that freed slots count
+//! in the same turn; claiming comes last, so that a crash anywhere earlier costs nothing but a turn. A turn that
+//! finds no space is dropped as a whole and memory is filled from the store again.
+
+use super::effects::Effects;
+use super::event::{Answer, Drained, Event, Followed, FollowedJob};
+use super::waiters::{DrainedWaiter, Then};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queue, RELEASE_MOST, Stopping, merge};
+use crate::archiver::Entry;
+use crate::error::{Failure, Kind};
+use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
+use std::sync::Arc;
+use windlass_core::judge::{Verdict, judge};
+use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
+
+/// The most bytes of pushed jobs that one turn takes in.
+const PUSHED_MOST: usize = 8 << 20;
+
+/// What a turn took from the pending events; given back if the turn is dropped.
+#[derive(Debug, Default)]
+struct Absorbed {
+    finished: Vec<Finished>,
+    ingested: Vec<Lot>,
+    pushed: Vec<(Lot, Durability, Answer<()>)>,
+    commands: Vec<Event>,
+}
+
+/// How strongly the turn must be committed, and what to undo if it cannot be.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    durability: Option<Durability>,
+    departed: Vec<Flight>,
+    landed: Vec<Flight>,
+}
+
+impl Progress {
+    pub(super) fn needs(&mut self, durability: Durability) {
+        self.durability = self.durability.max(Some(durability));
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
+    pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
+        self.pending.extend(events);
+        if self.full_until.is_some_and(|until| until <= now) {
+            self.full_until = None;
+        }
+        let mut absorbed = self.absorb();
+        let mut progress = Progress::default();
+        let mut effects = Effects::default();
+        let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
+        match worked {
+            Ok(()) => {
+                self.after_commit(absorbed, &progress, &mut effects);
+                Ok(effects)
+            }
+            Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Everything up to and including the commit.
+    fn work(
+        &mut self,
+        absorbed: &mut Absorbed,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        self.settle(&absorbed.finished, now, progress, effects)?;
+        let commands = std::mem::take(&mut absorbed.commands);
+        for command in commands {
+            self.obey(command, now, progress, effects)?;
+        }
+        self.admit(absorbed, now, progress, effects)?;
+        self.release(now, progress)?;
+        let changes = self.store.changes();
+        self.learn(changes, effects);
+        if self.may_start() {
+            self.claim(now, progress, effects)?;
+        }
+        self.stop_what_overstays(now, effects);
+        if self.sync_by.is_some_and(|by| by <= now) {
+            progress.needs(Durability::Full);
+        }
+        if let Some(durability) = progress.durability {
+            effects.turn = self.store.commit(durability)?;
+            self.sync_by = match durability {
+                Durability::Full => None,
+                Durability::Os => self.sync_by.or(Some(now.after(OS_SYNC))),
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes all finished attempts and commands, and pushes up to the turn's budget.
+    fn absorb(&mut self) -> Absorbed {
+        let mut absorbed = Absorbed::default();
+        let mut budget = PUSHED_MOST;
+        let accepts = self.full_until.is_none();
+        let pending = std::mem::take(&mut self.pending);
+        for event in pending {
+            match event {
+                Event::Finished(finished) => absorbed.finished.push(finished),
+                Event::Ingested(lot) if accepts => absorbed.ingested.push(lot),
+                Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
+                    budget = budget.saturating_sub(lot.jobs.iter().map(|new| new.jobs.footprint()).sum());
+                    absorbed.pushed.push((lot, durability, answer));
+                }
+                Event::Pushed { answer, .. } if !accepts => answer.give(Err(no_space("the disk was full a moment ago"))),
+                Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
+                Event::OpenRun { .. }
+                | Event::SealRun { .. }
+                | Event::Amend { .. }
+                | Event::AwaitRun { .. }
+                | Event::AwaitDrained { .. }
+                | Event::ReadInbox { .. }
+                | Event::InboxRead { .. }
+                | Event::Follow { .. }
+                | Event::Archived { .. }
+                | Event::Forget { .. }
+                | Event::Reload { .. }
+                | Event::Flights { .. }
+                | Event::Nudge
+                | Event::Drain
+                | Event::Halt => absorbed.commands.push(event),
+            }
+        }
+        absorbed
+    }
+
+    /// Judges what has ended and writes the verdicts.
+    fn settle(
+        &mut self,
+        finished: &[Finished],
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let mut settlements = Vec::with_capacity(finished.len());
+        for end in finished {
+            let Some(flight) = self.flights.get(end.flight) else {
+                effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
+                continue;
+            };
+            let mut first = 0;
+            let mut output = Some(&end.output);
+            for (count, outcome) in &end.outcomes {
+                let held = flight.held.part(first, *count);
+                first += count;
+                let word = outcome.word();
+                let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
+                let (started, finished) = (end.started, end.finished);
+                let settlement = Settlement { held, verdict, outcome: word, started, finished };
+                let output = output.take().cloned().unwrap_or_default();
+                effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
+                settlements.push(settlement);
+            }
+            assert_eq!(first, flight.held.count, "a runner reports every job of a start");
+            self.flights.release(end.flight, &mut self.scheduler);
+            progress.landed.push(end.flight);
+        }
+        if !settlements.is_empty() {
+            progress.needs(self.options.durability);
+            self.store.settle(&settlements, now)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what came through the doors: the inbox first, so that an append that returned first is first.
+    fn admit(
+        &mut self,
+        absorbed: &mut Absorbed,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        for lot in &absorbed.ingested {
+            // An inbox file may be removed once its lot is committed, so that commit must be on disk.
+            progress.needs(Durability::Full);
+            self.store.admit(lot, now)?;
+            effects.ingested += 1;
+        }
+        let mut together = Lot::default();
+        let mut refused = Vec::new();
+        for (index, (lot, durability, _)) in absorbed.pushed.iter_mut().enumerate() {
+            if let Err(failure) = self.check_taken(lot) {
+                refused.push((index, failure));
+                continue;
+            }
+            progress.needs(*durability);
+            together.jobs.append(&mut lot.jobs);
+            if lot.taken.is_some() || !lot.seals.is_empty() {
+                let rest = Lot { taken: lot.taken.take(), seals: std::mem::take(&mut lot.seals), ..Lot::default() };
+                self.store.admit(&rest, now)?;
+            }
+        }
+        if !together.jobs.is_empty() {
+            together.jobs = merge::merge(together.jobs);
+            self.store.admit(&together, now)?;
+        }
+        for (index, failure) in refused.into_iter().rev() {
+            let (_, _, answer) = absorbed.pushed.remove(index);
+            effects.answers.add(answer, Err(failure));
+        }
+        Ok(())
+    }
+
+    /// A run's input goes on only from where it stands; memory is the first to know.
+    fn check_taken(&mut self, lot: &Lot) -> Result<(), Failure> {
+        let Some((id, from, to)) = lot.taken else { return Ok(()) };
+        let Some(run) = self.runs.by_id_mut(id) else {
+            return Err(Failure::new(Kind::NotFound, format!("no unfinished run {id}")));
+        };
+        if run.info.taken != from || run.info.counts.sealed {
+            let text = format!("run {id} has taken {} lines, expected {}", run.info.taken.lines, from.lines);
+            return Err(Failure::new(Kind::Conflict, text).hint("another `windlass run` of that name feeds it"));
+        }
+        run.info.taken = to;
+        Ok(())
+    }
+
+    fn release(&mut self, now: Time, progress: &mut Progress) -> Result<(), StoreError> {
+        if self.full_until.is_none() && self.store.next_due()?.is_some_and(|due| due <= now) {
+            self.store.release(now, RELEASE_MOST)?;
+            progress.needs(self.options.durability);
+        }
+        Ok(())
+    }
+
+    fn may_start(&self) -> bool {
+        self.stopping == Stopping::No && self.full_until.is_none() && self.archive_keeps_up
+    }
+
+    /// Fills the planned slots; the start is stored before it happens.
+    fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
+        for planned in self.scheduler.plan() {
+            let order = Order { lane: planned.lane, most: planned.most };
+            let held = self.store.claim(&[order], now)?;
+            let got = held.iter().map(|held| u32::from(held.count)).sum();
+            self.scheduler.claimed(&planned, got);
+            if got == 0 {
+                continue;
+            }
+            progress.needs(self.options.durability);
+            let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
+            for (flight, held) in self.flights.depart(planned.crew, &policy, held, now) {
+                progress.departed.push(flight);
+                let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
+                let number = held.number(run);
+                let run = run.map(|id| id.to_string()).unwrap_or_default();
+                let queue = Arc::clone(self.queue_name(held.lane.queue));
+                let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
+                effects.starts.push(Start { flight, queue, policy, epoch, held, number, run });
+            }
+        }
+        let changes = self.store.changes();
+        self.count(&changes);
+        Ok(())
+    }
+
+    /// A drain has an end: what still runs then goes back without a charge.
+    fn stop_what_overstays(&mut self, now: Time, effects: &mut Effects) {
+        if self.drain_until.is_some_and(|until| until <= now) {
+            self.drain_until = None;
+            effects.stops.extend(self.flights.stop(|_| true, Stop::Interrupt));
+        }
+    }
+
+    /// Takes over what the store says has changed: counters, lanes, runs.
+    pub(super) fn learn(&mut self, changes: Changes, effects: &mut Effects) {
+        for (no, name) in &changes.queues {
+            assert_eq!(no.0 as usize, self.queues.len(), "queues are numbered as they appear");
+            self.scheduler.queue_appeared(*no, name);
+            self.queues.push(Queue { name: Arc::new(name.clone()), by_state: Default::default() });
+        }
+        for info in &changes.runs {
+            self.runs.learn(info.clone(), self.options.serve_open_runs, &mut self.scheduler);
+        }
+        for step in &changes.moves {
+            let count = step.count as i64;
+            if step.from == Some(State::Ready) {
+                self.scheduler.ready(step.lane, -count);
+            }
+            if step.to == Some(State::Ready) {
+                self.scheduler.ready(step.lane, count);
+            }
+        }
+        self.count(&changes);
+        effects.ended.extend(changes.ended);
+    }
+
+    /// Keeps the counters of queues and runs in step with the store's.
+    fn count(&mut self, changes: &Changes) {
+        for step in &changes.moves {
+            let counts = &mut self.queues[step.lane.queue.0 as usize].by_state;
+            if let Some(from) = step.from {
+                counts[from.index()] = counts[from.index()].saturating_sub(step.count);
+            }
+            if let Some(to) = step.to {
+                counts[to.index()] += step.count;
+                if step.from.is_some() && matches!(to, State::Failed | State::Cancelled) {
+                    self.waiters.failed += step.count;
+                }
+            }
+            let Some(run) = step.run.and_then(|no| self.runs.get_mut(no)) else { continue };
+            let by_state = &mut run.info.counts.by_state;
+            if let Some(from) = step.from {
+                by_state[from.index()] = by_state[from.index()].saturating_sub(step.count);
+            }
+            if let Some(to) = step.to {
+                by_state[to.index()] += step.count;
+            }
+        }
+    }
+
+    /// The turn is on disk: now others may hear of it.
+    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, effects: &mut Effects) {
+        for flight in &progress.landed {
+            self.flights.forget(*flight);
+        }
+        for (_, _, answer) in absorbed.pushed {
+            effects.answers.add(answer, Ok(()));
+        }
+        self.tell_followers(effects);
+        for info in std::mem::take(&mut effects.ended) {
+            for answer in self.runs.end(&info, &mut self.scheduler) {
+                effects.answers.add(answer, Ok(info.clone()));
+            }
+        }
+        self.look_if_drained(effects);
+    }
+
+    fn tell_followers(&mut self, effects: &Effects) {
+        for entry in &effects.archive {
+            let held = &entry.settlement.held;
+            let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
+            for index in held.range() {
+                let told = Followed::Job(FollowedJob {
+                    id: held.jobs.id(index),
+                    state: entry.state,
+                    error: error_text(&entry.settlement.verdict),
+                    output: entry.output.clone(),
+                    data: held.jobs.data(index).to_vec(),
+                });
+                self.runs.tell(run, &told);
+            }
+        }
+    }
+
+    /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
+    fn look_if_drained(&mut self, effects: &mut Effects) {
+        if self.waiters.drained.is_empty() || self.waiters.reading_for_drained || !self.is_quiet() {
+            return;
+        }
+        self.waiters.reading_for_drained = true;
+        effects.read_inbox.push(self.waiters.read_inbox(Then::Drained));
+    }
+
+    /// True when nothing that can run waits or runs.
+    pub fn is_quiet(&self) -> bool {
+        let live = |queue: &Queue| {
+            let waiting = [State::Scheduled, State::Ready, State::Retrying];
+            waiting.iter().any(|state| queue.by_state[state.index()] > 0)
+        };
+        self.flights.is_empty()
+            && self.pending.is_empty()
+            && !self.queues.iter().enumerate().any(|(no, queue)| {
+                live(queue) && self.scheduler.can_run(windlass_core::job::QueueNo(no as u32))
+            })
+    }
+
+    pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
+        self.waiters.reading_for_drained = false;
+        if !self.is_quiet() {
+            return;
+        }
+        let failed = self.waiters.failed;
+        for DrainedWaiter { answer, failed_before } in std::mem::take(&mut self.waiters.drained) {
+            effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
+        }
+    }
+
+    /// No space: the turn never was. Finished attempts and inbox lots wait for the next one; pushers are told.
+    fn give_back(
+        &mut self,
+        absorbed: Absorbed,
+        progress: &Progress,
+        what: &str,
+        now: Time,
+        dropped: Effects,
+    ) -> Result<Effects, StoreError> {
+        for flight in &progress.departed {
+            self.flights.release(*flight, &mut self.scheduler);
+            self.flights.forget(*flight);
+        }
+        self.start_over()?;
+        dropped.answers.refuse(&no_space(what));
+        let mut effects = Effects::default();
+        for (_, _, answer) in absorbed.pushed {
+            effects.answers.add(answer, Err(no_space(what)));
+        }
+        let finished = absorbed.finished.into_iter().map(Event::Finished);
+        let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
+        self.pending = finished.chain(ingested).chain(std::mem::take(&mut self.pending)).collect();
+        self.full_until = Some(now.after(FULL_RETRY));
+        effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
+        Ok(effects)
+    }
+}
+
+fn no_space(what: &str) -> Failure {
+    Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
+}
+
+fn entry(queues: &[Queue], runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
+    let state = settlement.verdict.state();
+    let queue = Arc::clone(&queues[settlement.held.lane.queue.0 as usize].name);
+    let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
+    Entry { settlement: settlement.clone(), queue, run, output, state }
+}
+
+fn error_text(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Fail { error, .. } | Verdict::Retry { error, .. } => error.clone(),
+        Verdict::Succeed { .. } | Verdict::Return => String::new(),
+        Verdict::Suspect(_) => "its worker died while it ran".into(),
+        Verdict::Cancel => "cancelled".into(),
+    }
+}

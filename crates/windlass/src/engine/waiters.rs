@@ -1,0 +1,53 @@
+//! Who waits for the inbox to be read to its end, and for everything to be done.
+//!
+//! "Drained" is exact: it is answered only when, at one moment, nothing that can run waits or runs and every byte
+//! of the inbox had been read. So the inbox is read to its end once the store is quiet, and if that brought work,
+//! again after that work.
+
+use super::event::{Answer, Drained};
+use crate::store::RunInfo;
+use std::collections::HashMap;
+use windlass_core::job::RunId;
+
+/// What to do when the inbox has been read to its end.
+#[derive(Debug)]
+pub enum Then {
+    /// Look at the drained waiters again.
+    Drained,
+    AwaitRun(RunId, Answer<RunInfo>),
+    Seal(RunId, Answer<()>),
+    Tell(Answer<()>),
+}
+
+/// Somebody who waits for everything to end.
+#[derive(Debug)]
+pub struct DrainedWaiter {
+    pub answer: Answer<Drained>,
+    /// The failures counted before it began to wait.
+    pub failed_before: u64,
+}
+
+/// All who wait.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    reading: HashMap<u64, Then>,
+    last: u64,
+    pub drained: Vec<DrainedWaiter>,
+    /// The inbox is being read to its end for the drained waiters.
+    pub reading_for_drained: bool,
+    /// Jobs that failed or were cancelled since the engine began.
+    pub failed: u64,
+}
+
+impl Waiters {
+    /// Asks for the inbox to be read to its end; returns the number under which the answer comes.
+    pub fn read_inbox(&mut self, then: Then) -> u64 {
+        self.last += 1;
+        self.reading.insert(self.last, then);
+        self.last
+    }
+
+    pub fn inbox_read(&mut self, waiter: u64) -> Option<Then> {
+        self.reading.remove(&waiter)
+    }
+}

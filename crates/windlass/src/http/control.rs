@@ -1,0 +1,108 @@
+//! Routes about the server itself: health, counters, what runs, and the few orders it takes.
+
+use super::app::{Call, json};
+use super::problem::Problem;
+use crate::api;
+use crate::engine::event::Event;
+use crate::error::{Failure, Kind};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use windlass_core::life_cycle::State;
+
+/// An engine that has not turned for so long is not ready.
+const TURN_PATIENCE: Duration = Duration::from_secs(5);
+/// Open runs are counted up to here.
+const RUNS_COUNTED: usize = 10_000;
+
+pub(super) async fn alive(call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    Ok("ok\n".into_response())
+}
+
+/// Ready is a server whose engine turns and which nobody asked to stop.
+pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let turned = tokio::time::timeout(TURN_PATIENCE, call.app.ask(|answer| Event::Flights { answer })).await;
+    match turned {
+        _ if call.app.draining.load(Ordering::Relaxed) => Err(super::app::stopping().into()),
+        Ok(Ok(_)) => Ok("ok\n".into_response()),
+        Ok(Err(failure)) => Err(Failure { kind: Kind::TryLater, ..failure }.into()),
+        Err(_) => Err(Failure::new(Kind::TryLater, "the engine is busy and has not answered").into()),
+    }
+}
+
+pub(super) async fn status(call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let read = call.app.read(|reads| {
+        let view = (reads.view)()?;
+        Ok((view.queues()?, view.runs(RUNS_COUNTED)?))
+    });
+    let (queues, runs) = read.await?;
+    let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
+    totals.insert("started".into(), 0);
+    let mut by_name = BTreeMap::new();
+    for queue in queues {
+        let counts = api::queue_counts(&queue.stats);
+        for (word, count) in &counts {
+            *totals.entry(word.clone()).or_default() += count;
+        }
+        by_name.insert(queue.name.to_string(), counts);
+    }
+    let status = api::Status {
+        server: api::ServerStatus {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            dir: call.app.dir.root().display().to_string(),
+            durability: crate::store::Durability::Full.word().into(),
+        },
+        queues: by_name,
+        totals,
+        runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
+    };
+    json(StatusCode::OK, &status)
+}
+
+/// Answers when everything that can run has ended.
+pub(super) async fn drained(call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let _place = call.app.stream()?;
+    let drained = call.app.unless_stopped(call.app.ask(|answer| Event::AwaitDrained { answer })).await?;
+    json(StatusCode::OK, &api::Drained { failed: drained.failed })
+}
+
+pub(super) async fn flights(call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let flights = call.app.ask(|answer| Event::Flights { answer }).await?;
+    let items = flights.iter().map(api::Flight::from).collect();
+    json(StatusCode::OK, &api::Page { items, next: None })
+}
+
+pub(super) async fn nudge(mut call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    call.no_body().await?;
+    call.app.handle.send(Event::Nudge)?;
+    json(StatusCode::ACCEPTED, &serde_json::json!({}))
+}
+
+pub(super) async fn stop(mut call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let stop: api::Stop = call.json().await?;
+    call.app.draining.store(true, Ordering::Relaxed);
+    call.app.handle.send(match stop.mode {
+        api::StopMode::Drain => Event::Drain,
+        api::StopMode::Now => Event::Halt,
+    })?;
+    json(StatusCode::ACCEPTED, &stop)
+}
+
+/// The whole config is checked before anything of it holds; a refusal leaves the old one.
+pub(super) async fn reload(mut call: Call) -> Result<Response, Problem> {
+    call.query(&[])?;
+    call.no_body().await?;
+    let reload = call.app.reload.clone();
+    super::app::blocking(move || reload()).await?;
+    json(StatusCode::OK, &serde_json::json!({}))
+}

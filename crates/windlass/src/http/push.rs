@@ -1,0 +1,314 @@
+//! Work comes in: bodies of four kinds become one lot, accepted as a whole or not at all.
+//!
+//! Everything is checked, numbered and laid into chunks here, so that the engine only has to store it. The ids of
+//! one request are neighbours, whatever its jobs are.
+
+use super::app::{App, Call, json, located};
+use super::body::{Whole, too_large, unreadable};
+use super::problem::Problem;
+use super::query::{Query, durability};
+use crate::api::{self, IDS_LISTED, JOBS_MAX, base64};
+use crate::engine::event::Event;
+use crate::engine::handle::IdSource;
+use crate::store::chunk::ChunkBuilder;
+use crate::store::{Durability, Lot, NewJobs, Taken};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::time::Time;
+
+/// What jobs of one chunk have in common.
+type Key<'a> = (&'a str, Priority, Option<RunId>, Option<Time>);
+
+/// One job of a request, borrowed from its body where it can be.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming<'a> {
+    queue: Cow<'a, str>,
+    priority: Priority,
+    run: Option<RunId>,
+    at: Option<Time>,
+    data: Cow<'a, [u8]>,
+}
+
+pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
+    let (media, whole) = call.body(&[api::JSON, api::LINES, api::BYTES, api::RECORDS]).await?;
+    match media {
+        api::JSON => {
+            let query = call.query(&["durability", "ids"])?;
+            let (jobs, named) = from_json(&whole.bytes)?;
+            accept(&call.app, &jobs, &query, named, None).await
+        }
+        api::RECORDS => {
+            let query = call.query(&["run", "durability", "ids"])?;
+            let jobs = from_records(&whole.bytes, run_of(&query)?)?;
+            accept(&call.app, &jobs, &query, None, None).await
+        }
+        api::LINES | api::BYTES => {
+            let query = call.query(&["queue", "priority", "at", "run", "durability", "ids"])?;
+            let pattern = Incoming {
+                queue: query.needed("queue")?.into(),
+                priority: query.get("priority").map(str::parse).transpose().map_err(Problem::refused)?.unwrap_or_default(),
+                run: run_of(&query)?,
+                at: query.get("at").map(api::time_from_text).transpose()?,
+                data: Cow::Borrowed(&[]),
+            };
+            let jobs = match media {
+                api::LINES => from_lines(&whole.bytes, &pattern)?,
+                _ => vec![Incoming { data: Cow::Borrowed(&whole.bytes), ..pattern.clone() }],
+            };
+            accept(&call.app, &jobs, &query, None, None).await
+        }
+        _ => Err(Problem::malformed("a body of an unknown type")),
+    }
+}
+
+/// The next lines of a run's input; taken only if the run's input stands where the caller thinks.
+pub(super) async fn push_lines(
+    app: &App,
+    whole: &Whole,
+    query: &Query,
+    run: RunId,
+    (before, hash): (Taken, u64),
+) -> Result<Response, Problem> {
+    let pattern = Incoming {
+        queue: query.needed("queue")?.into(),
+        priority: Priority::NORMAL,
+        run: Some(run),
+        at: None,
+        data: Cow::Borrowed(&[]),
+    };
+    let jobs = from_lines(&whole.bytes, &pattern)?;
+    let after = Taken { lines: before.lines + jobs.len() as u64, hash };
+    accept(app, &jobs, query, None, Some((run, before, after))).await
+}
+
+async fn accept(
+    app: &App,
+    jobs: &[Incoming<'_>],
+    query: &Query,
+    named: Option<Durability>,
+    taken: Option<(RunId, Taken, Taken)>,
+) -> Result<Response, Problem> {
+    let durability = query.durability()?.or(named).unwrap_or_default();
+    let list = query.truth("ids")?.unwrap_or(jobs.len() <= IDS_LISTED);
+    let (mut lot, origin, first) = lay_out(jobs, app.handle.ids())?;
+    let id = |index: usize| JobId { origin, offset: first + index as u64 }.to_string();
+    if taken.is_some() || !jobs.is_empty() {
+        lot.taken = taken;
+        app.ask(|answer| Event::Pushed { lot, durability, answer }).await?;
+    }
+    let answer = api::Accepted {
+        count: jobs.len() as u64,
+        ids: if list { (0..jobs.len()).map(id).collect() } else { Vec::new() },
+        first: (!jobs.is_empty()).then(|| id(0)),
+        last: jobs.len().checked_sub(1).map(id),
+        durability: durability.word().into(),
+    };
+    let response = json(StatusCode::CREATED, &answer)?;
+    Ok(if jobs.len() == 1 { located(response, &format!("/api/v1/jobs/{}", id(0))) } else { response })
+}
+
+/// Numbers the jobs in their order and gathers neighbours of one lane into chunks.
+fn lay_out(jobs: &[Incoming<'_>], ids: &IdSource) -> Result<(Lot, Origin, u64), Problem> {
+    let mut lanes: Vec<(NewJobsOf, ChunkBuilder)> = Vec::new();
+    let mut places: HashMap<Key<'_>, usize> = HashMap::new();
+    let mut place = None;
+    let mut lot = Lot::default();
+    check_sizes(jobs)?;
+    let (origin, first) = ids.take(jobs.len() as u64);
+    for (index, job) in jobs.iter().enumerate() {
+        let key: Key<'_> = (&job.queue, job.priority, job.run, job.at);
+        let lane = match place {
+            Some((same, lane)) if same == key => lane,
+            _ => match places.get(&key) {
+                Some(lane) => *lane,
+                None => {
+                    let queue = QueueName::new(job.queue.as_bytes()).map_err(|bad| at_job(index, &bad))?;
+                    let of = NewJobsOf { queue, priority: job.priority, run: job.run, not_before: job.at };
+                    lanes.push((of, ChunkBuilder::new(origin)));
+                    places.insert(key, lanes.len() - 1);
+                    lanes.len() - 1
+                }
+            },
+        };
+        place = Some((key, lane));
+        let (of, builder) = &mut lanes[lane];
+        builder.push(first + index as u64, &job.data);
+        if builder.is_full() {
+            lot.jobs.push(of.with(builder));
+        }
+    }
+    let rest = lanes.iter_mut().filter(|(_, builder)| !builder.is_empty());
+    lot.jobs.extend(rest.map(|(of, builder)| of.with(builder)));
+    Ok((lot, origin, first))
+}
+
+/// A `NewJobs` without its chunk.
+struct NewJobsOf {
+    queue: QueueName,
+    priority: Priority,
+    run: Option<RunId>,
+    not_before: Option<Time>,
+}
+
+impl NewJobsOf {
+    fn with(&self, builder: &mut ChunkBuilder) -> NewJobs {
+        let jobs = Arc::new(builder.finish());
+        NewJobs { queue: self.queue.clone(), priority: self.priority, run: self.run, not_before: self.not_before, jobs }
+    }
+}
+
+fn check_sizes(jobs: &[Incoming<'_>]) -> Result<(), Problem> {
+    if jobs.len() > JOBS_MAX {
+        return Err(too_large());
+    }
+    match jobs.iter().position(|job| job.data.len() > DATA_MAX) {
+        Some(index) => {
+            let length = jobs[index].data.len();
+            Err(at_job(index, &format!("the data has {length} bytes, expected at most {DATA_MAX}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Says which job is meant; they are counted from nought, as in the request's own array.
+fn at_job(index: usize, what: &dyn fmt::Display) -> Problem {
+    Problem::refused(format!("job {index}: {what}")).hint("nothing was stored")
+}
+
+fn run_of(query: &Query) -> Result<Option<RunId>, Problem> {
+    query.get("run").map(read_run).transpose()
+}
+
+fn read_run(text: &str) -> Result<RunId, Problem> {
+    text.parse().map_err(|bad| Problem::refused(format!("{text:?} is no run: {bad}")))
+}
+
+/// One job a line; the last one may lack its end.
+fn from_lines<'a>(body: &'a [u8], pattern: &Incoming<'a>) -> Result<Vec<Incoming<'a>>, Problem> {
+    let body = body.strip_suffix(b"\n").unwrap_or(if body.is_empty() { return Ok(Vec::new()) } else { body });
+    if memchr::memchr_iter(b'\n', body).count() >= JOBS_MAX {
+        return Err(too_large());
+    }
+    Ok(body.split(|byte| *byte == b'\n').map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() }).collect())
+}
+
+fn from_records(body: &[u8], run: Option<RunId>) -> Result<Vec<Incoming<'_>>, Problem> {
+    let mut jobs = Vec::new();
+    let mut rest = body;
+    while !rest.is_empty() {
+        if jobs.len() == JOBS_MAX {
+            return Err(too_large());
+        }
+        let at = body.len() - rest.len();
+        let record = read_record(&mut rest, run);
+        jobs.push(record.ok_or_else(|| Problem::malformed(format!("job {}: no whole record at byte {at}", jobs.len())))?);
+    }
+    Ok(jobs)
+}
+
+fn read_record<'a>(rest: &mut &'a [u8], run: Option<RunId>) -> Option<Incoming<'a>> {
+    let length = u16::from_le_bytes(*rest.split_off(..2)?.first_chunk()?);
+    let queue = std::str::from_utf8(rest.split_off(..usize::from(length))?).ok()?;
+    let priority = Priority::new(i64::from(*rest.split_off_first()? as i8))?;
+    let length = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
+    let data = rest.split_off(..length as usize)?;
+    Some(Incoming { queue: Cow::Borrowed(queue), priority, run, at: None, data: Cow::Borrowed(data) })
+}
+
+/// A job as a client writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonJob<'a> {
+    #[serde(borrow)]
+    queue: Cow<'a, str>,
+    #[serde(borrow)]
+    data: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    data_base64: Option<Cow<'a, str>>,
+    #[serde(default)]
+    priority: i64,
+    #[serde(borrow)]
+    at: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    run: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    durability: Option<Cow<'a, str>>,
+}
+
+/// An array of jobs that stops gathering, but not checking, one past the limit.
+struct JsonJobs<'a>(Vec<JsonJob<'a>>);
+
+impl<'de> Deserialize<'de> for JsonJobs<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<JsonJobs<'de>, D::Error> {
+        struct Gather;
+        impl<'de> Visitor<'de> for Gather {
+            type Value = JsonJobs<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a job or an array of jobs")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonJobs<'de>, A::Error> {
+                let mut jobs = Vec::new();
+                while jobs.len() <= JOBS_MAX {
+                    match items.next_element()? {
+                        Some(job) => jobs.push(job),
+                        None => return Ok(JsonJobs(jobs)),
+                    }
+                }
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(JsonJobs(jobs))
+            }
+        }
+        deserializer.deserialize_seq(Gather)
+    }
+}
+
+fn from_json(body: &[u8]) -> Result<(Vec<Incoming<'_>>, Option<Durability>), Problem> {
+    let array = body.trim_ascii_start().starts_with(b"[");
+    let jobs = match array {
+        true => serde_json::from_slice::<JsonJobs<'_>>(body).map(|jobs| jobs.0),
+        false => serde_json::from_slice::<JsonJob<'_>>(body).map(|job| vec![job]),
+    };
+    let jobs = jobs.map_err(|e| unreadable(&e))?;
+    if jobs.len() > JOBS_MAX {
+        return Err(too_large());
+    }
+    let mut strongest = None;
+    let mut incoming = Vec::with_capacity(jobs.len());
+    for (index, job) in jobs.into_iter().enumerate() {
+        let named = job.durability.as_deref().map(durability).transpose()?;
+        // One request is one commit: it is made as durable as the most careful of its jobs asks for.
+        strongest = strongest.max(named);
+        incoming.push(job.check(index)?);
+    }
+    Ok((incoming, strongest))
+}
+
+impl<'a> JsonJob<'a> {
+    fn check(self, index: usize) -> Result<Incoming<'a>, Problem> {
+        let data = match (self.data, self.data_base64) {
+            (Some(Cow::Borrowed(text)), None) => Cow::Borrowed(text.as_bytes()),
+            (Some(Cow::Owned(text)), None) => Cow::Owned(text.into_bytes()),
+            (None, Some(text)) => {
+                Cow::Owned(base64::decode(&text).ok_or_else(|| at_job(index, &"data_base64 is not base64"))?)
+            }
+            (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
+            (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
+        };
+        let priority = Priority::new(self.priority);
+        let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
+        Ok(Incoming {
+            queue: self.queue,
+            priority: priority.ok_or_else(|| at_job(index, &range))?,
+            run: self.run.as_deref().map(read_run).transpose()?,
+            at: self.at.as_deref().map(api::time_from_text).transpose()?,
+            data,
+        })
+    }
+}

@@ -1,0 +1,611 @@
+//! Reads the files of an inbox in rotation and turns them into lots.
+//!
+//! It finds files (`look`), reads them (`round`), and when all are read it judges tails, rotates what is large
+//! and removes what is done (`tidy`). Each answers a failure of one file with a report and goes on with the others;
+//! a failed sync goes up and ends the process.
+
+use super::files::{self, Name};
+use super::frame::{FileHeader, Reason, is_other_version};
+use super::gather::Gatherer;
+use super::ingest::{Delivered, IngestOptions, LOTS_UNDER_WAY, trouble};
+use super::lock::{Locker, PATIENCE, Waited, holder};
+use super::quarantine::{Damage, Quarantine};
+use super::scan::{End, Found, Scan};
+use super::source::Source;
+use crate::error::{Failure, Kind};
+use crate::store::{Cursor, Lot};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use windlass_core::job::Origin;
+
+/// A file is rotated once it has this many bytes.
+const ROTATE_AT: u64 = 64 << 20;
+/// Bytes of one lot, and of one that spreads over very many queues.
+const LOT_BYTES: usize = 4 << 20;
+const WIDE_LOT_BYTES: usize = 16 << 20;
+const WIDE: usize = 8192;
+/// Files that are open at once; the others wait until some are done.
+const SOURCES_MAX: usize = 512;
+
+/// What came of a round over all files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Something was read: there may be more.
+    Read,
+    /// Too many lots are under way.
+    Blocked,
+    AtEnd,
+}
+
+/// Somebody who waits until what was in the inbox is committed.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    /// The sizes at the time of asking; not known yet while files wait to be opened.
+    targets: Option<Vec<(u64, u64)>>,
+    /// The lot after whose commit the answer is given.
+    after: Option<u64>,
+}
+
+pub(super) struct Reader {
+    inbox: PathBuf,
+    deliver: Box<dyn Fn(Delivered) + Send>,
+    quarantine: Quarantine,
+    /// By inode, which cannot be reused while we have the file open.
+    sources: BTreeMap<u64, Source>,
+    refused: HashSet<u64>,
+    unopened: usize,
+    cursors: HashMap<Origin, Cursor>,
+    gatherer: Gatherer,
+    buffer: Vec<u8>,
+    lot: Lot,
+    lot_bytes: usize,
+    lot_sources: Vec<u64>,
+    wide: bool,
+    delivered: u64,
+    committed: u64,
+    waiters: Vec<Waiter>,
+    locker: Locker,
+    looked: bool,
+    directory_dirty: bool,
+}
+
+impl Reader {
+    pub(super) fn new(options: IngestOptions) -> Reader {
+        Reader {
+            quarantine: Quarantine::new(&options.quarantine),
+            inbox: options.inbox,
+            deliver: options.deliver,
+            sources: BTreeMap::new(),
+            refused: HashSet::new(),
+            unopened: 0,
+            cursors: options.cursors.into_iter().map(|cursor| (cursor.origin, cursor)).collect(),
+            gatherer: Gatherer::default(),
+            buffer: Vec::new(),
+            lot: Lot::default(),
+            lot_bytes: 0,
+            lot_sources: Vec::new(),
+            wide: false,
+            delivered: 0,
+            committed: 0,
+            waiters: Vec::new(),
+            locker: Locker::default(),
+            looked: false,
+            directory_dirty: false,
+        }
+    }
+
+    pub(super) fn inbox(&self) -> &Path {
+        &self.inbox
+    }
+
+    pub(super) fn deliver(&self, delivered: Delivered) {
+        (self.deliver)(delivered);
+    }
+
+    pub(super) fn quarantined(&self) -> u64 {
+        self.quarantine.count()
+    }
+
+    pub(super) fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    pub(super) fn forget_refusals(&mut self) {
+        self.refused.clear();
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.sources.values_mut().for_each(|source| source.held = false);
+    }
+
+    pub(super) fn note_commits(&mut self, committed: u64) {
+        self.committed = committed;
+        for source in self.sources.values_mut() {
+            source.note_commits(committed);
+            source.punch();
+        }
+    }
+
+    /// Whether a commit leads to something: an answer, a removal, room for files.
+    pub(super) fn wants_commits(&self) -> bool {
+        let removable = |source: &Source| !source.appended && source.is_under_way();
+        !self.waiters.is_empty() || self.unopened > 0 || self.sources.values().any(removable)
+    }
+
+    /// Whether a file waits for its last writer to close it.
+    pub(super) fn awaits_closing(&self) -> bool {
+        self.sources.values().any(|source| !source.appended)
+    }
+
+    pub(super) fn take_waiters(&mut self, numbers: Vec<u64>) {
+        self.waiters.extend(numbers.into_iter().map(|number| Waiter { number, targets: None, after: None }));
+    }
+
+    /// Finds files that are new, and new names of those we know. True if there were any.
+    pub(super) fn look(&mut self) -> Result<bool, Failure> {
+        let wrong = |e: std::io::Error| Failure::io("cannot list the inbox", &e);
+        let mut found = false;
+        self.unopened = 0;
+        for entry in std::fs::read_dir(&self.inbox).map_err(wrong)? {
+            let entry = entry.map_err(wrong)?;
+            let inode = entry.ino();
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                self.refuse(inode, &entry.path(), "its name is not UTF-8 text");
+                continue;
+            };
+            if let Some(source) = self.sources.get_mut(&inode) {
+                if source.name != name {
+                    source.appended = Name::of(&name) == Name::Appended;
+                    source.name = name;
+                }
+            } else if Name::of(&name) != Name::Hidden && !self.refused.contains(&inode) {
+                if self.sources.len() >= SOURCES_MAX {
+                    self.unopened += 1;
+                } else {
+                    found |= self.adopt(&name, inode)?;
+                }
+            }
+        }
+        self.sync_directory()?;
+        if !self.looked {
+            self.looked = true;
+            if self.unopened == 0 && self.refused.is_empty() {
+                // Files that a crash kept us from reporting as removed.
+                self.lot.closed.extend(self.cursors.drain().map(|(origin, _)| origin));
+            }
+        }
+        self.set_targets();
+        Ok(found)
+    }
+
+    fn refuse(&mut self, inode: u64, path: &Path, why: &str) {
+        if self.refused.insert(inode) {
+            self.deliver(trouble(Kind::BadData, format!("{} is not read: {why}", path.display())));
+        }
+    }
+
+    /// Opens a file, gives it an origin, and finds the place to go on from.
+    fn adopt(&mut self, name: &str, inode: u64) -> Result<bool, Failure> {
+        let path = self.inbox.join(name);
+        let file = match self.open_checked(&path) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(false),
+            Err(why) => {
+                self.refuse(inode, &path, &why);
+                return Ok(false);
+            }
+        };
+        match self.adopt_open(name, inode, file) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                self.refuse(inode, &path, &error.to_string());
+                Ok(false)
+            }
+        }
+    }
+
+    /// Opens what is a plain file of our own user; `None` when it is gone.
+    fn open_checked(&self, path: &Path) -> Result<Option<File>, String> {
+        let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
+        let meta = match std::fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(error) if gone(&error) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        if let Some(why) = refusal(&meta) {
+            return Err(why.into());
+        }
+        let file = match files::open(path, false) {
+            Ok(file) => file,
+            Err(error) if gone(&error) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        match file.metadata().map(|meta| refusal(&meta)) {
+            Ok(None) => Ok(Some(file)),
+            Ok(Some(why)) => Err(why.into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn adopt_open(&mut self, name: &str, inode: u64, file: File) -> std::io::Result<()> {
+        let front = files::read_front(&file)?;
+        if is_other_version(&front) {
+            return Err(std::io::Error::other("it was written by another version"));
+        }
+        let header = FileHeader::decode(&front);
+        let current = |header: &FileHeader| !header.sealed && header.boot == Some(files::boot());
+        let (id, appended) = match (Name::of(name), &header) {
+            (Name::Sealed(origin), _) => {
+                files::mark_sealed(&file)?;
+                (origin, false)
+            }
+            (Name::Appended, Some(header)) if current(header) => (header.origin, true),
+            (Name::Appended, Some(header)) => (header.origin, false),
+            _ => (random()?, false),
+        };
+        let mut source = Source::new(name.to_owned(), file, id, header.as_ref(), appended);
+        if let Some(cursor) = self.cursors.remove(&id)
+            && !source.resume(&cursor)?
+        {
+            let text = format!("{} is not the file that was read up to byte {}", name, cursor.offset);
+            let hint = "it was cut or replaced; it is read again as a whole, so jobs of it may run twice";
+            self.deliver(Delivered::Trouble(Failure::new(Kind::BadData, text).hint(hint)));
+            self.lot.closed.push(id);
+            source.id = random()?;
+            source.appended = false;
+        }
+        if !source.appended && source.name != files::sealed_name(source.id) {
+            self.set_aside(&mut source)?;
+        }
+        self.sources.insert(inode, source);
+        Ok(())
+    }
+
+    /// Renames a file to its origin's sealed name. The lock keeps writers that look at the path honest; one that
+    /// does not let go cannot hold us up, because a late append to a sealed file is read as well.
+    fn set_aside(&mut self, source: &mut Source) -> std::io::Result<()> {
+        let path = self.inbox.join(&source.name);
+        let guard = self.locked(&path)?;
+        let renamed = files::seal(&self.inbox, &source.name, source.id);
+        if renamed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
+            source.id = random()?;
+            files::seal(&self.inbox, &source.name, source.id)?;
+        } else {
+            renamed?;
+        }
+        drop(guard);
+        source.name = files::sealed_name(source.id);
+        source.appended = false;
+        self.directory_dirty = true;
+        Ok(())
+    }
+
+    /// The lock of a file through a descriptor of its own; reports who keeps it and goes on without.
+    fn locked(&mut self, path: &Path) -> std::io::Result<Option<File>> {
+        let file = files::open(path, false)?;
+        let meta = file.metadata()?;
+        match self.locker.wait(file, PATIENCE)? {
+            Waited::Locked(file) => Ok(Some(file)),
+            Waited::Busy => {
+                let by = holder(&meta).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
+                let text = format!("{} has been locked for {} s by {by}", path.display(), PATIENCE.as_secs());
+                self.deliver(trouble(Kind::TryLater, text));
+                Ok(None)
+            }
+        }
+    }
+
+    fn sync_directory(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.directory_dirty) {
+            files::sync_dir(&self.inbox).map_err(|e| Failure::io("cannot sync the inbox directory", &e))?;
+        }
+        Ok(())
+    }
+
+    /// For those who asked: how much is in each file, taken under its lock.
+    fn set_targets(&mut self) {
+        if self.unopened > 0 || self.waiters.iter().all(|waiter| waiter.targets.is_some()) {
+            return;
+        }
+        let paths: Vec<(u64, PathBuf)> = self.sources.iter().map(|(i, s)| (*i, self.inbox.join(&s.name))).collect();
+        let mut targets = Vec::with_capacity(paths.len());
+        for (inode, path) in paths {
+            // A file that went away meanwhile was done; its size is asked of our own descriptor.
+            let guard = self.locked(&path).unwrap_or(None);
+            let size = self.sources.get(&inode).and_then(|source| source.size().ok());
+            drop(guard);
+            targets.extend(size.map(|size| (inode, size)));
+        }
+        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.targets.is_none()) {
+            waiter.targets = Some(targets.clone());
+        }
+    }
+
+    fn answer_waiters(&mut self) {
+        for waiter in &mut self.waiters {
+            let Some(targets) = &waiter.targets else { continue };
+            let read = |(inode, size): &(u64, u64)| self.sources.get(inode).is_none_or(|s| s.seen >= *size);
+            if waiter.after.is_none() && self.lot_sources.is_empty() && targets.iter().all(read) {
+                waiter.after = Some(self.delivered);
+            }
+        }
+        let committed = self.committed;
+        let done = |waiter: &mut Waiter| waiter.after.is_some_and(|lot| lot <= committed);
+        for waiter in self.waiters.extract_if(.., done) {
+            (self.deliver)(Delivered::ReadToEnd { waiter: waiter.number });
+        }
+    }
+
+    /// Reads every file once, as far as one lot goes.
+    pub(super) fn round(&mut self) -> Result<Round, Failure> {
+        let mut read = false;
+        let inodes: Vec<u64> = self.sources.keys().copied().collect();
+        for inode in inodes {
+            if self.delivered - self.committed >= LOTS_UNDER_WAY {
+                return Ok(Round::Blocked);
+            }
+            read |= self.read(inode, End::Open)?;
+            if self.lot_bytes >= LOT_BYTES {
+                self.hand_over()?;
+            }
+        }
+        self.hand_over()?;
+        self.answer_waiters();
+        Ok(if read { Round::Read } else { Round::AtEnd })
+    }
+
+    /// Reads the next stretch of one file into the lot; false when there was nothing new.
+    fn read(&mut self, inode: u64, end: End) -> Result<bool, Failure> {
+        let Some(source) = self.sources.get(&inode).filter(|source| !source.held) else { return Ok(false) };
+        let stretch = match source.size() {
+            Ok(size) if size < source.position => return self.read_again(inode).map(|()| true),
+            Ok(size) if size == source.seen && end == End::Open => return Ok(false),
+            Ok(_) => {
+                let most = if self.wide { WIDE_LOT_BYTES } else { LOT_BYTES };
+                source.read(&mut self.buffer, most).map(|()| !self.buffer.is_empty())
+            }
+            Err(error) => Err(error),
+        };
+        match stretch.map_err(|e| Failure::io("cannot read", &e)).and_then(|some| {
+            if some { self.take_in(inode, end) } else { self.forget_tail(inode) }
+        }) {
+            Ok(()) => Ok(true),
+            Err(failure) => {
+                self.hold(inode, &failure);
+                Ok(false)
+            }
+        }
+    }
+
+    /// The tail that waited was taken back by its writer.
+    fn forget_tail(&mut self, inode: u64) -> Result<(), Failure> {
+        if let Some(source) = self.sources.get_mut(&inode) {
+            source.seen = source.position;
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, inode: u64, failure: &Failure) {
+        let Some(source) = self.sources.get_mut(&inode) else { return };
+        source.held = true;
+        let text = format!("{}: {failure}; it is tried again at the next wake-up", source.name);
+        self.deliver(trouble(failure.kind, text));
+    }
+
+    /// Sorts the stretch in the buffer into the lot. On failure nothing of it was taken.
+    fn take_in(&mut self, inode: u64, end: End) -> Result<(), Failure> {
+        let Some(source) = self.sources.get_mut(&inode) else { return Ok(()) };
+        let stretch = &self.buffer[..];
+        let mut scan = Scan::new(stretch, source.position, source.seed, end, source.skip);
+        let mut damaged = Vec::new();
+        while let Some(found) = scan.next() {
+            let from = found.offset();
+            if let Err(reason) = self.gatherer.add(stretch, found) {
+                damaged.push((from, scan.consumed() as u64 + source.position, reason));
+            }
+        }
+        let (consumed, skip) = (scan.consumed() as u64, scan.skipping());
+        let kept = keep(&mut self.quarantine, source, stretch, &damaged);
+        self.wide = self.gatherer.spread() > WIDE;
+        let before = self.lot.jobs.len();
+        let seals = self.gatherer.finish(stretch, source.id, &mut self.lot.jobs);
+        if let Err(failure) = kept {
+            self.lot.jobs.truncate(before);
+            return Err(failure);
+        }
+        self.lot.seals.extend(seals);
+        // While something is being passed over the cursor stays in front of it: a restart must begin there.
+        let cursor = match (skip, damaged.last()) {
+            (None, _) => source.position + consumed,
+            (Some(_), _) if end == End::Closed => source.position + consumed,
+            (Some(_), Some((from, ..))) if source.skip.is_none() || *from > source.position => *from,
+            (Some(_), _) => source.cursor,
+        };
+        source.seen = source.position + stretch.len() as u64;
+        source.position += consumed;
+        source.skip = skip;
+        if cursor > source.cursor {
+            source.cursor = cursor;
+            if self.lot_sources.last() != Some(&inode) {
+                self.lot_sources.push(inode);
+            }
+        }
+        self.lot_bytes += stretch.len();
+        if !damaged.is_empty() {
+            let text = format!("{}: {} damaged records were set aside", source.name, damaged.len());
+            let failure = Failure::new(Kind::BadData, text).hint("see inbox.log in the quarantine directory");
+            self.deliver(Delivered::Trouble(failure));
+        }
+        Ok(())
+    }
+
+    /// A file that is shorter than what was read of it is another file: it is read as a whole, under a new origin.
+    fn read_again(&mut self, inode: u64) -> Result<(), Failure> {
+        self.hand_over()?;
+        let Some(source) = self.sources.remove(&inode) else { return Ok(()) };
+        self.cursors.insert(source.id, Cursor { origin: source.id, offset: u64::MAX, tail: 0 });
+        let name = source.name.clone();
+        drop(source);
+        self.adopt(&name, inode)?;
+        self.sync_directory()
+    }
+
+    /// Syncs what the lot was read from and hands it over.
+    fn hand_over(&mut self) -> Result<(), Failure> {
+        self.quarantine.sync()?;
+        let unsafe_file = |e: std::io::Error| Failure::io("cannot sync an inbox file", &e);
+        for inode in std::mem::take(&mut self.lot_sources) {
+            let Some(source) = self.sources.get_mut(&inode) else { continue };
+            source.sync().map_err(unsafe_file)?;
+            self.lot.cursors.push(source.as_cursor().map_err(unsafe_file)?);
+            source.handed_over(self.delivered + 1);
+        }
+        self.lot_bytes = 0;
+        if !self.lot.is_empty() {
+            self.delivered += 1;
+            let lot = std::mem::take(&mut self.lot);
+            self.deliver(Delivered::Lot(lot));
+        }
+        Ok(())
+    }
+
+    /// When all is read: judges tails, rotates and removes. True if there is more to read now.
+    pub(super) fn tidy(&mut self) -> Result<bool, Failure> {
+        let mut more = false;
+        let inodes: Vec<u64> = self.sources.keys().copied().collect();
+        for inode in inodes {
+            let Some(source) = self.sources.get(&inode).filter(|source| !source.held) else { continue };
+            let result = if source.has_frame_tail() {
+                self.judge_tail(inode)
+            } else if source.appended && source.seed.is_some() && source.seen >= ROTATE_AT {
+                self.rotate(inode).map_err(|e| Failure::io("cannot rotate", &e)).map(|()| false)
+            } else if !source.appended && !source.is_under_way() && source.committed == source.cursor {
+                self.close(inode)
+            } else {
+                Ok(false)
+            };
+            match result {
+                Ok(again) => more |= again,
+                Err(failure) => self.hold(inode, &failure),
+            }
+        }
+        self.sync_directory()?;
+        let pending = !self.lot.is_empty() || !self.lot_sources.is_empty();
+        if pending && self.delivered - self.committed < LOTS_UNDER_WAY {
+            self.hand_over()?;
+            more = true;
+        }
+        Ok(more)
+    }
+
+    /// Looks at the tail while no writer of ours can be in the middle of it.
+    fn judge_tail(&mut self, inode: u64) -> Result<bool, Failure> {
+        let Some(source) = self.sources.get_mut(&inode) else { return Ok(false) };
+        let path = self.inbox.join(&source.name);
+        let wrong = |e: std::io::Error| Failure::io("cannot lock", &e);
+        let guard = files::open(&path, false).map_err(wrong)?;
+        if !super::lock::try_lock(&guard).map_err(wrong)? {
+            // Whoever holds it is writing, and the end of that wakes us.
+            return Ok(false);
+        }
+        source.tail_judged = source.seen;
+        self.read(inode, End::Locked)
+    }
+
+    /// Moves our writers on to the next file.
+    fn rotate(&mut self, inode: u64) -> std::io::Result<()> {
+        let Some(mut source) = self.sources.remove(&inode) else { return Ok(()) };
+        let name = source.name.clone();
+        let sealed = self.set_aside(&mut source);
+        self.sources.insert(inode, source);
+        sealed?;
+        // Without it the next writer makes one itself.
+        files::create(&self.inbox, &name).map_err(|failure| std::io::Error::other(failure.text))
+    }
+
+    /// Removes a sealed file that is read, committed and closed by everybody. True if there is more to read.
+    fn close(&mut self, inode: u64) -> Result<bool, Failure> {
+        let Some(source) = self.sources.get(&inode) else { return Ok(false) };
+        if !source.take_lease() {
+            return Ok(false);
+        }
+        let wrong = |e: std::io::Error| Failure::io("cannot remove", &e);
+        let size = source.size().map_err(wrong)?;
+        if size != source.seen {
+            source.give_lease_back();
+            return Ok(true);
+        }
+        if source.cursor < size {
+            let taken = self.read(inode, End::Closed);
+            if let Some(source) = self.sources.get_mut(&inode) {
+                source.give_lease_back();
+                if source.position == size && source.cursor < size {
+                    source.cursor = size;
+                    source.skip = None;
+                    self.lot_sources.push(inode);
+                }
+            }
+            return taken.map(|_| false);
+        }
+        let path = self.inbox.join(&source.name);
+        if files::is_at(&source.file, &path).map_err(wrong)? {
+            std::fs::remove_file(&path).map_err(wrong)?;
+        }
+        self.directory_dirty = true;
+        self.lot.closed.push(source.id);
+        self.sources.remove(&inode);
+        Ok(false)
+    }
+
+    /// The second look, after the watch was armed.
+    pub(super) fn is_anything_new(&mut self) -> Result<bool, Failure> {
+        if self.look()? {
+            return Ok(true);
+        }
+        Ok(self.sources.values().any(|source| !source.held && source.size().is_ok_and(|size| size != source.seen)))
+    }
+}
+
+/// Why a file is not ours to read.
+fn refusal(meta: &Metadata) -> Option<&'static str> {
+    if !meta.file_type().is_file() {
+        Some("it is not a regular file")
+    } else if meta.uid() != rustix::process::geteuid().as_raw() {
+        Some("it belongs to another user")
+    } else if meta.nlink() > 1 {
+        Some("it has a second name")
+    } else {
+        None
+    }
+}
+
+fn random() -> std::io::Result<Origin> {
+    files::random_origin().map_err(|failure| std::io::Error::other(failure.text))
+}
+
+/// Copies damaged stretches to the quarantine: offset from, offset to, reason.
+fn keep(
+    quarantine: &mut Quarantine,
+    source: &Source,
+    stretch: &[u8],
+    damaged: &[(u64, u64, Reason)],
+) -> Result<(), Failure> {
+    for (from, to, reason) in damaged {
+        let bytes = &stretch[(from - source.position) as usize..(to - source.position) as usize];
+        let damage = Damage { file: &source.name, origin: source.id, offset: *from, reason: *reason, bytes };
+        quarantine.keep(damage)?;
+    }
+    Ok(())
+}
+
+impl Found<'_> {
+    /// Where it begins in its file.
+    fn offset(&self) -> u64 {
+        match self {
+            Found::Line { offset, .. } | Found::Framed { offset, .. } | Found::Bad { offset, .. } => *offset,
+        }
+    }
+}

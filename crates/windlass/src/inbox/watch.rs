@@ -1,0 +1,99 @@
+//! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
+//!
+//! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
+//! looks once more after it was armed. There is no time-out: an idle inbox costs nothing.
+
+use crate::error::{Failure, Kind};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rung by the other threads; one ring is enough for any number of orders.
+#[derive(Clone, Debug)]
+pub(super) struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    pub(super) fn new() -> Result<Bell, Failure> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| broken("eventfd", e))?;
+        Ok(Bell(Arc::new(fd)))
+    }
+
+    pub(super) fn ring(&self) {
+        // It can only fail when the bell has rung four billion times unheard: then it still rings.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Silences the bell.
+    fn hear(&self) {
+        // Nothing to read means that it did not ring.
+        let _ = rustix::io::read(&*self.0, &mut [0u8; 8]);
+    }
+
+    /// Sleeps until the bell rings.
+    pub(super) fn wait(&self) -> Result<(), Failure> {
+        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)])?;
+        self.hear();
+        Ok(())
+    }
+}
+
+/// The watch over one directory.
+#[derive(Debug)]
+pub(super) struct Watch {
+    inotify: OwnedFd,
+}
+
+/// An armed watch.
+#[derive(Debug)]
+pub(super) struct Armed(i32);
+
+impl Watch {
+    pub(super) fn new() -> Result<Watch, Failure> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|e| {
+            broken("inotify", e).hint("raise fs.inotify.max_user_instances")
+        })?;
+        Ok(Watch { inotify })
+    }
+
+    /// Starts to watch; `closing` also tells when a writer closes a file.
+    pub(super) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
+        let mut flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        if closing {
+            flags |= WatchFlags::CLOSE_WRITE;
+        }
+        inotify::add_watch(&self.inotify, dir, flags).map(Armed).map_err(|e| {
+            Failure::io(format_args!("cannot watch {}", dir.display()), &e.into())
+        })
+    }
+
+    /// Sleeps until a file changes or the bell rings.
+    pub(super) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
+        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)])?;
+        bell.hear();
+        Ok(())
+    }
+
+    pub(super) fn disarm(&self, armed: Armed) {
+        // A watch whose directory is gone has ended by itself.
+        let _ = inotify::remove_watch(&self.inotify, armed.0);
+        let mut events = [0u8; 4096];
+        while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
+    }
+}
+
+fn wait_for(fds: &mut [PollFd<'_>]) -> Result<(), Failure> {
+    loop {
+        match poll(fds, None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(broken("poll", error)),
+        }
+    }
+}
+
+fn broken(what: &str, error: Errno) -> Failure {
+    Failure::new(Kind::Internal, format!("cannot wait for the inbox: {what}: {error}"))
+}

@@ -1,0 +1,147 @@
+//! From a launcher's facts to the outcome that the engine hears, with the sentence that a person reads.
+//!
+//! The message of a success and the detail of a failure are the last line that is not empty of standard output
+//! and of standard error, at most 200 bytes, control characters escaped. It must not decide what follows.
+
+use super::order;
+use crate::runner::launcher::{Cut, DEFAULT_PATH, End, Kept, Report, Step, file_name};
+use crate::runner::{Finished, Output, Start, Stream};
+use std::time::Duration;
+use windlass_core::outcome::{Exit, Outcome, from_exit};
+
+/// The most bytes of a job's own words in a message or an error.
+const LINE_MAX: usize = 200;
+
+pub(super) fn finished(report: Report, start: &Start) -> Finished {
+    let outcome = outcome(&report, start);
+    let job = start.held.jobs.id(start.held.range().start);
+    let stream = |kept: Kept, word: &str| Stream {
+        file: kept.filed.then(|| file_name(job, start.held.start(), word)),
+        head: if kept.filed { Vec::new() } else { kept.bytes },
+        total: kept.total,
+    };
+    Finished {
+        flight: report.flight,
+        outcomes: vec![(1, outcome)],
+        started: report.started,
+        finished: report.finished,
+        output: Output { stdout: stream(report.stdout, "out"), stderr: stream(report.stderr, "err") },
+    }
+}
+
+fn outcome(report: &Report, start: &Start) -> Outcome {
+    match (report.end, report.cut) {
+        (End::CannotStart { step, errno }, _) => refusal(step, errno, start),
+        (_, Some(Cut::Cancel)) => Outcome::Cancelled,
+        (End::NotBegun, _) => Outcome::Interrupted,
+        (End::Exit(_), Some(Cut::TimeLimit)) => {
+            Outcome::TimedOut { limit: start.policy.time_limit.unwrap_or(Duration::ZERO) }
+        }
+        // Asked to stop, only a success counts as an end of its own; any other is the answer to our signal.
+        (End::Exit(exit), Some(Cut::Interrupt)) if exit != Exit::Code(0) => Outcome::Interrupted,
+        (End::Exit(exit), _) => with_words(from_exit(exit), report),
+    }
+}
+
+/// Adds the job's own words to what the exit says.
+fn with_words(outcome: Outcome, report: &Report) -> Outcome {
+    let detailed = |error: String| match last_line(&report.stderr.bytes) {
+        Some(line) => format!("{error}: {line}"),
+        None => error,
+    };
+    match outcome {
+        Outcome::Succeeded { .. } => {
+            Outcome::Succeeded { message: last_line(&report.stdout.bytes).unwrap_or_default() }
+        }
+        Outcome::RetryLater { after, error } => Outcome::RetryLater { after, error: detailed(error) },
+        Outcome::FailedForGood { error } => Outcome::FailedForGood { error: detailed(error) },
+        Outcome::Failed { error } => Outcome::Failed { error: detailed(error) },
+        Outcome::Crashed { error } => Outcome::Crashed { error: detailed(error) },
+        Outcome::TimedOut { .. } | Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => outcome,
+    }
+}
+
+/// Why a program could not be started, and whether another try can help.
+fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
+    let command = order::command(start);
+    let program = order::program(start);
+    let program = escaped(&program);
+    let problem = std::io::Error::from_raw_os_error(errno);
+    let error = match (step, errno) {
+        (Step::Directory, _) => {
+            format!("cannot run `{program}` in {}: {problem}", escaped(&command.directory))
+        }
+        (Step::Find, libc::ENOENT) => {
+            let path = command.environment.iter().find(|(name, _)| name == b"PATH");
+            let path = path.map_or(DEFAULT_PATH, |(_, value)| value);
+            format!("cannot run `{program}`: not found in PATH {}", escaped(path))
+        }
+        (Step::Exec, libc::ENOENT) => format!("cannot run `{program}`: it or its interpreter is not there"),
+        (_, libc::EACCES) => format!("cannot run `{program}`: not permitted, or not an executable file"),
+        (_, libc::ENOEXEC) => format!("cannot run `{program}`: not in a format that can be run (no #! line?)"),
+        (_, libc::E2BIG) => {
+            format!("cannot run `{program}`: its arguments are too long; without {{}} the data comes on stdin")
+        }
+        _ => format!("cannot run `{program}`: {problem}"),
+    };
+    match errno {
+        libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO => {
+            Outcome::RetryLater { after: None, error }
+        }
+        _ => Outcome::FailedForGood { error },
+    }
+}
+
+/// The last line that is not empty.
+fn last_line(bytes: &[u8]) -> Option<String> {
+    let line = bytes.rsplit(|b| matches!(b, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty())?;
+    Some(escaped(line.trim_ascii()))
+}
+
+/// Text that is safe on a terminal and short.
+fn escaped(bytes: &[u8]) -> String {
+    // More than enough to fill the line whatever is dropped or escaped.
+    let bytes = &bytes[..bytes.len().min(4 * LINE_MAX)];
+    let mut text = String::new();
+    for character in String::from_utf8_lossy(bytes).chars() {
+        let before = text.len();
+        if character.is_control() {
+            text.extend(character.escape_default());
+        } else {
+            text.push(character);
+        }
+        if text.len() > LINE_MAX {
+            text.truncate(before);
+            break;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_found_and_made_safe() {
+        for (bytes, expected) in [
+            (&b"one\ntwo\n\n  \n"[..], Some("two")),
+            (b"no end", Some("no end")),
+            (b"10%\r50%\r100%\r", Some("100%")),
+            (b"\x1b[31mred\x07", Some("\\u{1b}[31mred\\u{7}")),
+            (b"caf\xe9", Some("caf\u{fffd}")),
+            (b"\n \n", None),
+            (b"", None),
+        ] {
+            assert_eq!(last_line(bytes).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn long_lines_are_cut_between_characters() {
+        let line = last_line("ä".repeat(500).as_bytes()).unwrap();
+        assert_eq!(line, "ä".repeat(100));
+        assert_eq!(last_line(&[b'a'; 100_000]).unwrap().len(), LINE_MAX);
+        assert!(last_line(&[7; 100_000]).unwrap().len() <= LINE_MAX);
+    }
+}

@@ -1,0 +1,58 @@
+//! One runner in front of all: each start goes to the runner of its policy's service.
+
+use super::command::{CommandRunner, Settings};
+use super::handler::{HandlerRunner, Handlers};
+use super::{Finished, Flight, Runner, Start, Stop};
+use crate::data_dir::DataDir;
+use crate::error::Failure;
+use std::sync::Arc;
+use windlass_core::policy::Service;
+
+/// The runners of a server.
+#[derive(Debug)]
+pub struct Runners {
+    /// None in a process that is only there to answer: nothing is planned for it.
+    commands: Option<CommandRunner>,
+    handlers: HandlerRunner,
+}
+
+impl Runners {
+    /// Starts launchers for the commands of a data directory, and a thread per core if there are handlers.
+    pub fn start(
+        dir: Option<&DataDir>,
+        handlers: Handlers,
+        hear: Arc<dyn Fn(Finished) + Send + Sync>,
+    ) -> Result<Runners, Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if handlers.is_empty() { 0 } else { cores };
+        let theirs = Arc::clone(&hear);
+        let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
+        let hear = Box::new(move |finished| hear(finished));
+        let commands = dir.map(|dir| CommandRunner::new(Settings::of(dir), hear)).transpose()?;
+        Ok(Runners { commands, handlers })
+    }
+}
+
+impl Runner for Runners {
+    fn start(&mut self, starts: Vec<Start>) {
+        let is_command = |start: &Start| match start.policy.service {
+            Service::Command(_) => true,
+            Service::Handler { .. } => false,
+        };
+        let (commands, handlers): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_command);
+        if let Some(runner) = self.commands.as_mut().filter(|_| !commands.is_empty()) {
+            runner.start(commands);
+        }
+        if !handlers.is_empty() {
+            self.handlers.start(handlers);
+        }
+    }
+
+    /// Flights are never reused, so the runner that does not know it does nothing.
+    fn stop(&mut self, flight: Flight, why: Stop) {
+        if let Some(commands) = &mut self.commands {
+            commands.stop(flight, why);
+        }
+        self.handlers.stop(flight, why);
+    }
+}

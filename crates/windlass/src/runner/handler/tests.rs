@@ -1,0 +1,109 @@
+//! Handlers see their jobs, panic alone, miscount in vain, and are stopped before they begin.
+
+use super::*;
+use crate::store::Place;
+use crate::store::chunk::ChunkBuilder;
+use std::sync::mpsc;
+use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueNo, Record};
+use windlass_core::policy::Policy;
+use windlass_core::time::Time;
+
+fn start(flight: u64, name: &str, jobs: u16) -> Start {
+    let mut builder = ChunkBuilder::new(Origin::from_random(5));
+    for offset in 0..u64::from(jobs) {
+        builder.push(offset, format!("data {offset}").as_bytes());
+    }
+    let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+    Start {
+        flight: Flight(flight),
+        queue: Arc::new(QueueName::new(b"q").unwrap()),
+        policy: Arc::new(Policy::new("q", Service::Handler { name: name.into(), batch: 1000 })),
+        epoch: 1,
+        held: Held {
+            place: Place::Chunk(Arrival(0)),
+            lane,
+            run: None,
+            record: Record::default(),
+            admitted: Time::ZERO,
+            jobs: Arc::new(builder.finish()),
+            first: 0,
+            count: jobs,
+        },
+        number: 1,
+        run: String::new(),
+    }
+}
+
+fn runner(handlers: Handlers) -> (HandlerRunner, mpsc::Receiver<Finished>) {
+    let (tell, heard) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let hear = move |finished| tell.lock().unwrap().send(finished).unwrap();
+    (HandlerRunner::new(handlers, 1, Box::new(hear)).unwrap(), heard)
+}
+
+#[test]
+fn each_job_is_seen_and_judged() {
+    let handlers = Handlers::new().on("odd", |batch| {
+        Verdicts::each(batch.jobs().map(|(id, data)| {
+            assert_eq!(data, format!("data {}", id.offset).as_bytes());
+            match id.offset % 3 {
+                0 => Outcome::Failed { error: "third".into() },
+                _ => Outcome::Succeeded { message: String::new() },
+            }
+        }))
+    });
+    let (mut runner, heard) = runner(handlers);
+    let mut part = start(1, "odd", 10);
+    part.held = part.held.part(2, 5);
+    runner.start(vec![part]);
+    let lengths: Vec<(u16, &str)> =
+        heard.recv().unwrap().outcomes.iter().map(|(count, outcome)| (*count, outcome.word())).collect();
+    assert_eq!(lengths, [(1, "succeeded"), (1, "failed"), (2, "succeeded"), (1, "failed")]);
+}
+
+#[test]
+fn what_a_handler_does_wrong_stays_with_its_batch() {
+    let handlers = Handlers::new()
+        .on("panics", |batch| panic!("on {}", batch.len()))
+        .on("miscounts", |_| Verdicts::Stretches(vec![(3, Outcome::Interrupted)]))
+        .on("fine", |_| Verdicts::succeeded());
+    let (mut runner, heard) = runner(handlers);
+    runner.start(["panics", "miscounts", "missing", "fine"].map(|name| start(1, name, 7)).to_vec());
+    let texts: Vec<String> = heard
+        .iter()
+        .take(4)
+        .map(|finished| match &finished.outcomes[..] {
+            [(7, Outcome::Crashed { error } | Outcome::FailedForGood { error })] => error.clone(),
+            [(7, outcome)] => outcome.word().into(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        "the handler panicked: on 7",
+        "the handler reported on 3 of 7 jobs",
+        "no handler is named `missing`",
+        "succeeded",
+    ];
+    assert_eq!(texts, expected);
+}
+
+#[test]
+fn waiting_is_stopped_at_once_and_running_is_asked() {
+    let (entered, inside) = mpsc::channel();
+    let entered = Mutex::new(entered);
+    let handlers = Handlers::new().on("waits", move |batch| {
+        entered.lock().unwrap().send(()).unwrap();
+        while !batch.is_stopping() {
+            std::thread::yield_now();
+        }
+        Verdicts::All(Outcome::Interrupted)
+    });
+    let (mut runner, heard) = runner(handlers);
+    runner.start(vec![start(1, "waits", 2), start(2, "waits", 3)]);
+    inside.recv().unwrap();
+    runner.stop(Flight(2), Stop::Cancel);
+    let cancelled = heard.recv().unwrap();
+    assert_eq!((cancelled.flight, cancelled.outcomes), (Flight(2), vec![(3, Outcome::Cancelled)]));
+    runner.stop(Flight(1), Stop::Interrupt);
+    assert_eq!(heard.recv().unwrap().outcomes, [(2, Outcome::Interrupted)]);
+}

@@ -1,0 +1,297 @@
+//! What a server asks of a launcher and what a launcher reports: facts only, no judgement.
+//!
+//! This file owns the two records of each direction. Strings of a start lie in its record each with a NUL
+//! behind, so that the launcher points an argv right into it.
+
+use super::wire::{Layer, Taker};
+use crate::runner::{Flight, Stop};
+use std::time::Duration;
+use windlass_core::job::{JobId, Origin};
+use windlass_core::outcome::Exit;
+use windlass_core::time::Time;
+
+const START: u8 = 1;
+const STOP: u8 = 2;
+
+/// One start, as it is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Order<'a> {
+    pub(crate) flight: Flight,
+    pub(crate) job: JobId,
+    pub(crate) start: u32,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) grace: Duration,
+    pub(crate) output_max: u64,
+    pub(crate) strings: &'a Strings,
+    /// The data for standard input; empty and none are the same to the job.
+    pub(crate) stdin: &'a [u8],
+}
+
+/// The directory, the arguments and the environment of a start, laid end to end as they travel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strings {
+    bytes: Vec<u8>,
+    argc: u32,
+    envc: u32,
+}
+
+/// A string that cannot be passed to a program, because a NUL would end it early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldsNul;
+
+impl Strings {
+    pub(crate) fn new(directory: &[u8]) -> Result<Strings, HoldsNul> {
+        let mut strings = Strings::default();
+        strings.add(&[directory])?;
+        Ok(strings)
+    }
+
+    /// Arguments come before the environment.
+    pub(crate) fn argument(&mut self, argument: &[u8]) -> Result<(), HoldsNul> {
+        assert!(self.envc == 0, "arguments come first");
+        self.argc += 1;
+        self.add(&[argument])
+    }
+
+    pub(crate) fn variable(&mut self, name: &[u8], value: &[u8]) -> Result<(), HoldsNul> {
+        self.envc += 1;
+        self.add(&[name, b"=", value])
+    }
+
+    fn add(&mut self, parts: &[&[u8]]) -> Result<(), HoldsNul> {
+        for part in parts {
+            if memchr::memchr(0, part).is_some() {
+                return Err(HoldsNul);
+            }
+            self.bytes.extend_from_slice(part);
+        }
+        self.bytes.push(0);
+        Ok(())
+    }
+}
+
+impl Order<'_> {
+    pub(crate) fn lay(&self) -> Vec<u8> {
+        let mut to = Layer(Vec::with_capacity(96 + self.strings.bytes.len() + self.stdin.len()));
+        to.u8(START);
+        to.u64(self.flight.0);
+        to.u64(self.job.origin.bits());
+        to.u64(self.job.offset);
+        to.u32(self.start);
+        to.u64(self.time_limit.map_or(u64::MAX, micros));
+        to.u64(micros(self.grace));
+        to.u64(self.output_max);
+        to.u32(self.strings.argc);
+        to.u32(self.strings.envc);
+        to.bytes(self.stdin);
+        to.0.extend_from_slice(&self.strings.bytes);
+        to.0
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX - 1).min(u64::MAX - 1)
+}
+
+/// One start, as the launcher keeps it.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) flight: Flight,
+    pub(crate) job: JobId,
+    pub(crate) start: u32,
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) grace: Duration,
+    pub(crate) output_max: u64,
+    pub(crate) argc: usize,
+    pub(crate) envc: usize,
+    record: Vec<u8>,
+    stdin: (usize, usize),
+    strings: usize,
+}
+
+impl Task {
+    pub(crate) fn stdin(&self) -> &[u8] {
+        &self.record[self.stdin.0..self.stdin.1]
+    }
+
+    /// The directory, then the arguments, then the environment, each with its NUL.
+    pub(crate) fn strings(&self) -> impl Iterator<Item = &[u8]> {
+        self.record[self.strings..].split_inclusive(|b| *b == 0)
+    }
+}
+
+/// What a server asks.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Start(Box<Task>),
+    Stop(Flight, Stop),
+}
+
+pub(crate) fn lay_stop(flight: Flight, why: Stop) -> Vec<u8> {
+    let mut to = Layer::default();
+    to.u8(STOP);
+    to.u64(flight.0);
+    to.u8(match why {
+        Stop::Cancel => 0,
+        Stop::Interrupt => 1,
+        Stop::Kill => 2,
+    });
+    to.0
+}
+
+impl Request {
+    pub(crate) fn read(record: &[u8]) -> Option<Request> {
+        let mut from = Taker(record);
+        let kind = from.u8()?;
+        let flight = Flight(from.u64()?);
+        if kind == STOP {
+            let why = match from.u8()? {
+                0 => Stop::Cancel,
+                1 => Stop::Interrupt,
+                _ => Stop::Kill,
+            };
+            return Some(Request::Stop(flight, why));
+        }
+        let job = JobId { origin: Origin::from_random(from.u64()?), offset: from.u64()? };
+        let start = from.u32()?;
+        let time_limit = Some(from.u64()?).filter(|limit| *limit != u64::MAX).map(Duration::from_micros);
+        let grace = Duration::from_micros(from.u64()?);
+        let output_max = from.u64()?;
+        let (argc, envc) = (from.u32()? as usize, from.u32()? as usize);
+        let stdin = from.bytes()?.len();
+        let strings = record.len() - from.0.len();
+        Some(Request::Start(Box::new(Task {
+            flight,
+            job,
+            start,
+            time_limit,
+            grace,
+            output_max,
+            argc,
+            envc,
+            record: record.to_vec(),
+            stdin: (strings - stdin, strings),
+            strings,
+        })))
+    }
+}
+
+/// Which step of a start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Descriptors or memory, before there was a process.
+    Prepare,
+    /// Looking for the program in PATH.
+    Find,
+    /// Becoming a child: session, limits, descriptors.
+    Child,
+    Directory,
+    Exec,
+}
+
+impl Step {
+    const ALL: [Step; 5] = [Step::Prepare, Step::Find, Step::Child, Step::Directory, Step::Exec];
+
+    pub(crate) fn number(self) -> i32 {
+        self as i32
+    }
+
+    pub(crate) fn from_number(number: i32) -> Step {
+        usize::try_from(number).ok().and_then(|n| Step::ALL.get(n)).copied().unwrap_or(Step::Prepare)
+    }
+}
+
+/// How a start ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Exit(Exit),
+    /// It was never a running program.
+    CannotStart { step: Step, errno: i32 },
+    /// It was stopped while it still waited for its turn.
+    NotBegun,
+}
+
+/// Why the launcher ended it before it ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    TimeLimit,
+    Cancel,
+    Interrupt,
+}
+
+/// What is kept of one output stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) total: u64,
+    /// The rest of it is in the file named after the attempt.
+    pub(crate) filed: bool,
+    /// All that is kept, or the last of it where the file has it all.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a launcher reports of one start: its tree is dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) flight: Flight,
+    pub(crate) end: End,
+    pub(crate) cut: Option<Cut>,
+    pub(crate) started: Time,
+    pub(crate) finished: Time,
+    pub(crate) stdout: Kept,
+    pub(crate) stderr: Kept,
+}
+
+impl Report {
+    pub(crate) fn lay(&self) -> Vec<u8> {
+        let mut to = Layer(Vec::with_capacity(80 + self.stdout.bytes.len() + self.stderr.bytes.len()));
+        to.u64(self.flight.0);
+        let (kind, value, step) = match self.end {
+            End::Exit(Exit::Code(code)) => (0, code, 0),
+            End::Exit(Exit::Signal(signal)) => (1, signal, 0),
+            End::CannotStart { step, errno } => (2, errno, step.number() as u8),
+            End::NotBegun => (3, 0, 0),
+        };
+        to.u8(kind);
+        to.u8(step);
+        to.u32(value as u32);
+        to.u8(match self.cut {
+            None => 0,
+            Some(Cut::TimeLimit) => 1,
+            Some(Cut::Cancel) => 2,
+            Some(Cut::Interrupt) => 3,
+        });
+        to.u64(self.started.0 as u64);
+        to.u64(self.finished.0 as u64);
+        for stream in [&self.stdout, &self.stderr] {
+            to.u64(stream.total);
+            to.u8(stream.filed.into());
+            to.bytes(&stream.bytes);
+        }
+        to.0
+    }
+
+    pub(crate) fn read(record: &[u8]) -> Option<Report> {
+        let mut from = Taker(record);
+        let flight = Flight(from.u64()?);
+        let (kind, step, value) = (from.u8()?, from.u8()?, from.u32()? as i32);
+        let end = match kind {
+            0 => End::Exit(Exit::Code(value)),
+            1 => End::Exit(Exit::Signal(value)),
+            2 => End::CannotStart { step: Step::from_number(step.into()), errno: value },
+            _ => End::NotBegun,
+        };
+        let cut = match from.u8()? {
+            0 => None,
+            1 => Some(Cut::TimeLimit),
+            2 => Some(Cut::Cancel),
+            _ => Some(Cut::Interrupt),
+        };
+        let (started, finished) = (Time(from.u64()? as i64), Time(from.u64()? as i64));
+        let mut stream = || {
+            let (total, filed) = (from.u64()?, from.u8()? != 0);
+            Some(Kept { total, filed, bytes: from.bytes()?.to_vec() })
+        };
+        let (stdout, stderr) = (stream()?, stream()?);
+        Some(Report { flight, end, cut, started, finished, stdout, stderr })
+    }
+}

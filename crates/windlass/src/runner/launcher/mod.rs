@@ -1,0 +1,100 @@
+//! The launcher: this binary run again as a small process of one thread that starts jobs and buries them.
+//!
+//! It exists because the dead must be provable: it is the subreaper of everything it starts, it notes every
+//! start before it happens (`slots`), it kills every tree when its server's socket closes, and its children die
+//! with it. A server talks to it over one socket (`wire`, `message`). It must not decide what an outcome means,
+//! and it must not know a queue or a policy.
+
+use crate::error::Failure;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+mod message;
+mod output;
+mod process;
+mod service;
+pub mod slots;
+mod spawn;
+mod tree;
+mod wire;
+
+pub use output::{file_name, head_length, unroll};
+pub use process::{JOB_MARKER, START_MARKER};
+
+pub(in crate::runner) use message::{Cut, End, HoldsNul, Kept, Order, Report, Step, Strings, lay_stop};
+pub(in crate::runner) use spawn::DEFAULT_PATH;
+pub(in crate::runner) use wire::{Inbox, Outbox, Received};
+
+/// The first argument that makes this program a launcher.
+const WORD: &str = "__launcher";
+
+/// Becomes a launcher and does not come back where the first argument says so; to be called before all else.
+pub fn take_over_if_asked() {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_none_or(|first| first != WORD) {
+        return;
+    }
+    let (slots, output) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    let code = match main(&PathBuf::from(slots), &PathBuf::from(output)) {
+        Ok(()) => 0,
+        Err(failure) => {
+            use std::io::Write;
+            // There is nobody to tell that standard error is closed.
+            let _unheard = writeln!(std::io::stderr(), "windlass launcher: {failure}");
+            failure.kind.exit_code()
+        }
+    };
+    std::process::exit(code.into());
+}
+
+fn main(slots: &Path, output: &Path) -> Result<(), Failure> {
+    let socket = stand_alone().map_err(|e| Failure::io("cannot become a launcher", &e))?;
+    let table = slots::Table::open(slots)?;
+    service::Service::new(socket, table, output.to_owned())
+        .and_then(service::Service::serve)
+        .map_err(|e| Failure::io("cannot serve", &e))
+}
+
+/// Cuts every tie to whoever started us but the socket, which is standard input.
+fn stand_alone() -> std::io::Result<OwnedFd> {
+    // SAFETY: nothing is open yet but 0 to 2, and there is one thread; the signal calls get valid arguments.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+        // Ignored signals would stay ignored in the jobs. Blocked ones are unblocked by each child: so a TERM to
+        // the whole group, as service managers send it, leaves the launcher to the server's orders.
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+    }
+    // Refused only to the leader of a group, who then is out of the terminal's reach already.
+    let _leader_already = rustix::process::setsid();
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    std::env::set_current_dir("/")?;
+    // A copy above 2: a child puts its own streams over 0 to 2, and everything we open closes itself on exec.
+    std::io::stdin().as_fd().try_clone_to_owned()
+}
+
+/// Starts a launcher; the server's end of its socket comes back with the process.
+pub(in crate::runner) fn start(program: &Path, slots: &Path, output: &Path) -> Result<(Child, OwnedFd), Failure> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let cannot = |e: std::io::Error| Failure::io(format_args!("cannot start a launcher as {}", program.display()), &e);
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|e| cannot(e.into()))?;
+    let arguments: [OsString; 3] = [WORD.into(), slots.into(), output.into()];
+    let child = Command::new(program)
+        .arg0("windlass-launcher")
+        .args(arguments)
+        .env_clear()
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(cannot)?;
+    Ok((child, ours))
+}

@@ -1,0 +1,95 @@
+//! What /proc tells about processes: who they are, when they were born, and whose marker they carry.
+//!
+//! A pid alone names nobody after a while; pid and birth together do, within one boot. This file only reads.
+
+use std::fs;
+use windlass_core::job::JobId;
+
+/// The variable in a job's environment that says whose tree a process belongs to.
+pub const JOB_MARKER: &str = "WINDLASS_JOB_ID";
+/// The variable that says which start of that job.
+pub const START_MARKER: &str = "WINDLASS_ATTEMPT";
+
+/// The few fields of `/proc/PID/stat` that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) zombie: bool,
+    pub(super) parent: i32,
+    pub(super) session: i32,
+    /// In clock ticks since boot.
+    pub(super) born: u64,
+}
+
+pub(super) fn stat(pid: i32) -> Option<Stat> {
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name in brackets may hold anything, brackets and spaces too; the last bracket ends it.
+fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    let behind = bytes.iter().rposition(|b| *b == b')')? + 1;
+    let mut fields = std::str::from_utf8(&bytes[behind..]).ok()?.split_ascii_whitespace();
+    let zombie = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    let born = fields.nth(15)?.parse().ok()?;
+    Some(Stat { zombie, parent, session, born })
+}
+
+/// Whose marker a process carries; none where the environment is gone, overwritten or not ours to read.
+pub(super) fn marker(pid: i32) -> Option<(JobId, u32)> {
+    marker_in(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+}
+
+fn marker_in(environment: &[u8]) -> Option<(JobId, u32)> {
+    let value = |name: &str| {
+        let of = |entry: &'_ [u8]| -> Option<String> {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            String::from_utf8(value.to_vec()).ok()
+        };
+        environment.split(|b| *b == 0).find_map(of)
+    };
+    Some((value(JOB_MARKER)?.parse().ok()?, value(START_MARKER)?.parse().ok()?))
+}
+
+/// Every process of the machine that can be seen.
+pub(super) fn all() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Now, on the clock of `Stat::born`.
+pub(super) fn ticks_now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_full_of_brackets_is_only_a_name() {
+        let line = b"42 (a) R 1 (b) Z) S 7 42 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
+        assert_eq!(parse_stat(line), Some(Stat { zombie: false, parent: 7, session: 40, born: 987_654 }));
+        assert_eq!(parse_stat(b"42 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_as_it_is() {
+        let pid = std::process::id() as i32;
+        let seen = stat(pid).unwrap();
+        assert!(!seen.zombie && seen.born <= ticks_now());
+        assert_eq!(seen.parent, std::os::unix::process::parent_id() as i32);
+        assert!(all().any(|p| p == pid));
+    }
+
+    #[test]
+    fn a_marker_is_both_variables_and_nothing_near_them() {
+        let id: JobId = "j-0000000001-5".parse().unwrap();
+        assert_eq!(marker_in(b"A=1\0WINDLASS_JOB_ID=j-0000000001-5\0WINDLASS_ATTEMPT=3\0"), Some((id, 3)));
+        assert_eq!(marker_in(b"XWINDLASS_JOB_ID=j-0000000001-5\0WINDLASS_ATTEMPT=3\0"), None);
+        assert_eq!(marker_in(b"WINDLASS_JOB_ID=j-0000000001-5\0WINDLASS_ATTEMPTS=3\0"), None);
+        assert_eq!(marker_in(b""), None);
+    }
+}

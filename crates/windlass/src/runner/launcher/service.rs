@@ -1,0 +1,458 @@
+//! The launcher's loop: one wait for everything, then what is due, then the reports of that round together.
+//!
+//! It owns the jobs under way and their order of ending: the exit decides, what is in the pipes is taken without
+//! waiting, the rest of the tree is killed, and only when nothing of it lives is the outcome sent and the slot
+//! freed. It must not block anywhere but in its one wait.
+
+use super::message::{Cut, End, Kept, Report, Request, Task};
+use super::output::{Capture, file_name};
+use super::slots::Table;
+use super::spawn::{Child, Spawner};
+use super::tree::{Family, Orphanage};
+use super::wire::{Inbox, Outbox, Received};
+use crate::clock;
+use crate::runner::{Flight, Stop};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+use windlass_core::outcome::Exit;
+use windlass_core::time::Time;
+
+/// How many jobs are started before the loop looks at everything else again.
+const STARTS_A_ROUND: usize = 8;
+/// How much is taken from a pipe after the exit: the most that a pipe can hold.
+const LAST_WORDS: usize = 1 << 20;
+
+const SOCKET: u64 = u64::MAX;
+const CHILDREN: u64 = u64::MAX - 1;
+/// What an event of a job is about, in the low bits of its token.
+const EXIT: u64 = 0;
+const STDOUT: u64 = 1;
+
+/// A job that runs, or that ended and whose tree is being buried.
+#[derive(Debug)]
+struct Running {
+    task: Box<Task>,
+    generation: u32,
+    note: usize,
+    pid: Pid,
+    handle: OwnedFd,
+    pipes: [Option<OwnedFd>; 2],
+    captures: [Capture; 2],
+    started: Time,
+    deadline: Option<Instant>,
+    cut: Option<Cut>,
+    ended: bool,
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        // The leader is not reaped, so the group's number is still its own; a group of zombies is no error.
+        let _all_dead = rustix::process::kill_process_group(self.pid, signal);
+    }
+
+    fn family(&self, born: u64) -> Family {
+        let pid = self.pid.as_raw_nonzero().get();
+        Family { pid, job: self.task.job, start: self.task.start, born, ended: self.ended }
+    }
+}
+
+pub(super) struct Service {
+    socket: OwnedFd,
+    epoll: OwnedFd,
+    child_signals: OwnedFd,
+    table: Table,
+    output: PathBuf,
+    spawner: Spawner,
+    orphanage: Orphanage,
+    waiting: VecDeque<Box<Task>>,
+    jobs: Vec<Option<Running>>,
+    free: Vec<usize>,
+    by_flight: HashMap<Flight, usize>,
+    deadlines: BTreeSet<(Instant, usize, u32)>,
+    ended: Vec<usize>,
+    generation: u32,
+    inbox: Inbox,
+    outbox: Outbox,
+    wants_to_write: bool,
+    /// The server is gone: nobody hears us, everything is killed.
+    orphaned: bool,
+    /// Out of descriptors or memory; tried again when a job has ended.
+    short: bool,
+    buffer: Vec<u8>,
+}
+
+impl Service {
+    pub(super) fn new(socket: OwnedFd, table: Table, output: PathBuf) -> io::Result<Service> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let child_signals = child_signals()?;
+        epoll::add(&epoll, &socket, EventData::new_u64(SOCKET), EventFlags::IN)?;
+        epoll::add(&epoll, &child_signals, EventData::new_u64(CHILDREN), EventFlags::IN)?;
+        Ok(Service {
+            socket,
+            epoll,
+            child_signals,
+            table,
+            output,
+            spawner: Spawner::new()?,
+            orphanage: Orphanage::new(),
+            waiting: VecDeque::new(),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            by_flight: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            ended: Vec::new(),
+            generation: 0,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            wants_to_write: false,
+            orphaned: false,
+            short: false,
+            buffer: vec![0; 64 << 10],
+        })
+    }
+
+    /// Serves until the server is gone and every tree is dead.
+    pub(super) fn serve(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(256);
+        while !(self.orphaned && self.by_flight.is_empty()) {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), self.patience().as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let mut look_at_children = false;
+            for event in &events {
+                match event.data.u64() {
+                    SOCKET => self.talk()?,
+                    CHILDREN => {
+                        self.forget_child_signals();
+                        look_at_children = true;
+                    }
+                    token => self.attend(token),
+                }
+            }
+            self.enforce_deadlines();
+            if look_at_children || !self.ended.is_empty() {
+                self.bury()?;
+            }
+            self.start_waiting()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// How long the next wait may be; nothing to wait for where starts are due.
+    fn patience(&self) -> Option<Timespec> {
+        if !self.waiting.is_empty() && !self.short {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        let (first, ..) = self.deadlines.first()?;
+        let left = first.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
+    }
+
+    fn forget_child_signals(&self) {
+        let mut info = [0u8; 256];
+        // Level-triggered: what is not read now is told again.
+        let _read_again = rustix::io::read(&self.child_signals, &mut info);
+    }
+
+    /// Hears everything that the server said.
+    fn talk(&mut self) -> io::Result<()> {
+        loop {
+            match self.inbox.receive(&self.socket, RecvFlags::DONTWAIT)? {
+                Received::Nothing => return Ok(()),
+                Received::Closed => {
+                    self.lose_server();
+                    return Ok(());
+                }
+                Received::Records => {
+                    let requests: Vec<Request> = self.inbox.records().filter_map(Request::read).collect();
+                    for request in requests {
+                        match request {
+                            Request::Start(task) => self.waiting.push_back(task),
+                            Request::Stop(flight, why) => self.stop(flight, why)?,
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn lose_server(&mut self) {
+        self.orphaned = true;
+        self.waiting.clear();
+        // The socket stays readable for ever now; there is nothing more to hear.
+        let _removed = epoll::delete(&self.epoll, &self.socket);
+        for job in self.jobs.iter().flatten() {
+            job.signal(Signal::KILL);
+        }
+    }
+
+    fn stop(&mut self, flight: Flight, why: Stop) -> io::Result<()> {
+        let cut = match why {
+            Stop::Cancel => Cut::Cancel,
+            Stop::Interrupt | Stop::Kill => Cut::Interrupt,
+        };
+        if let Some(at) = self.waiting.iter().position(|task| task.flight == flight) {
+            let now = clock::now();
+            self.waiting.remove(at);
+            return self.report_unstarted(flight, End::NotBegun, Some(cut), now);
+        }
+        // One that has just ended is on its way to the server with the outcome it earned.
+        let Some(&index) = self.by_flight.get(&flight) else { return Ok(()) };
+        let Some(job) = &mut self.jobs[index] else { return Ok(()) };
+        // A person's word goes over every other reason, also over a time limit that is being enforced.
+        if !job.ended && (job.cut.is_none() || cut == Cut::Cancel) {
+            job.cut = Some(cut);
+        }
+        match why {
+            Stop::Cancel | Stop::Interrupt => self.ask_to_end(index),
+            Stop::Kill => job.signal(Signal::KILL),
+        }
+        Ok(())
+    }
+
+    /// TERM now, KILL after the grace.
+    fn ask_to_end(&mut self, index: usize) {
+        let Some(job) = &mut self.jobs[index] else { return };
+        if job.ended {
+            return;
+        }
+        job.signal(Signal::TERM);
+        // A stopped process would sleep through its grace.
+        job.signal(Signal::CONT);
+        let by = Instant::now().checked_add(job.task.grace);
+        let generation = job.generation;
+        if let Some(old) = std::mem::replace(&mut job.deadline, by) {
+            self.deadlines.remove(&(old, index, generation));
+        }
+        self.deadlines.extend(by.map(|by| (by, index, generation)));
+    }
+
+    fn enforce_deadlines(&mut self) {
+        let now = Instant::now();
+        while let Some(&(by, index, generation)) = self.deadlines.first().filter(|(by, ..)| *by <= now) {
+            self.deadlines.remove(&(by, index, generation));
+            let Some(job) = &mut self.jobs[index] else { continue };
+            job.deadline = None;
+            if job.cut.is_some() {
+                job.signal(Signal::KILL);
+            } else {
+                job.cut = Some(Cut::TimeLimit);
+                self.ask_to_end(index);
+            }
+        }
+    }
+
+    /// Something happened to a job: its output came, or it ended.
+    fn attend(&mut self, token: u64) {
+        let index = ((token as u32) >> 2) as usize;
+        let generation = (token >> 32) as u32;
+        // An event of this round may be about a job that another event of it has ended.
+        let Some(job) = self.jobs.get_mut(index).and_then(Option::as_mut) else { return };
+        if job.generation != generation || job.ended {
+            return;
+        }
+        match token & 3 {
+            EXIT => {
+                for stream in 0..2 {
+                    read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
+                    job.pipes[stream] = None;
+                }
+                job.ended = true;
+                job.signal(Signal::KILL);
+                if let Some(by) = job.deadline.take() {
+                    self.deadlines.remove(&(by, index, generation));
+                }
+                self.ended.push(index);
+            }
+            stream => {
+                let stream = (stream - STDOUT) as usize;
+                read_pipe(job, stream, 1, &mut self.buffer, &self.output);
+            }
+        }
+    }
+
+    /// Kills what ended jobs left behind, and reports those of which nothing is left.
+    fn bury(&mut self) -> io::Result<()> {
+        let (jobs, table) = (&self.jobs, &self.table);
+        let families = || jobs.iter().flatten().map(|job| job.family(table.born_from(job.note))).collect();
+        let held = self.orphanage.sweep(families, self.by_flight.len())?;
+        let ended = std::mem::take(&mut self.ended);
+        for index in ended {
+            let Some(job) = &self.jobs[index] else { continue };
+            if held.contains(&job.pid.as_raw_nonzero().get()) {
+                // Its end has been seen; only the death of the others is news now.
+                let _removed_before = epoll::delete(&self.epoll, &job.handle);
+                self.ended.push(index);
+            } else {
+                self.report(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tree is dead: takes the leader away too, frees the slot and says so.
+    fn report(&mut self, index: usize) -> io::Result<()> {
+        let Some(mut job) = self.jobs[index].take() else { return Ok(()) };
+        let status = rustix::process::waitid(WaitId::PidFd(job.handle.as_fd()), WaitIdOptions::EXITED)?;
+        let exit = match status {
+            Some(status) if status.exited() => Exit::Code(status.exit_status().unwrap_or(-1)),
+            Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
+            None => Exit::Signal(0),
+        };
+        self.by_flight.remove(&job.task.flight);
+        self.free.push(index);
+        self.short = false;
+        self.table.ended(job.note, !self.orphaned);
+        let [stdout, stderr] = &mut job.captures;
+        let report = Report {
+            flight: job.task.flight,
+            end: End::Exit(exit),
+            cut: job.cut,
+            started: job.started,
+            finished: clock::now(),
+            stdout: stdout.finish(),
+            stderr: stderr.finish(),
+        };
+        self.say(&report)
+    }
+
+    fn report_unstarted(&mut self, flight: Flight, end: End, cut: Option<Cut>, at: Time) -> io::Result<()> {
+        let (stdout, stderr) = (Kept::default(), Kept::default());
+        self.say(&Report { flight, end, cut, started: at, finished: clock::now(), stdout, stderr })
+    }
+
+    fn say(&mut self, report: &Report) -> io::Result<()> {
+        if !self.orphaned {
+            self.outbox.push(&report.lay())?;
+        }
+        Ok(())
+    }
+
+    fn start_waiting(&mut self) -> io::Result<()> {
+        for _ in 0..STARTS_A_ROUND {
+            if self.short {
+                break;
+            }
+            let Some(task) = self.waiting.pop_front() else { break };
+            let Some(note) = self.table.note(task.job, task.start) else {
+                self.waiting.push_front(task);
+                self.short = true;
+                break;
+            };
+            let started = clock::now();
+            match self.spawner.start(&task, self.table.pid_of(note)) {
+                Ok(child) => {
+                    self.table.started(note);
+                    self.watch(task, child, note, started)?;
+                }
+                // Shortages pass when something ends here; with nothing here they are for the server to hear of.
+                Err((_, libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) if !self.by_flight.is_empty() => {
+                    self.table.pid_of(note).store(0, std::sync::atomic::Ordering::Release);
+                    self.table.ended(note, true);
+                    self.waiting.push_front(task);
+                    self.short = true;
+                }
+                Err((step, errno)) => {
+                    self.table.ended(note, true);
+                    self.report_unstarted(task.flight, End::CannotStart { step, errno }, None, started)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a new child into the loop.
+    fn watch(&mut self, task: Box<Task>, child: Child, note: usize, started: Time) -> io::Result<()> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.jobs.push(None);
+            self.jobs.len() - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let token = |what: u64| EventData::new_u64(u64::from(generation) << 32 | (index as u64) << 2 | what);
+        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN)?;
+        epoll::add(&self.epoll, &child.stdout, token(STDOUT), EventFlags::IN)?;
+        epoll::add(&self.epoll, &child.stderr, token(STDOUT + 1), EventFlags::IN)?;
+        let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.deadlines.extend(deadline.map(|by| (by, index, generation)));
+        self.by_flight.insert(task.flight, index);
+        let captures = [Capture::new(task.output_max), Capture::new(task.output_max)];
+        self.jobs[index] = Some(Running {
+            task,
+            generation,
+            note,
+            pid: child.pid,
+            handle: child.handle,
+            pipes: [Some(child.stdout), Some(child.stderr)],
+            captures,
+            started,
+            deadline,
+            cut: None,
+            ended: false,
+        });
+        Ok(())
+    }
+
+    /// Sends what there is to say; a full socket is watched until it is not.
+    fn send(&mut self) -> io::Result<()> {
+        if self.orphaned {
+            return Ok(());
+        }
+        if !self.outbox.is_empty() && self.outbox.flush(&self.socket, SendFlags::DONTWAIT).is_err() {
+            // The server went away while we spoke; the socket will say so as well, but it says it only once.
+            self.lose_server();
+            return Ok(());
+        }
+        if self.outbox.is_empty() == self.wants_to_write {
+            self.wants_to_write = !self.wants_to_write;
+            let interest = if self.wants_to_write { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(&self.epoll, &self.socket, EventData::new_u64(SOCKET), interest)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes up to about `most` bytes out of one pipe, or one bufferful; closes it at its end.
+fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &mut [u8], output: &std::path::Path) {
+    let mut taken = 0;
+    while taken < most
+        && let Some(pipe) = &job.pipes[stream]
+    {
+        match rustix::io::read(pipe, &mut *buffer) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return,
+            // Nothing but the end can be wrong with a pipe.
+            Ok(0) | Err(_) => job.pipes[stream] = None,
+            Ok(got) => {
+                let name = || file_name(job.task.job, job.task.start, ["out", "err"][stream]);
+                job.captures[stream].take(&buffer[..got], || output.join(name()));
+                taken += got;
+            }
+        }
+    }
+}
+
+/// Readable whenever a child has died, ours by start or by adoption.
+fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised before use, and a descriptor that is not negative is a new one of ours.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}

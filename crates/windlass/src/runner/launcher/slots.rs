@@ -1,0 +1,338 @@
+//! The slot table: what a launcher had begun, readable after its death, and the proof that none of it lives.
+//!
+//! A launcher notes job and start before it starts anything, and the child itself notes its pid before it
+//! becomes the program, so there is no moment in which something runs unnoted. A file `run/slots.K`, mapped: the
+//! page cache is enough, since a reboot kills processes anyway. The launcher holds a lock on it all its life.
+//! Notes are kept after the report until their slot is needed again, oldest first, because a server may die
+//! between hearing of an outcome and storing it.
+//!
+//! ```text
+//! 64 bytes: "wlslots1" | u64 next slot | zeros
+//! 64 bytes a slot: u32 state, u32 start | u64 origin | u64 offset | u64 pid | u64 born not before | u64 not after | boot id
+//! ```
+
+use super::process;
+use crate::data_dir::boot_id;
+use crate::error::Failure;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use windlass_core::job::{JobId, Origin};
+
+/// How many starts one launcher can have under way.
+pub const SLOTS: usize = 4096;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"wlslots1");
+const WORDS: usize = 8;
+const SIZE: usize = (SLOTS + 1) * WORDS * 8;
+
+const LIVE: u32 = 1;
+const REPORTED: u32 = 2;
+const DEAD: u32 = 3;
+
+const STATE: usize = 0;
+const ORIGIN: usize = 1;
+const OFFSET: usize = 2;
+const PID: usize = 3;
+const BORN_FROM: usize = 4;
+const BORN_TO: usize = 5;
+const BOOT: usize = 6;
+
+/// The launcher's end of the table.
+#[derive(Debug)]
+pub(super) struct Table {
+    words: &'static [AtomicU64],
+    boot: [u64; 2],
+    _lock: File,
+}
+
+impl Table {
+    /// Waits for the lock, so that a table never has two writers.
+    pub(super) fn open(path: &Path) -> Result<Table, Failure> {
+        let cannot = |e: rustix::io::Errno| Failure::io(format_args!("cannot use {}", path.display()), &e.into());
+        let file = open_locked(path).map_err(cannot)?;
+        rustix::fs::ftruncate(&file, SIZE as u64).map_err(cannot)?;
+        // SAFETY: a fresh shared mapping of our own file; it is never unmapped and only reached by atomics.
+        let words = unsafe {
+            let at = rustix::mm::mmap(
+                std::ptr::null_mut(),
+                SIZE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            );
+            std::slice::from_raw_parts(at.map_err(cannot)?.cast::<AtomicU64>(), SIZE / 8)
+        };
+        if words[0].load(Ordering::Relaxed) != MAGIC {
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            words[0].store(MAGIC, Ordering::Relaxed);
+        }
+        Ok(Table { words, boot: boot_words(), _lock: file })
+    }
+
+    fn slot(&self, index: usize) -> &'static [AtomicU64] {
+        &self.words[(index + 1) * WORDS..(index + 2) * WORDS]
+    }
+
+    /// Notes a start that is about to happen; none where every slot is live.
+    pub(super) fn note(&self, job: JobId, start: u32) -> Option<usize> {
+        let next = self.words[1].load(Ordering::Relaxed) as usize;
+        let free = |i: &usize| self.slot(*i)[STATE].load(Ordering::Relaxed) as u32 != LIVE;
+        let index = (0..SLOTS).map(|i| (next + i) % SLOTS).find(free)?;
+        let slot = self.slot(index);
+        let values = [job.origin.bits(), job.offset, 0, process::ticks_now(), 0, self.boot[0], self.boot[1]];
+        slot[STATE].store(0, Ordering::Release);
+        slot[ORIGIN..].iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        slot[STATE].store(u64::from(LIVE) | u64::from(start) << 32, Ordering::Release);
+        self.words[1].store((index + 1) as u64, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Where the child writes its own pid.
+    pub(super) fn pid_of(&self, index: usize) -> &'static AtomicU64 {
+        &self.slot(index)[PID]
+    }
+
+    /// The child exists: it was born by now.
+    pub(super) fn started(&self, index: usize) {
+        self.slot(index)[BORN_TO].store(process::ticks_now(), Ordering::Release);
+    }
+
+    /// When the start was noted, in ticks: nothing of the job is older.
+    pub(super) fn born_from(&self, index: usize) -> u64 {
+        self.slot(index)[BORN_FROM].load(Ordering::Relaxed)
+    }
+
+    /// Its tree is dead; `heard` tells whether somebody is left to hear its outcome.
+    pub(super) fn ended(&self, index: usize, heard: bool) {
+        let state = &self.slot(index)[STATE];
+        let start = state.load(Ordering::Relaxed) & !0xffff_ffff;
+        state.store(start | u64::from(if heard { REPORTED } else { DEAD }), Ordering::Release);
+    }
+}
+
+fn open_locked(path: &Path) -> rustix::io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map(|()| file.into()),
+        }
+    }
+}
+
+fn boot_words() -> [u64; 2] {
+    let digits: String = boot_id().chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
+    [number as u64, (number >> 64) as u64]
+}
+
+/// What became of a noted start, as far as its launcher could tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It may still live: nobody looked after its launcher ended.
+    Unknown,
+    /// Its outcome was handed over.
+    Reported,
+    /// Its tree was killed and nobody heard of it.
+    Dead,
+}
+
+/// One slot as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotNote {
+    pub job: JobId,
+    pub start: u32,
+    pub fate: Fate,
+    /// Nought where it never became a process.
+    pub pid: i32,
+    pub this_boot: bool,
+    born: (u64, u64),
+    index: usize,
+}
+
+impl SlotNote {
+    pub fn begun(&self) -> bool {
+        self.pid != 0
+    }
+
+    /// The very process that was started, and not another that got its number later.
+    fn is_main(&self, pid: i32, stat: process::Stat) -> bool {
+        // The second mark is missing where the launcher died in the act; then the marker must do.
+        pid == self.pid && self.born.1 != 0 && (self.born.0..=self.born.1).contains(&stat.born)
+    }
+}
+
+/// Reads the notes of one table, whoever holds its lock.
+fn read(file: &File) -> std::io::Result<Vec<SlotNote>> {
+    let mut bytes = vec![0; SIZE];
+    let length = file.metadata()?.len();
+    if length < SIZE as u64 {
+        return Ok(Vec::new());
+    }
+    file.read_exact_at(&mut bytes, 0)?;
+    let words: Vec<u64> =
+        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    if words[0] != MAGIC {
+        return Ok(Vec::new());
+    }
+    let boot = boot_words();
+    let notes = words[WORDS..].as_chunks::<WORDS>().0.iter().enumerate().filter_map(|(index, slot)| {
+        let fate = match slot[STATE] as u32 {
+            LIVE => Fate::Unknown,
+            REPORTED => Fate::Reported,
+            DEAD => Fate::Dead,
+            _ => return None,
+        };
+        Some(SlotNote {
+            job: JobId { origin: Origin::from_random(slot[ORIGIN]), offset: slot[OFFSET] },
+            start: (slot[STATE] >> 32) as u32,
+            fate,
+            pid: slot[PID] as i32,
+            this_boot: slot[BOOT..] == boot,
+            born: (slot[BORN_FROM], slot[BORN_TO]),
+            index,
+        })
+    });
+    Ok(notes.collect())
+}
+
+/// The path of a launcher's table under `run/`.
+pub fn path(run: &Path, launcher: usize) -> PathBuf {
+    run.join(format!("slots.{launcher}"))
+}
+
+/// What the tables under `run/` say now, without waiting for anybody.
+pub fn read_all(run: &Path) -> Result<Vec<SlotNote>, Failure> {
+    let mut notes = Vec::new();
+    for path in tables(run)? {
+        let found = File::open(&path).and_then(|file| read(&file));
+        notes.extend(found.map_err(|e| Failure::io(format_args!("cannot read {}", path.display()), &e))?);
+    }
+    Ok(notes)
+}
+
+fn tables(run: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let cannot = |e: std::io::Error| Failure::io(format_args!("cannot read {}", run.display()), &e);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(run).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with("slots.")) {
+            paths.push(entry.path());
+        }
+    }
+    Ok(paths)
+}
+
+/// What is known of starts whose server is gone; everything it speaks of is dead.
+#[derive(Clone, Debug, Default)]
+pub struct SlotsEvidence {
+    notes: HashMap<(JobId, u32), SlotNote>,
+}
+
+impl SlotsEvidence {
+    fn add(&mut self, notes: Vec<SlotNote>) {
+        self.notes.extend(notes.into_iter().map(|note| ((note.job, note.start), note)));
+    }
+
+    /// Whether this start had become a process. Without any table nothing ever had.
+    pub fn begun(&self, job: JobId, start: u32) -> bool {
+        self.notes.get(&(job, start)).is_some_and(SlotNote::begun)
+    }
+
+    /// Whether this start was still running, in this boot, when its server or launcher died.
+    pub fn was_running(&self, job: JobId, start: u32) -> bool {
+        let note = self.notes.get(&(job, start));
+        note.is_some_and(|note| note.begun() && note.this_boot && note.fate != Fate::Reported)
+    }
+
+    /// False where everything that was cut short was cut short by a reboot.
+    pub fn same_boot(&self) -> bool {
+        let mut cut = self.notes.values().filter(|note| note.fate != Fate::Reported).peekable();
+        cut.peek().is_none() || cut.any(|note| note.this_boot)
+    }
+}
+
+/// Waits until every old launcher is gone, kills what it left behind, and tells what had begun.
+pub fn prove_dead(run: &Path) -> Result<SlotsEvidence, Failure> {
+    let mut evidence = SlotsEvidence::default();
+    for path in tables(run)? {
+        evidence.add(prove_table_dead(&path)?);
+    }
+    Ok(evidence)
+}
+
+/// The same for one table.
+pub(in crate::runner) fn prove_one_dead(path: &Path) -> Result<SlotsEvidence, Failure> {
+    let mut evidence = SlotsEvidence::default();
+    evidence.add(prove_table_dead(path)?);
+    Ok(evidence)
+}
+
+fn prove_table_dead(path: &Path) -> Result<Vec<SlotNote>, Failure> {
+    let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
+    let file = open_locked(path).map_err(|e| cannot(e.into()))?;
+    let notes = read(&file).map_err(cannot)?;
+    let open: Vec<SlotNote> = notes.iter().filter(|note| note.fate == Fate::Unknown).copied().collect();
+    let suspects: Vec<SlotNote> = open.iter().filter(|note| note.this_boot && note.begun()).copied().collect();
+    if !suspects.is_empty() {
+        kill_all(&suspects).map_err(|e| cannot(e.into()))?;
+    }
+    for note in &open {
+        let state = u64::from(DEAD) | u64::from(note.start) << 32;
+        file.write_all_at(&state.to_le_bytes(), ((note.index + 1) * WORDS * 8) as u64).map_err(cannot)?;
+    }
+    Ok(notes)
+}
+
+/// Kills until a look over all processes finds nobody who belongs to these starts.
+fn kill_all(suspects: &[SlotNote]) -> rustix::io::Result<()> {
+    let marked: HashSet<(JobId, u32)> = suspects.iter().map(|note| (note.job, note.start)).collect();
+    let mains: HashMap<i32, &SlotNote> = suspects.iter().map(|note| (note.pid, note)).collect();
+    let belongs = |pid: i32| {
+        let Some(stat) = process::stat(pid).filter(|stat| !stat.zombie) else { return false };
+        mains.get(&pid).is_some_and(|note| note.is_main(pid, stat))
+            || process::marker(pid).is_some_and(|marker| marked.contains(&marker))
+    };
+    loop {
+        let found: Vec<i32> = process::all().filter(|pid| *pid > 1 && belongs(*pid)).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        for pid in found {
+            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let handle = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+                Err(rustix::io::Errno::SRCH) => continue,
+                other => other?,
+            };
+            // Asked again through the number that the handle now pins: it may have been another's in between.
+            if belongs(pid.as_raw_nonzero().get()) {
+                match rustix::process::pidfd_send_signal(&handle, Signal::KILL) {
+                    Ok(()) | Err(rustix::io::Errno::SRCH) => wait_for(&handle)?,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+}
+
+fn wait_for(process: impl AsFd) -> rustix::io::Result<()> {
+    let mut fds = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+    loop {
+        match rustix::event::poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

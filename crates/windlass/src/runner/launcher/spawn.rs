@@ -1,0 +1,230 @@
+//! Makes a child: a clone that shares our memory until it becomes its program, as fast as the kernel allows.
+//!
+//! Everything is prepared before; between the clone and the exec the child makes system calls and nothing else,
+//! because it stands in our memory on a stack of its own while we are held. What went wrong it leaves where we
+//! find it. The child has its own session, no signal blocked or ignored, the limits that the launcher was born
+//! with, descriptors 0 to 2, and dies with the launcher.
+
+use super::message::{Step, Task};
+use rustix::fs::MemfdFlags;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Resource, Rlimit, WaitId, WaitIdOptions};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const STACK: usize = 64 << 10;
+/// Where programs are looked for when the job's environment has no PATH.
+pub const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// A running child and the launcher's ends of its pipes.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) pid: Pid,
+    pub(super) handle: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+/// The step that failed and its errno.
+pub(super) type Refusal = (Step, i32);
+
+/// What every child needs, made once.
+pub(super) struct Spawner {
+    /// 16-byte units, so that the top is aligned as the ABI wants it.
+    stack: Vec<u128>,
+    null: File,
+    own: c_int,
+    descriptors: libc::rlimit,
+    argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+}
+
+/// What one child needs; read and written by the child on our memory.
+struct Plan {
+    program: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    directory: *const c_char,
+    streams: [c_int; 3],
+    own: c_int,
+    descriptors: libc::rlimit,
+    note: *const AtomicU64,
+    failed: Option<Refusal>,
+}
+
+impl Spawner {
+    /// Raises our own limit of descriptors, which the children do not get.
+    pub(super) fn new() -> std::io::Result<Spawner> {
+        let born_with = rustix::process::getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: born_with.maximum, maximum: born_with.maximum };
+        // Refused, it only means that fewer jobs fit at once; running out is handled where it happens.
+        let _as_it_was = rustix::process::setrlimit(Resource::Nofile, raised);
+        let unlimited = libc::RLIM_INFINITY;
+        Ok(Spawner {
+            stack: vec![0; STACK / 16],
+            null: File::open("/dev/null")?,
+            own: rustix::process::getpid().as_raw_nonzero().get(),
+            descriptors: libc::rlimit {
+                rlim_cur: born_with.current.unwrap_or(unlimited),
+                rlim_max: born_with.maximum.unwrap_or(unlimited),
+            },
+            argv: Vec::new(),
+            envp: Vec::new(),
+        })
+    }
+
+    /// Starts a task; the child's pid is in `note` before anything of its program runs.
+    pub(super) fn start(&mut self, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
+        let prepare = |e: rustix::io::Errno| (Step::Prepare, e.raw_os_error());
+        let program = find_program(task)?;
+        let stdin = feed(task.stdin()).map_err(prepare)?;
+        let (stdout, stdout_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(prepare)?;
+        let (stderr, stderr_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(prepare)?;
+        for end in [&stdout, &stderr] {
+            rustix::io::ioctl_fionbio(end, true).map_err(prepare)?;
+        }
+        let directory = self.point_at_strings(task);
+        let stdin_end = stdin.as_ref().map_or(self.null.as_raw_fd(), AsRawFd::as_raw_fd);
+        let mut plan = Plan {
+            program: program.as_ptr(),
+            argv: self.argv.as_ptr(),
+            envp: self.envp.as_ptr(),
+            directory,
+            streams: [stdin_end, stdout_end.as_raw_fd(), stderr_end.as_raw_fd()],
+            own: self.own,
+            descriptors: self.descriptors,
+            note,
+            failed: None,
+        };
+        let (pid, handle) = self.clone_child(&mut plan)?;
+        if let Some(refusal) = plan.failed {
+            // It is gone already; waiting for it only takes its entry away.
+            let _ended = rustix::process::waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::EXITED);
+            return Err(refusal);
+        }
+        Ok(Child { pid, handle, stdout, stderr })
+    }
+
+    /// Lets argv and envp point into the task's record; returns the directory.
+    fn point_at_strings(&mut self, task: &Task) -> *const c_char {
+        self.argv.clear();
+        self.envp.clear();
+        let mut strings = task.strings().map(|s| s.as_ptr().cast::<c_char>());
+        let directory = strings.next().unwrap_or(c"/".as_ptr());
+        self.argv.extend(strings.by_ref().take(task.argc));
+        self.envp.extend(strings.take(task.envc));
+        self.argv.push(std::ptr::null());
+        self.envp.push(std::ptr::null());
+        directory
+    }
+
+    fn clone_child(&mut self, plan: &mut Plan) -> Result<(Pid, OwnedFd), Refusal> {
+        const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+        let mut handle: c_int = -1;
+        // SAFETY: the stack outlives the child's use of it, since the call returns only when the child has become
+        // its program or ended; the child writes to nothing but the plan, the note and errno.
+        let pid = unsafe {
+            let top = self.stack.as_mut_ptr().add(self.stack.len()).cast::<c_void>();
+            let plan = std::ptr::from_mut(plan).cast::<c_void>();
+            libc::clone(become_the_program, top, FLAGS, plan, &raw mut handle)
+        };
+        match Pid::from_raw(pid) {
+            // SAFETY: the kernel has just made this descriptor for us.
+            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
+            _ => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
+        }
+    }
+}
+
+/// The child. No allocation, no lock, no panic: only system calls through libc's thin wrappers.
+extern "C" fn become_the_program(plan: *mut c_void) -> c_int {
+    // SAFETY: the plan outlives us, and the one who made it is held until we are done with it.
+    unsafe {
+        let plan = &mut *plan.cast::<Plan>();
+        let step = child_steps(plan);
+        plan.failed = Some((step, *libc::__errno_location()));
+        libc::_exit(127)
+    }
+}
+
+/// Returns the step that failed; on success it does not return.
+///
+/// # Safety
+/// Only for the child of `clone_child`, with the plan made for it.
+unsafe fn child_steps(plan: &Plan) -> Step {
+    // SAFETY: plain system calls on values that were prepared for them.
+    unsafe {
+        if libc::setsid() < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+            return Step::Child;
+        }
+        // The launcher may have died before the line above; then nobody will ever tell us.
+        if libc::getppid() != plan.own {
+            *libc::__errno_location() = libc::ESRCH;
+            return Step::Child;
+        }
+        (*plan.note).store(libc::getpid() as u64, Ordering::Release);
+        for (to, from) in plan.streams.iter().enumerate() {
+            if libc::dup2(*from, to as c_int) < 0 {
+                return Step::Child;
+            }
+        }
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut none);
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const plan.descriptors) < 0
+            || libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) < 0
+        {
+            return Step::Child;
+        }
+        if libc::chdir(plan.directory) < 0 {
+            return Step::Directory;
+        }
+        libc::execve(plan.program, plan.argv, plan.envp);
+        Step::Exec
+    }
+}
+
+/// A memory file with the job's data at its beginning; none where there is no data.
+fn feed(data: &[u8]) -> rustix::io::Result<Option<File>> {
+    if data.is_empty() {
+        return Ok(None);
+    }
+    let file = File::from(rustix::fs::memfd_create("windlass-data", MemfdFlags::CLOEXEC)?);
+    // Written by position, so that the child's reading starts at the beginning.
+    file.write_all_at(data, 0).map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))?;
+    Ok(Some(file))
+}
+
+/// The path of the program: as it stands where it has a slash, else searched in the PATH of the job.
+fn find_program(task: &Task) -> Result<CString, Refusal> {
+    let with_nul = task.strings().nth(1).unwrap_or_default();
+    let name = CStr::from_bytes_with_nul(with_nul).map_err(|_| (Step::Find, libc::ENOENT))?;
+    if name.is_empty() {
+        return Err((Step::Find, libc::ENOENT));
+    }
+    if name.to_bytes().contains(&b'/') {
+        return Ok(name.to_owned());
+    }
+    let directory = task.strings().next().and_then(|s| s.strip_suffix(b"\0")).unwrap_or(b"/");
+    let listed = task.strings().skip(1 + task.argc).find_map(|entry| entry.strip_prefix(b"PATH="));
+    let listed = listed.and_then(|path| path.strip_suffix(b"\0")).unwrap_or(DEFAULT_PATH);
+    let mut errno = libc::ENOENT;
+    for entry in listed.split(|b| *b == b':') {
+        // An entry that is relative or empty is meant from the directory that the job will stand in.
+        let path = Path::new(OsStr::from_bytes(directory))
+            .join(OsStr::from_bytes(entry))
+            .join(OsStr::from_bytes(name.to_bytes()));
+        if !rustix::fs::stat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFREG) {
+            continue;
+        }
+        match rustix::fs::access(&path, rustix::fs::Access::EXEC_OK) {
+            Ok(()) => return CString::new(path.into_os_string().into_encoded_bytes()).map_err(|_| (Step::Find, errno)),
+            Err(error) => errno = error.raw_os_error(),
+        }
+    }
+    Err((Step::Find, errno))
+}

@@ -1,0 +1,156 @@
+//! Whose are the orphans: finds what the launcher adopted, and kills what belongs to jobs that ended.
+//!
+//! A process whose parent died becomes a child of the launcher, so the launcher's own children are all there is
+//! to look at, and one that is not reaped keeps its number: no signal can hit a stranger. An orphan belongs to
+//! the job whose session or marker it has. One that shed both could be any job's that ran at its birth; it goes
+//! when the last of those has ended. A cgroup per job would tell at once; it would be asked here.
+
+use super::process::{self, Stat};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use windlass_core::job::JobId;
+
+/// A job as far as its tree is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub(super) pid: i32,
+    pub(super) job: JobId,
+    pub(super) start: u32,
+    /// Nothing of it was born before, in ticks.
+    pub(super) born: u64,
+    /// Its main process has ended.
+    pub(super) ended: bool,
+}
+
+/// What was made out about an orphan once; it stays true until it is reaped.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    stat: Stat,
+    marker: Option<(JobId, u32)>,
+    killed: bool,
+}
+
+impl Orphan {
+    fn is_of(&self, family: &Family) -> bool {
+        self.stat.session == family.pid || self.marker == Some((family.job, family.start))
+    }
+}
+
+/// The launcher's children that it did not start.
+#[derive(Debug)]
+pub(super) struct Orphanage {
+    children: Option<File>,
+    own: i32,
+    text: Vec<u8>,
+    listed: Vec<i32>,
+    orphans: HashMap<i32, Orphan>,
+}
+
+impl Orphanage {
+    pub(super) fn new() -> Orphanage {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        // Without this file, which a kernel can be built without, all of /proc is looked through.
+        let children = File::open(format!("/proc/self/task/{own}/children")).ok();
+        Orphanage { children, own, text: vec![0; 4096], listed: Vec::new(), orphans: HashMap::new() }
+    }
+
+    /// Reaps dead orphans and kills those of ended families; `families` are all that are not reaped yet. Returns
+    /// the pids of ended families of which something still lives.
+    pub(super) fn sweep(&mut self, families: impl Fn() -> Vec<Family>, count: usize) -> io::Result<Vec<i32>> {
+        self.list()?;
+        if self.listed.len() <= count {
+            self.orphans.clear();
+            return Ok(Vec::new());
+        }
+        let families = families();
+        // Reaping one may bring its own children here, so the list is read until a round reaps nothing.
+        while self.reap(&families) {
+            self.list()?;
+        }
+        let mut held = Vec::new();
+        for (pid, orphan) in &mut self.orphans {
+            let owner = families.iter().find(|family| orphan.is_of(family));
+            let doomed = match owner {
+                Some(family) => family.ended,
+                None => !families.iter().any(|family| !family.ended && family.born <= orphan.stat.born),
+            };
+            if !doomed {
+                continue;
+            }
+            if !orphan.killed {
+                orphan.killed = true;
+                kill(*pid);
+            }
+            match owner {
+                Some(family) => held.push(family.pid),
+                None => held.extend(families.iter().filter(|family| family.ended).map(|family| family.pid)),
+            }
+        }
+        Ok(held)
+    }
+
+    /// Takes the dead away and gets to know the living; true where one was taken.
+    fn reap(&mut self, families: &[Family]) -> bool {
+        let mut reaped = false;
+        for pid in self.listed.drain(..) {
+            if families.iter().any(|family| family.pid == pid) {
+                continue;
+            }
+            let Some(id) = Pid::from_raw(pid) else { continue };
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            if !matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(None)) {
+                self.orphans.remove(&pid);
+                reaped = true;
+            } else if !self.orphans.contains_key(&pid)
+                && let Some(stat) = process::stat(pid)
+            {
+                let orphan = Orphan { stat, marker: process::marker(pid), killed: false };
+                self.orphans.insert(pid, orphan);
+            }
+        }
+        reaped
+    }
+
+    /// Reads the list of our children.
+    fn list(&mut self) -> io::Result<()> {
+        self.listed.clear();
+        let Some(file) = &self.children else {
+            let own = self.own;
+            let ours = process::all().filter(|pid| process::stat(*pid).is_some_and(|stat| stat.parent == own));
+            self.listed.extend(ours);
+            return Ok(());
+        };
+        let mut filled = 0;
+        loop {
+            let got = file.read_at(&mut self.text[filled..], filled as u64)?;
+            filled += got;
+            // The kernel stops early only where a number did not fit, and none is longer than this.
+            if got == 0 || filled + 16 < self.text.len() {
+                break;
+            }
+            self.text.resize(self.text.len() + 4096, 0);
+        }
+        let mut number = 0;
+        for byte in &self.text[..filled] {
+            match byte {
+                b'0'..=b'9' => number = number * 10 + i32::from(byte - b'0'),
+                _ => {
+                    self.listed.push(number);
+                    number = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Kills one of our own children, which is not reaped and therefore still has its number.
+fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
+        // It may be a zombie by now, which is as good.
+        let _dead_already = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}

@@ -1,0 +1,218 @@
+//! The talk between a server and its launchers: records in batches over one SEQPACKET socket.
+//!
+//! This file owns packets and the bytes of records (little endian; both ends are one binary, so there is no
+//! version). A record that does not fit in a packet travels in a memory file whose descriptor is passed. It must
+//! not know what a record is for.
+
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// The most bytes of one packet.
+pub(crate) const PACKET_MAX: usize = 128 << 10;
+
+/// A packet of this one byte says that the records are in the memory file that comes with it.
+const IN_A_FILE: u8 = 0xff;
+
+#[derive(Debug)]
+enum Packet {
+    Bytes(Vec<u8>),
+    File(OwnedFd),
+}
+
+/// Records on their way out, packed as they come.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    packets: VecDeque<Packet>,
+}
+
+impl Outbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Adds one record behind the others.
+    pub(crate) fn push(&mut self, record: &[u8]) -> rustix::io::Result<()> {
+        let size = record.len() + 4;
+        if size > PACKET_MAX {
+            let file = File::from(rustix::fs::memfd_create("windlass-record", MemfdFlags::CLOEXEC)?);
+            file.write_all_at(record, 0).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            self.packets.push_back(Packet::File(file.into()));
+            return Ok(());
+        }
+        match self.packets.back_mut() {
+            Some(Packet::Bytes(bytes)) if bytes.len() + size <= PACKET_MAX => append(bytes, record),
+            _ => {
+                let mut bytes = Vec::with_capacity(size);
+                append(&mut bytes, record);
+                self.packets.push_back(Packet::Bytes(bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the socket takes; false where it is full and `flags` say not to wait.
+    pub(crate) fn flush(&mut self, socket: impl AsFd, flags: SendFlags) -> rustix::io::Result<bool> {
+        while let Some(packet) = self.packets.front() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut passed = SendAncillaryBuffer::new(&mut space);
+            let fds;
+            let bytes: &[u8] = match packet {
+                Packet::Bytes(bytes) => bytes,
+                Packet::File(file) => {
+                    fds = [file.as_fd()];
+                    assert!(passed.push(SendAncillaryMessage::ScmRights(&fds)), "there is space for one descriptor");
+                    &[IN_A_FILE]
+                }
+            };
+            match rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut passed, flags | SendFlags::NOSIGNAL) {
+                Ok(_) => drop(self.packets.pop_front()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn append(packet: &mut Vec<u8>, record: &[u8]) {
+    packet.extend_from_slice(&(record.len() as u32).to_le_bytes());
+    packet.extend_from_slice(record);
+}
+
+/// What one look at the socket gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// `Inbox::records` has them.
+    Records,
+    Nothing,
+    /// The other end is gone.
+    Closed,
+}
+
+/// The packet that was read last.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    buffer: Vec<u8>,
+    filled: usize,
+    /// A record that came in a file of its own.
+    large: Option<Vec<u8>>,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox { buffer: vec![0; PACKET_MAX], filled: 0, large: None }
+    }
+}
+
+impl Inbox {
+    /// Reads one packet; a broken connection is as closed as an ended one.
+    pub(crate) fn receive(&mut self, socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Received> {
+        (self.filled, self.large) = (0, None);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut passed = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let got = loop {
+            match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut self.buffer)], &mut passed, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+                other => break other?.bytes,
+            }
+        };
+        if got == 0 {
+            return Ok(Received::Closed);
+        }
+        let file = passed.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        match file {
+            Some(file) => self.large = Some(read_whole(&File::from(file))?),
+            None => self.filled = got,
+        }
+        Ok(Received::Records)
+    }
+
+    /// The records of the packet, in order. A packet is whole or not there, so a bad length ends the walk.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.buffer[..self.filled];
+        let packed = std::iter::from_fn(move || {
+            let (length, behind) = rest.split_first_chunk::<4>()?;
+            let (record, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            rest = behind;
+            Some(record)
+        });
+        self.large.as_deref().into_iter().chain(packed)
+    }
+}
+
+fn read_whole(file: &File) -> rustix::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; rustix::fs::fstat(file)?.st_size as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    Ok(bytes)
+}
+
+/// Lays a record.
+#[derive(Debug, Default)]
+pub(crate) struct Layer(pub(crate) Vec<u8>);
+
+impl Layer {
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Bytes with their length in front.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// Reads a record front to back; `None` is the end of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taker<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Taker<'a> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        let (value, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*value)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*value))
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*value))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}

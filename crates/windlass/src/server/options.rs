@@ -1,0 +1,77 @@
+//! How a server is set up, with the defaults of a server that serves no queue.
+
+use crate::data_dir::DataDir;
+use crate::error::Failure;
+use crate::runner::handler::Handlers;
+use crate::store::Durability;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use windlass_core::policy::Policy;
+
+/// Everything in it is checked.
+pub struct ServerOptions {
+    pub dir: DataDir,
+    pub policies: Vec<Policy>,
+    pub slots: u32,
+    /// The loopback address beside the Unix socket; none for a verb's own short-lived server.
+    pub listen: Option<SocketAddr>,
+    pub durability: Durability,
+    /// Whether runs that an earlier process left unfinished go on by themselves.
+    pub serve_open_runs: bool,
+    /// False for a process that is only there to answer: it starts no launchers and takes no `windlass run`.
+    pub serves: bool,
+    /// How long what runs may go on after the order to stop.
+    pub drain: Duration,
+    pub archive: ArchiveOptions,
+    /// Rust handlers of the embedding program.
+    pub handlers: Handlers,
+    /// Reads the config again; absent where there is none.
+    pub reload: Option<ReadConfig>,
+    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Reads policies and server slots anew, whole or not at all.
+pub type ReadConfig = Arc<dyn Fn() -> Result<(Vec<Policy>, u32), Failure> + Send + Sync>;
+
+/// What is kept of finished jobs, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct ArchiveOptions {
+    pub bodies: bool,
+    pub keep_succeeded: Duration,
+    pub keep_failed: Duration,
+    pub max_bytes: u64,
+}
+
+impl Default for ArchiveOptions {
+    fn default() -> ArchiveOptions {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        ArchiveOptions { bodies: true, keep_succeeded: DAY * 7, keep_failed: DAY * 30, max_bytes: 16 << 30 }
+    }
+}
+
+impl ServerOptions {
+    /// A server that accepts and answers but serves no queue.
+    pub fn new(dir: DataDir) -> ServerOptions {
+        ServerOptions {
+            dir,
+            policies: Vec::new(),
+            slots: 8,
+            listen: None,
+            durability: Durability::Full,
+            serve_open_runs: false,
+            serves: false,
+            drain: Duration::from_secs(25),
+            archive: ArchiveOptions::default(),
+            handlers: Handlers::default(),
+            reload: None,
+            log: Arc::new(|_| ()),
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerOptions").field("dir", &self.dir).field("slots", &self.slots).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! What the routes may read: a view of the store per question, and the archive.
+
+use crate::archiver::read::{self, ArchiveReader, ListFilter};
+use crate::data_dir::DataDir;
+use crate::http::{Archive, Reads};
+use crate::store::embedded::View;
+use crate::store::{Filter, StoreView};
+
+pub(super) fn reads(dir: &DataDir) -> Reads {
+    let state_db = dir.state_db();
+    let (finder, lister, outputs) = (reader(dir), reader(dir), reader(dir));
+    let output_dir = dir.output();
+    Reads {
+        view: Box::new(move || Ok(Box::new(View::open(&state_db)?) as Box<dyn StoreView + Send>)),
+        archive: Archive {
+            find: Box::new(move |id| Ok(finder.find(id)?.iter().map(|attempt| attempt.to_json()).collect())),
+            list: Box::new(move |filter: &Filter, limit| {
+                let wanted = ListFilter {
+                    queues: filter.queues.clone(),
+                    states: filter.states.clone(),
+                    run: filter.run,
+                    limit,
+                    ..ListFilter::default()
+                };
+                Ok(lister.list(&wanted)?.attempts.iter().map(|attempt| attempt.to_json()).collect())
+            }),
+            output: Box::new(move |id, start, stderr| {
+                let attempts = outputs.find(id)?;
+                let wanted = attempts.iter().rev().find(|attempt| start.is_none_or(|start| start == attempt.start));
+                let stream = wanted.map(|attempt| if stderr { &attempt.stderr } else { &attempt.stdout });
+                stream.map(|stream| Ok(read::output(&output_dir, stream)?.into_bytes())).transpose()
+            }),
+        },
+    }
+}
+
+fn reader(dir: &DataDir) -> ArchiveReader {
+    ArchiveReader::open(dir.archive())
+}

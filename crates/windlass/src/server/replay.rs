@@ -1,0 +1,31 @@
+//! Gives the archive what a crash kept from it: outcomes that are committed but in no segment yet.
+
+use crate::archiver::{ArchivedTurn, Archiver, Entry};
+use crate::error::Failure;
+use crate::runner::Output;
+use crate::store::{RunInfo, Settlement, Store};
+use std::collections::HashMap;
+use std::sync::Arc;
+use windlass_core::job::{QueueName, QueueNo, RunId, RunNo};
+
+/// Appends every turn that the archive does not hold; a turn is written once however often this is done.
+pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<(), Failure> {
+    let left = store.unarchived()?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let names: HashMap<QueueNo, Arc<QueueName>> =
+        store.backlog()?.queues.into_iter().map(|(no, name)| (no, Arc::new(name))).collect();
+    let runs: HashMap<RunNo, RunId> = store.open_runs()?.into_iter().map(|RunInfo { no, id, .. }| (no, id)).collect();
+    for turn in left {
+        let entry = |settlement: Settlement| {
+            let queue = names.get(&settlement.held.lane.queue).cloned()?;
+            let run = settlement.held.run.and_then(|no| runs.get(&no).copied());
+            let state = settlement.verdict.state();
+            Some(Entry { settlement, queue, run, output: Output::default(), state })
+        };
+        let entries = turn.settlements.into_iter().filter_map(entry).collect();
+        archiver.append(ArchivedTurn { turn: turn.turn, entries });
+    }
+    Ok(())
+}

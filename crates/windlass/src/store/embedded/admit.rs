@@ -1,0 +1,89 @@
+//! Taking in a lot: chunks at the right edge of their table, runs, cursors and seals, all or nothing.
+//!
+//! Arrivals are consecutive: a chunk's jobs have its first one and those after it. It must not split or join
+//! chunks: a door built them.
+
+use super::super::{Lot, NewJobs, StoreError};
+use super::chunks::{self, Span};
+use super::part::Head;
+use super::Turn;
+use windlass_core::job::{Lane, LaneKind, RunId, RunNo};
+use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
+
+impl Turn<'_> {
+    pub(super) fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
+        if let Some((id, from, to)) = lot.taken {
+            self.m.runs.take(self.db, id, from, to)?;
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        let mut runs: Vec<(RunId, RunNo)> = Vec::new();
+        for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
+            let span = self.admit_chunk(new, &mut runs, now)?;
+            match spans.iter_mut().find(|known| known.origin == span.origin) {
+                Some(known) => known.join(&span),
+                None => spans.push(span),
+            }
+        }
+        self.save_spans(spans)?;
+        for cursor in &lot.cursors {
+            self.m.runs.read_to(self.db, cursor)?;
+        }
+        for origin in &lot.closed {
+            self.m.runs.close(self.db, *origin, now)?;
+        }
+        if !lot.cursors.is_empty() || !lot.closed.is_empty() {
+            self.m.runs.apply_seals();
+        }
+        for seal in &lot.seals {
+            self.m.runs.seal(self.db, &mut self.m.state, seal, now)?;
+        }
+        self.end_runs(now);
+        Ok(())
+    }
+
+    fn admit_chunk(&mut self, new: &NewJobs, runs: &mut Vec<(RunId, RunNo)>, now: Time) -> Result<Span, StoreError> {
+        let (queue, is_new) = self.m.queues.number(self.db, &new.queue)?;
+        if is_new {
+            self.m.changes.queues.push((queue, new.queue.clone()));
+        }
+        let run = match new.run {
+            Some(id) => Some(self.run_for(id, runs, now)?),
+            None => None,
+        };
+        let lane = Lane { queue, priority: new.priority, kind: LaneKind::Fresh };
+        let due = new.not_before.filter(|time| *time > now);
+        let count = new.jobs.len() as u16;
+        let head = Head { first: self.m.state.next_arrival, count, lane, run, admitted: now, due };
+        self.m.state.next_arrival += u64::from(count);
+        chunks::insert(self.db, &head, &new.jobs)?;
+        if due.is_none() {
+            let lane_was_empty = self.m.queues.lane(lane).is_none_or(|lane| lane.ready == lane.rows);
+            self.m.windows.admitted(head, &new.jobs, lane_was_empty);
+        }
+        let state = if due.is_some() { State::Scheduled } else { State::Ready };
+        self.shift(lane, run, None, Some(state), u64::from(count), false)?;
+        Ok(Span::of(head.first, &new.jobs))
+    }
+
+    /// One lot's jobs of one run stay together, also when the run was sealed before them.
+    fn run_for(&mut self, id: RunId, runs: &mut Vec<(RunId, RunNo)>, now: Time) -> Result<RunNo, StoreError> {
+        if let Some((_, no)) = runs.iter().rev().find(|(known, _)| *known == id) {
+            return Ok(*no);
+        }
+        let no = self.m.runs.for_jobs(self.db, &mut self.m.state, id, now)?;
+        runs.push((id, no));
+        Ok(no)
+    }
+
+    fn save_spans(&mut self, spans: Vec<Span>) -> Result<(), StoreError> {
+        for mut span in spans {
+            if let Some(before) = self.m.span.filter(|before| before.leads_to(&span)) {
+                span.join(&before);
+            }
+            span.save(self.db)?;
+            self.m.span = Some(span);
+        }
+        Ok(())
+    }
+}

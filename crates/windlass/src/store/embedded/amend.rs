@@ -1,0 +1,157 @@
+//! What a person wants of single jobs, and forgetting what ended long ago.
+//!
+//! A job that is still in its chunk leaves it: its mark becomes gone and it goes on as a row. Nothing here decides
+//! whether a change is legal: `life_cycle::next` does.
+
+use super::super::{Amended, Amendment, StoreError};
+use super::part::Mark;
+use super::rows::{self, Row};
+use super::schema::failed;
+use super::{Turn, chunks, runs};
+use rusqlite::{Connection, params};
+use windlass_core::job::{JobId, Priority};
+use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::time::Time;
+
+/// A job that was found, and the chunk and index it is still in, if it is.
+struct Found {
+    row: Row,
+    inside: Option<(u64, usize)>,
+}
+
+impl Turn<'_> {
+    pub(super) fn amend(
+        &mut self,
+        ids: &[JobId],
+        amendment: Amendment,
+        now: Time,
+    ) -> Result<Vec<Amended>, StoreError> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(match self.find(*id)? {
+                Some(found) => self.amend_one(found, amendment, now)?,
+                None => Amended::Unknown,
+            });
+        }
+        self.end_runs(now);
+        Ok(answers)
+    }
+
+    fn find(&mut self, id: JobId) -> Result<Option<Found>, StoreError> {
+        if let Some(row) = rows::by_id(self.db, id)? {
+            return Ok((row.state != State::Succeeded).then_some(Found { row, inside: None }));
+        }
+        let Some((head, jobs, index)) = chunks::find(self.db, id)? else { return Ok(None) };
+        let mark = self.m.parts.get(&head.first).map_or(Mark::Waiting, |part| part.mark(index));
+        let state = match mark {
+            Mark::Gone => return Ok(None),
+            Mark::Claimed => State::Running,
+            Mark::Waiting if head.due.is_some() => State::Scheduled,
+            Mark::Waiting => State::Ready,
+        };
+        if mark == Mark::Waiting {
+            self.m.parts.entry(head.first).or_insert_with(|| super::Part::fresh(head));
+        }
+        let row = Row::from_chunk(&head, &jobs, index, state);
+        Ok(Some(Found { row, inside: Some((head.first, index)) }))
+    }
+
+    fn amend_one(&mut self, found: Found, amendment: Amendment, now: Time) -> Result<Amended, StoreError> {
+        let from = found.row.state;
+        let change = match amendment {
+            Amendment::Priority(priority) => return self.reprioritise(found, priority),
+            Amendment::Cancel if from == State::Running => return Ok(Amended::Running),
+            Amendment::Cancel => Change::Cancel,
+            Amendment::Retry => Change::Revive,
+            Amendment::Suspend => Change::Suspend,
+            Amendment::Resume => Change::Resume,
+        };
+        let Some(to) = life_cycle::next(from, change) else { return Ok(Amended::Refused(from)) };
+        let Found { mut row, inside } = found;
+        let left = row.lane();
+        if change == Change::Revive {
+            row.record.failures = 0;
+            row.due = None;
+        }
+        match to {
+            State::Ready => row.make_ready(now),
+            State::Cancelled => {
+                row.due = None;
+                row.ended = Some(now);
+            }
+            State::Suspended => row.due = None,
+            State::Scheduled | State::Running | State::Retrying | State::Succeeded | State::Failed => {}
+        }
+        row.state = to;
+        let lane = if from == State::Ready { left } else { row.lane() };
+        // A ready job in a chunk is not counted as a row; one that becomes ready is one from then on.
+        let as_row = inside.is_none() || to == State::Ready;
+        self.change(lane, row.run, from, change, 1, as_row)?;
+        self.store(&row, inside)?;
+        Ok(Amended::Done { from, to })
+    }
+
+    fn reprioritise(&mut self, found: Found, priority: Priority) -> Result<Amended, StoreError> {
+        let Found { mut row, inside } = found;
+        let state = row.state;
+        match state {
+            State::Scheduled | State::Ready | State::Retrying | State::Suspended => {}
+            State::Running | State::Succeeded | State::Failed | State::Cancelled => {
+                return Ok(Amended::Refused(state));
+            }
+        }
+        if row.priority == priority {
+            return Ok(Amended::Done { from: state, to: state });
+        }
+        let left = row.lane();
+        row.priority = priority;
+        if state == State::Ready {
+            // Out of one lane and into another: nothing happened to the job's state, nor to its run.
+            let (run, entered) = (row.run, row.lane());
+            let tally = self.m.queues.tally(row.queue);
+            tally.shift(left, Some(State::Ready), None, 1, inside.is_none())?;
+            tally.shift(entered, None, Some(State::Ready), 1, true)?;
+            let moved = |lane, from, to| super::Move { lane, run, from, to, count: 1 };
+            self.report(moved(left, Some(State::Ready), None));
+            self.report(moved(entered, None, Some(State::Ready)));
+        }
+        self.store(&row, inside)?;
+        Ok(Amended::Done { from: state, to: state })
+    }
+
+    fn store(&mut self, row: &Row, inside: Option<(u64, usize)>) -> Result<(), StoreError> {
+        match inside {
+            Some((first, index)) => {
+                self.mark(first, index..index + 1, Mark::Waiting, Mark::Gone)?;
+                row.insert(self.db)
+            }
+            None => row.update(self.db),
+        }
+    }
+
+    pub(super) fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
+        let rest = "WHERE ended < ?1 AND turn < ?2 ORDER BY ended LIMIT ?3";
+        let oldest = self.oldest_unarchived().min(i64::MAX as u64);
+        let old = rows::many(self.db, rest, params![before.as_micros(), oldest, limit])?;
+        for row in &old {
+            rows::delete(self.db, row.arrival)?;
+            self.shift(row.lane(), None, Some(row.state), None, 1, true)?;
+        }
+        let mut forgotten = old.len() as u64;
+        let left = u64::from(limit) - forgotten;
+        if left > 0 {
+            // All rows of a run that ended before then ended before then too, so they are gone by now.
+            forgotten += runs::forget(self.db, before, left)?;
+        }
+        let mut statement = self.db.prepare_cached("DELETE FROM inbox WHERE closed < ?1").map_err(failed)?;
+        statement.execute([before.as_micros()]).map_err(failed)?;
+        Ok(forgotten)
+    }
+}
+
+/// Looked at outside a turn, so that a look costs no commit.
+pub(super) fn anything_to_forget(db: &Connection, before: Time) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM job WHERE ended < ?1) OR EXISTS (SELECT 1 FROM progress WHERE ended < ?1)";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    statement.query_row([before.as_micros()], |r| r.get(0)).map_err(failed)
+}

@@ -1,0 +1,222 @@
+//! Chunks in their table: writing, reading, their place in a lane or among the due, and finding a job by its id.
+//!
+//! A chunk is written once and never changed. It is listed in `lane` while it has ready jobs, in `due` while its time
+//! has not come, in neither once all of its jobs are claimed or gone. `span` leads from ids to arrivals.
+
+use super::super::StoreError;
+use super::super::chunk::Chunk;
+use super::part::{Head, Part};
+use super::rows::rank;
+use super::schema::{corrupt, failed};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::HashMap;
+use std::sync::Arc;
+use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, RunNo};
+use windlass_core::time::Time;
+
+use super::super::Place;
+
+/// A span grows while lonely jobs of one origin follow each other, so that they do not cost a row each.
+const SPAN_ARRIVALS: u64 = 1000;
+/// Spans of one origin hardly ever overlap; so many are looked into at most.
+const SPANS_TRIED: u32 = 4;
+
+pub(super) const HEAD: &str = "c.first, c.count, c.queue, c.rank, c.run, c.admitted, \
+    (SELECT d.due FROM due d WHERE d.due = c.due AND d.first = c.first)";
+
+/// Which arrivals the ids of one origin got in one lot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) origin: Origin,
+    pub(super) offsets: (u64, u64),
+}
+
+impl Span {
+    pub(super) fn of(first: u64, jobs: &Chunk) -> Span {
+        Span { first, last: first + jobs.len() as u64 - 1, origin: jobs.origin(), offsets: jobs.offset_range() }
+    }
+
+    pub(super) fn join(&mut self, other: &Span) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.offsets = (self.offsets.0.min(other.offsets.0), self.offsets.1.max(other.offsets.1));
+    }
+
+    /// True where `next` goes on right behind this span and both are small.
+    pub(super) fn leads_to(&self, next: &Span) -> bool {
+        self.origin == next.origin
+            && self.last + 1 == next.first
+            && self.offsets.1 < next.offsets.0
+            && next.last - self.first < SPAN_ARRIVALS
+    }
+
+    pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO span (first, last, origin, first_offset, last_offset) \
+                   VALUES (?1, ?2, ?3, ?4, ?5)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let key = params![self.first, self.last, self.origin.bits(), self.offsets.0, self.offsets.1];
+        statement.execute(key).map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// Stores a new chunk and lists it.
+pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), StoreError> {
+    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, bytes) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let (base, last) = jobs.offset_range();
+    let done = statement.execute(params![
+        head.first,
+        head.lane.queue.0,
+        rank(head.lane.priority),
+        head.count,
+        head.run.map(|run| run.0),
+        head.due.map(Time::as_micros),
+        head.admitted.as_micros(),
+        base,
+        last,
+        jobs.as_bytes(),
+    ]);
+    done.map_err(failed)?;
+    list(db, head)
+}
+
+/// Lists a chunk where it is looked for: in its lane, or among the due.
+pub(super) fn list(db: &Connection, head: &Head) -> Result<(), StoreError> {
+    let done = match head.due {
+        Some(due) => db
+            .prepare_cached("INSERT INTO due (due, first) VALUES (?1, ?2)")
+            .and_then(|mut statement| statement.execute(params![due.as_micros(), head.first])),
+        None => db.prepare_cached("INSERT INTO lane (queue, rank, first) VALUES (?1, ?2, ?3)").and_then(
+            |mut statement| statement.execute(params![head.lane.queue.0, rank(head.lane.priority), head.first]),
+        ),
+    };
+    done.map_err(failed).map(|_| ())
+}
+
+pub(super) fn unlist(db: &Connection, head: &Head) -> Result<(), StoreError> {
+    let done = match head.due {
+        Some(due) => db
+            .prepare_cached("DELETE FROM due WHERE due = ?1 AND first = ?2")
+            .and_then(|mut statement| statement.execute(params![due.as_micros(), head.first])),
+        None => db.prepare_cached("DELETE FROM lane WHERE queue = ?1 AND rank = ?2 AND first = ?3").and_then(
+            |mut statement| statement.execute(params![head.lane.queue.0, rank(head.lane.priority), head.first]),
+        ),
+    };
+    done.map_err(failed).map(|_| ())
+}
+
+/// Deletes a chunk whose outcomes the archive holds.
+pub(super) fn delete(db: &Connection, first: u64) -> Result<(), StoreError> {
+    for sql in ["DELETE FROM chunk WHERE first = ?1", "DELETE FROM part WHERE first = ?1"] {
+        db.prepare_cached(sql).and_then(|mut statement| statement.execute([first])).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Drops the spans in which the last of these chunks, sorted, was the last one.
+pub(super) fn prune_spans(db: &Connection, deleted: &[u64]) -> Result<(), StoreError> {
+    let around = "SELECT first, last FROM span WHERE first <= ?1 ORDER BY first DESC LIMIT 1";
+    let left = "SELECT EXISTS (SELECT 1 FROM chunk WHERE first BETWEEN ?1 AND ?2)";
+    let mut looked = 0;
+    for first in deleted.iter().filter(|first| **first != 0) {
+        if *first < looked {
+            continue;
+        }
+        let mut statement = db.prepare_cached(around).map_err(failed)?;
+        let span = statement.query_row([first], |r| Ok((r.get::<_, u64>(0)?, r.get::<_, u64>(1)?)));
+        let Some((from, to)) = span.optional().map_err(failed)? else { continue };
+        looked = to + 1;
+        let mut statement = db.prepare_cached(left).map_err(failed)?;
+        if !statement.query_row([from, to], |r| r.get::<_, bool>(0)).map_err(failed)? {
+            let mut statement = db.prepare_cached("DELETE FROM span WHERE first = ?1").map_err(failed)?;
+            statement.execute([from]).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a head from the columns of `HEAD`.
+pub(super) fn read_head(r: &rusqlite::Row<'_>) -> Result<Head, StoreError> {
+    let read = || -> rusqlite::Result<(Head, i64)> {
+        let lane = Lane { queue: QueueNo(r.get(2)?), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+        let run = r.get::<_, Option<u32>>(4)?.map(RunNo);
+        let (admitted, due) = (Time(r.get(5)?), r.get::<_, Option<i64>>(6)?.map(Time));
+        Ok((Head { first: r.get(0)?, count: r.get(1)?, lane, run, admitted, due }, r.get(3)?))
+    };
+    let (mut head, rank) = read().map_err(failed)?;
+    let priority = Priority::new(-rank).ok_or_else(|| corrupt(format!("chunk {} has rank {rank}", head.first)))?;
+    head.lane.priority = priority;
+    Ok(head)
+}
+
+/// Checks and wraps the stored bytes of a chunk.
+pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, column: usize) -> Result<Arc<Chunk>, StoreError> {
+    let bytes: Vec<u8> = r.get(column).map_err(failed)?;
+    let jobs = Chunk::from_bytes(bytes).map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
+    if jobs.len() != usize::from(head.count) {
+        return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
+    }
+    Ok(Arc::new(jobs))
+}
+
+/// One chunk by its first arrival.
+pub(super) fn load(db: &Connection, first: u64) -> Result<Option<(Head, Arc<Chunk>)>, StoreError> {
+    let sql = format!("SELECT {HEAD}, c.bytes FROM chunk c WHERE c.first = ?1");
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = statement.query([first]).map_err(failed)?;
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+    let head = read_head(row)?;
+    Ok(Some((head, read_bytes(&head, row, 7)?)))
+}
+
+/// The stored marks of a chunk, where it was opened.
+pub(super) fn load_part(db: &Connection, head: Head) -> Result<Part, StoreError> {
+    let mut statement = db.prepare_cached("SELECT bits FROM part WHERE first = ?1").map_err(failed)?;
+    let bits: Option<Vec<u8>> = statement.query_row([head.first], |r| r.get(0)).optional().map_err(failed)?;
+    bits.map_or_else(|| Ok(Part::fresh(head)), |bits| Part::decode(head, &bits))
+}
+
+/// Reads the marks of all opened chunks; returns those that are over, with the turn that ended them.
+pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Result<Vec<(u64, Place)>, StoreError> {
+    let sql = format!("SELECT {HEAD}, p.gone, p.bits FROM part p JOIN chunk c ON c.first = p.first");
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = statement.query([]).map_err(failed)?;
+    let mut finished = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let head = read_head(row)?;
+        let (gone, bits): (Option<u64>, Vec<u8>) =
+            (row.get(7).map_err(failed)?, row.get(8).map_err(failed)?);
+        parts.insert(head.first, Part::decode(head, &bits)?);
+        finished.extend(gone.map(|turn| (turn, Place::Chunk(Arrival(head.first)))));
+    }
+    Ok(finished)
+}
+
+/// The chunk and the index in it that an id was stored at; what became of the job is said by the chunk's marks.
+pub(super) fn find(db: &Connection, id: JobId) -> Result<Option<(Head, Arc<Chunk>, usize)>, StoreError> {
+    let spans = "SELECT first, last FROM span WHERE origin = ?1 AND first_offset <= ?2 \
+                 ORDER BY first_offset DESC LIMIT ?3";
+    let mut statement = db.prepare_cached(spans).map_err(failed)?;
+    let key = params![id.origin.bits(), id.offset, SPANS_TRIED];
+    let spans = statement.query_map(key, |r| Ok((r.get::<_, u64>(0)?, r.get::<_, u64>(1)?))).map_err(failed)?;
+    let spans: Vec<(u64, u64)> = spans.collect::<Result<_, _>>().map_err(failed)?;
+    let sql = format!(
+        "SELECT {HEAD}, c.bytes FROM chunk c WHERE c.first BETWEEN ?1 AND ?2 AND c.base <= ?3 AND c.last >= ?3"
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    for (first, last) in spans {
+        let mut rows = statement.query(params![first, last, id.offset]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let head = read_head(row)?;
+            let jobs = read_bytes(&head, row, 7)?;
+            if let Some(index) = jobs.find(id) {
+                return Ok(Some((head, jobs, index)));
+            }
+        }
+    }
+    Ok(None)
+}

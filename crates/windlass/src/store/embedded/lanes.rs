@@ -1,0 +1,300 @@
+//! Lanes: the next chunks of each, kept in memory within a budget, and the verbs `claim` and `release`.
+//!
+//! A window is the head of a lane. Chunks that were just admitted stay in it while the budget lasts, so that work
+//! which runs soon is never read back; otherwise a few chunks are read ahead. It must not choose between lanes.
+
+use super::super::chunk::Chunk;
+use super::super::{Held, Order, Place, StoreError};
+use super::part::{Head, Mark, Part};
+use super::rows::{self, Row, rank};
+use super::schema::{corrupt, failed};
+use super::{Turn, chunks};
+use rusqlite::{Connection, params};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use windlass_core::job::{Arrival, Lane, LaneKind, Record};
+use windlass_core::life_cycle::{Change, State};
+use windlass_core::time::Time;
+
+/// Bytes of chunks that windows keep.
+const BUDGET: usize = 16 << 20;
+const AHEAD: u32 = 16;
+const AHEAD_OVER_BUDGET: u32 = 4;
+/// Rows that one order takes at most; the next turn takes more.
+const ROWS: usize = 1000;
+
+/// A chunk with jobs that wait.
+#[derive(Clone, Debug)]
+struct Waiting {
+    head: Head,
+    jobs: Arc<Chunk>,
+}
+
+/// The head of a lane.
+#[derive(Debug, Default)]
+struct Window {
+    next: VecDeque<Waiting>,
+    /// Nothing of the lane is outside the window.
+    whole: bool,
+}
+
+/// The windows of the lanes that have one.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    lanes: HashMap<(u32, i8), Window>,
+    bytes: usize,
+}
+
+impl Windows {
+    fn key(lane: Lane) -> (u32, i8) {
+        (lane.queue.0, lane.priority.value())
+    }
+
+    /// Keeps a chunk that was just listed at the end of its lane, if the lane's window reaches there.
+    pub(super) fn admitted(&mut self, head: Head, jobs: &Arc<Chunk>, lane_was_empty: bool) {
+        let key = Windows::key(head.lane);
+        if lane_was_empty {
+            self.lanes.insert(key, Window { next: VecDeque::new(), whole: true });
+        }
+        let Some(window) = self.lanes.get_mut(&key).filter(|window| window.whole) else { return };
+        if self.bytes + jobs.footprint() > BUDGET {
+            window.whole = false;
+        } else {
+            self.bytes += jobs.footprint();
+            window.next.push_back(Waiting { head, jobs: jobs.clone() });
+        }
+    }
+
+    /// Forgets a chunk of which nothing waits any more.
+    pub(super) fn remove(&mut self, head: &Head) {
+        let key = Windows::key(head.lane);
+        let Some(window) = self.lanes.get_mut(&key) else { return };
+        if let Some(at) = window.next.iter().position(|waiting| waiting.head.first == head.first)
+            && let Some(waiting) = window.next.remove(at)
+        {
+            self.bytes -= waiting.jobs.footprint();
+        }
+        if window.next.is_empty() {
+            self.lanes.remove(&key);
+        }
+    }
+
+    /// Reading ahead may go over the budget; what nobody claimed by then is read again when it is wanted.
+    pub(super) fn trim(&mut self) {
+        if self.bytes > 2 * BUDGET {
+            self.clear();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Windows::default();
+    }
+
+    /// The first chunk of a lane that has ready chunks.
+    fn front(&mut self, db: &Connection, lane: Lane) -> Result<Option<Waiting>, StoreError> {
+        let key = Windows::key(lane);
+        if let Some(front) = self.lanes.get(&key).and_then(|window| window.next.front()) {
+            return Ok(Some(front.clone()));
+        }
+        let limit = if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET };
+        let next = read_ahead(db, lane, limit)?;
+        let front = next.front().cloned();
+        self.bytes += next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
+        if front.is_some() {
+            let whole = next.len() < limit as usize;
+            self.lanes.insert(key, Window { next, whole });
+        }
+        Ok(front)
+    }
+}
+
+fn read_ahead(db: &Connection, lane: Lane, limit: u32) -> Result<VecDeque<Waiting>, StoreError> {
+    let sql = format!(
+        "SELECT {}, c.bytes FROM lane l JOIN chunk c ON c.first = l.first \
+         WHERE l.queue = ?1 AND l.rank = ?2 ORDER BY l.first LIMIT ?3",
+        chunks::HEAD
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = statement.query(params![lane.queue.0, rank(lane.priority), limit]).map_err(failed)?;
+    let mut next = VecDeque::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let head = chunks::read_head(row)?;
+        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, 7)? });
+    }
+    Ok(next)
+}
+
+impl Turn<'_> {
+    pub(super) fn claim(&mut self, orders: &[Order]) -> Result<Vec<Held>, StoreError> {
+        let mut held = Vec::with_capacity(orders.len());
+        for order in orders {
+            let Some(count) = self.m.queues.lane(order.lane) else { continue };
+            let most = order.most as usize;
+            let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
+            match order.lane.kind {
+                LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
+                LaneKind::Retry | LaneKind::Suspect => {
+                    for row in rows {
+                        held.push(self.claim_row(row)?);
+                    }
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// Takes from chunks and rows together, by arrival. `chunked` is how many ready jobs of the lane are in chunks.
+    fn claim_fresh(
+        &mut self,
+        lane: Lane,
+        most: usize,
+        mut chunked: u64,
+        rows: Vec<Row>,
+        held: &mut Vec<Held>,
+    ) -> Result<(), StoreError> {
+        let mut left = most;
+        let mut rows = rows.into_iter().peekable();
+        while left > 0 {
+            let front = if chunked > 0 { Some(self.front(lane, left)?) } else { None };
+            let row_first = rows.peek().map(|row| row.arrival);
+            match front {
+                Some((waiting, range)) if row_first.is_none_or(|row| waiting.head.first + range.start as u64 <= row) => {
+                    let until = row_first.map_or(range.end, |row| range.end.min((row - waiting.head.first) as usize));
+                    let range = range.start..until;
+                    left -= range.len();
+                    chunked -= range.len() as u64;
+                    held.push(self.claim_range(&waiting, range)?);
+                }
+                _ => {
+                    let Some(row) = rows.next() else { break };
+                    left -= 1;
+                    held.push(self.claim_row(row)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first waiting neighbours of a lane's chunks.
+    fn front(&mut self, lane: Lane, most: usize) -> Result<(Waiting, Range<usize>), StoreError> {
+        let missing = || corrupt(format!("queue {} counts ready jobs that no chunk holds", lane.queue.0));
+        let waiting = self.m.windows.front(self.db, lane)?.ok_or_else(missing)?;
+        let part = self.m.parts.entry(waiting.head.first).or_insert_with(|| Part::fresh(waiting.head));
+        let range = part.next_waiting(most).ok_or_else(missing)?;
+        Ok((waiting, range))
+    }
+
+    fn claim_range(&mut self, waiting: &Waiting, range: Range<usize>) -> Result<Held, StoreError> {
+        let Head { first, lane, run, admitted, .. } = waiting.head;
+        let held = Held {
+            place: Place::Chunk(Arrival(first)),
+            lane,
+            run,
+            record: Record::default(),
+            admitted,
+            jobs: waiting.jobs.clone(),
+            first: range.start as u16,
+            count: range.len() as u16,
+        };
+        let count = range.len() as u64;
+        self.mark(first, range, Mark::Waiting, Mark::Claimed)?;
+        self.change(lane, run, State::Ready, Change::Claim, count, false)?;
+        self.m.queues.tally(lane.queue).stats.started += count;
+        Ok(held)
+    }
+
+    fn claim_row(&mut self, row: Row) -> Result<Held, StoreError> {
+        let sql = "UPDATE job SET state = ?2, starts = starts + 1 WHERE arrival = ?1";
+        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![row.arrival, State::Running.index()]).map_err(failed)?;
+        self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
+        self.m.queues.tally(row.queue).stats.started += 1;
+        Ok(row.held(row.record))
+    }
+
+    /// Makes due jobs ready, earliest first. A chunk is released as a whole, so the last one may go over the limit.
+    pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+        let rows = rows::many(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
+        let mut rows = rows.into_iter().peekable();
+        let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
+        let mut left = u64::from(limit);
+        while left > 0 {
+            let row_due = rows.peek().map(|row| row.due);
+            match heads.peek().copied() {
+                Some(head) if row_due.is_none_or(|due| head.due <= due) => {
+                    heads.next();
+                    left = left.saturating_sub(self.release_chunk(head)?);
+                }
+                _ => {
+                    let Some(row) = rows.next() else { break };
+                    left -= 1;
+                    self.release_row(row, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {
+        chunks::unlist(self.db, &head)?;
+        let ready = Head { due: None, ..head };
+        chunks::list(self.db, &ready)?;
+        // It is older than what the window may hold, so the window is read anew.
+        self.m.windows.drop_lane(head.lane);
+        let part = self.m.parts.get_mut(&head.first);
+        let count = part.map_or(head.count, |part| {
+            part.head = ready;
+            part.waiting
+        });
+        let count = u64::from(count);
+        self.change(head.lane, head.run, State::Scheduled, Change::Release, count, false)?;
+        Ok(count)
+    }
+
+    fn release_row(&mut self, mut row: Row, now: Time) -> Result<(), StoreError> {
+        let from = row.state;
+        row.make_ready(now);
+        let sql = "UPDATE job SET state = ?2, placed = ?3, due = NULL WHERE arrival = ?1";
+        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![row.arrival, State::Ready.index(), row.placed]).map_err(failed)?;
+        self.change(row.lane(), row.run, from, Change::Release, 1, true)?;
+        Ok(())
+    }
+}
+
+impl Windows {
+    fn drop_lane(&mut self, lane: Lane) {
+        if let Some(window) = self.lanes.remove(&Windows::key(lane)) {
+            self.bytes -= window.next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
+        }
+    }
+}
+
+fn ready_rows(db: &Connection, lane: Lane, limit: usize) -> Result<Vec<Row>, StoreError> {
+    let rest = "WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3 ORDER BY placed LIMIT ?4";
+    rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])
+}
+
+fn due_chunks(db: &Connection, now: Time, limit: u32) -> Result<Vec<Head>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM due e JOIN chunk c ON c.first = e.first WHERE e.due <= ?1 ORDER BY e.due, e.first LIMIT ?2",
+        chunks::HEAD
+    );
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = statement.query(params![now.as_micros(), limit]).map_err(failed)?;
+    let mut heads = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        heads.push(chunks::read_head(row)?);
+    }
+    Ok(heads)
+}
+
+/// The earliest time at which a chunk or a row becomes ready.
+pub(super) fn next_due(db: &Connection) -> Result<Option<Time>, StoreError> {
+    let sql = "SELECT min(due) FROM (SELECT * FROM (SELECT due FROM due ORDER BY due LIMIT 1) \
+               UNION ALL SELECT * FROM (SELECT due FROM job WHERE due IS NOT NULL ORDER BY due LIMIT 1))";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let due: Option<i64> = statement.query_row([], |r| r.get(0)).map_err(failed)?;
+    Ok(due.map(Time))
+}

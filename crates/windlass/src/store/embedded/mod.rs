@@ -1,0 +1,391 @@
+//! The embedded store: SQLite, with work waiting in chunks of up to a thousand jobs.
+//!
+//! One connection writes, on the engine's thread; what a turn changes in counters, marks and runs is kept in memory
+//! and written once, at its commit. Memory grows with what runs and with the number of queues, never with what
+//! waits. Read `schema` for the tables, `part` for marks, then the verbs: `admit`, `lanes`, `settle`, `turns`,
+//! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
+
+use super::{
+    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
+    Settlement, Store, StoreError, Unarchived,
+};
+use crate::data_dir::DataDir;
+use rusqlite::{Connection, params};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
+use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::time::Time;
+
+mod admit;
+mod amend;
+mod chunks;
+mod lanes;
+mod part;
+mod recover;
+mod rows;
+mod runs;
+mod schema;
+mod settle;
+mod tally;
+mod turns;
+mod view;
+mod wal;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use schema::Opened;
+pub use view::View;
+
+use lanes::Windows;
+use part::{Mark, Part};
+use runs::Runs;
+use schema::{StateRow, corrupt, failed};
+use tally::Queues;
+use wal::Housekeeper;
+use wire::Writer;
+
+/// The default store.
+#[derive(Debug)]
+pub struct Embedded {
+    db: Connection,
+    epoch: u64,
+    memory: Memory,
+    housekeeper: Housekeeper,
+    /// SQLite's count of changed rows when the turn began: a turn that changed none is not written.
+    changes_before: u64,
+    /// A verb or a commit failed: nothing but `rollback` makes sense.
+    broken: bool,
+}
+
+/// Everything that a rollback throws away and reads again.
+#[derive(Debug)]
+struct Memory {
+    state: StateRow,
+    queues: Queues,
+    runs: Runs,
+    windows: Windows,
+    /// Opened chunks by first arrival, until the archive has all of their outcomes.
+    parts: HashMap<u64, Part>,
+    /// Parts to be written with this turn.
+    touched: Vec<u64>,
+    /// What is over but kept for the archive, with the turn in which it ended, oldest first.
+    finished: VecDeque<(u64, Place)>,
+    /// Turns that the archive does not hold yet.
+    turns: VecDeque<u64>,
+    /// The outcomes of this turn, encoded.
+    outcomes: Writer,
+    span: Option<chunks::Span>,
+    changes: Changes,
+}
+
+/// The store inside a turn: every verb is a method of it, in the file named after the verb.
+#[derive(Debug)]
+struct Turn<'a> {
+    db: &'a Connection,
+    m: &'a mut Memory,
+}
+
+impl Embedded {
+    /// Opens or makes the store of a data directory, whose lock the caller holds.
+    pub fn open(dir: &DataDir, boot: &str) -> Result<(Embedded, Opened), StoreError> {
+        let (mut db, epoch, opened) = schema::open_writer(dir, boot)?;
+        let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
+        let memory = Memory::load(&db)?;
+        Ok((Embedded { db, epoch, memory, housekeeper, changes_before: 0, broken: false }, opened))
+    }
+
+    /// Opens the turn's transaction where it is not open yet.
+    fn turn(&mut self) -> Result<Turn<'_>, StoreError> {
+        if self.broken {
+            return Err(StoreError::Stale("an earlier call of this turn failed".into()));
+        }
+        if self.db.is_autocommit() {
+            self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(failed)?;
+            self.changes_before = self.db.total_changes();
+        }
+        Ok(Turn { db: &self.db, m: &mut self.memory })
+    }
+
+    /// Runs one verb; after a failure that may have left half of it in memory only `rollback` helps.
+    fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let done = act(&mut self.turn()?);
+        self.broken |= done.as_ref().is_err_and(|error| !matches!(error, StoreError::Stale(_)));
+        done
+    }
+}
+
+impl Store for Embedded {
+    fn backlog(&mut self) -> Result<Changes, StoreError> {
+        if self.broken {
+            self.rollback()?;
+        }
+        // What was reported so far is part of the answer, so it is not reported again.
+        self.memory.changes.moves.clear();
+        self.memory.changes.queues.clear();
+        Ok(self.memory.backlog())
+    }
+
+    fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError> {
+        Ok(self.memory.runs.open())
+    }
+
+    fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        let recovered = self.verb(|turn| turn.recover(evidence, now))?;
+        self.commit(Durability::Full)?;
+        Ok(recovered)
+    }
+
+    fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
+        self.verb(|turn| turn.admit(lot, now))
+    }
+
+    fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
+        self.verb(|turn| turn.m.runs.make(turn.db, &mut turn.m.state, id, run, now))
+    }
+
+    fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
+        if orders.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.verb(|turn| turn.claim(orders))
+    }
+
+    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+        if settlements.is_empty() {
+            return Ok(());
+        }
+        self.verb(|turn| turn.settle(settlements, now))
+    }
+
+    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+        if self.next_due()?.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        self.verb(|turn| turn.release(now, limit))
+    }
+
+    fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
+        lanes::next_due(&self.db)
+    }
+
+    fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
+        self.verb(|turn| turn.amend(ids, amendment, now))
+    }
+
+    fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
+        if !amend::anything_to_forget(&self.db, before)? {
+            return Ok(0);
+        }
+        self.verb(|turn| turn.forget(before, limit))
+    }
+
+    fn archived(&mut self, turn: u64) -> Result<(), StoreError> {
+        if self.memory.turns.front().is_none_or(|oldest| *oldest > turn) {
+            return Ok(());
+        }
+        self.verb(|inside| inside.archived(turn))
+    }
+
+    fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError> {
+        turns::unarchived(&self.db)
+    }
+
+    fn changes(&mut self) -> Changes {
+        let runs = self.memory.runs.take_made();
+        Changes { runs, ..std::mem::take(&mut self.memory.changes) }
+    }
+
+    fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
+        if self.broken {
+            return Err(StoreError::Stale("an earlier call of this turn failed".into()));
+        }
+        if self.db.is_autocommit() {
+            return Ok(self.memory.state.turn);
+        }
+        if self.db.total_changes() == self.changes_before && self.memory.is_clean() {
+            self.db.execute_batch("ROLLBACK").map_err(failed)?;
+            return Ok(self.memory.state.turn);
+        }
+        self.broken = true;
+        Turn { db: &self.db, m: &mut self.memory }.flush()?;
+        self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
+        if durability == Durability::Full {
+            self.housekeeper.sync_log()?;
+        }
+        self.housekeeper.look(&self.db)?;
+        self.broken = false;
+        self.memory.windows.trim();
+        Ok(self.memory.state.turn)
+    }
+
+    fn rollback(&mut self) -> Result<(), StoreError> {
+        if !self.db.is_autocommit() {
+            self.db.execute_batch("ROLLBACK").map_err(failed)?;
+        }
+        self.memory = Memory::load(&self.db)?;
+        self.broken = false;
+        Ok(())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Memory {
+    fn load(db: &Connection) -> Result<Memory, StoreError> {
+        let mut memory = Memory {
+            state: StateRow::load(db)?,
+            queues: Queues::load(db)?,
+            runs: Runs::load(db)?,
+            windows: Windows::default(),
+            parts: HashMap::new(),
+            touched: Vec::new(),
+            finished: VecDeque::new(),
+            turns: VecDeque::new(),
+            outcomes: Writer::default(),
+            span: None,
+            changes: Changes::default(),
+        };
+        let mut finished = chunks::load_parts(db, &mut memory.parts)?;
+        turns::load(db, &mut memory.turns, &mut finished)?;
+        finished.sort();
+        memory.finished = finished.into();
+        Ok(memory)
+    }
+
+    /// True where nothing waits to be written with the turn.
+    fn is_clean(&self) -> bool {
+        self.touched.is_empty() && self.outcomes.0.is_empty() && self.queues.is_clean() && self.runs.is_clean()
+    }
+
+    /// Ready jobs by lane, other live jobs by queue: their lane is where they go when they become ready.
+    fn backlog(&self) -> Changes {
+        let mut changes = Changes::default();
+        for (no, name, tally) in self.queues.iter() {
+            changes.queues.push((no, name.clone()));
+            for lane in &tally.lanes {
+                let lane_of = Lane { queue: no, priority: lane.priority, kind: lane.kind };
+                changes.moves.push(new_jobs(lane_of, State::Ready, lane.ready));
+            }
+            let lane = Lane { queue: no, priority: Priority::NORMAL, kind: LaneKind::Fresh };
+            for state in State::ALL {
+                let count = tally.stats.by_state[state.index()];
+                if !state.is_end() && state != State::Ready && count > 0 {
+                    changes.moves.push(new_jobs(lane, state, count));
+                }
+            }
+        }
+        changes
+    }
+}
+
+fn new_jobs(lane: Lane, state: State, count: u64) -> Move {
+    Move { lane, run: None, from: None, to: Some(state), count }
+}
+
+impl Turn<'_> {
+    /// The number this turn will have.
+    fn number(&self) -> u64 {
+        self.m.state.turn + 1
+    }
+
+    /// One legal change of some jobs of a lane: counters, run and report. `rows` says that they are rows where
+    /// they are ready; `lane` is the one they leave or enter as ready jobs.
+    fn change(
+        &mut self,
+        lane: Lane,
+        run: Option<RunNo>,
+        from: State,
+        change: Change,
+        count: u64,
+        rows: bool,
+    ) -> Result<State, StoreError> {
+        let to = life_cycle::next(from, change);
+        debug_assert!(to.is_some(), "{change:?} is not legal from {from}");
+        let to = to.ok_or_else(|| StoreError::Stale(format!("{change:?} is not legal from {from}")))?;
+        self.shift(lane, run, Some(from), Some(to), count, rows)?;
+        Ok(to)
+    }
+
+    fn shift(
+        &mut self,
+        lane: Lane,
+        run: Option<RunNo>,
+        from: Option<State>,
+        to: Option<State>,
+        count: u64,
+        rows: bool,
+    ) -> Result<(), StoreError> {
+        self.m.queues.tally(lane.queue).shift(lane, from, to, count, rows)?;
+        if let (Some(no), Some(to)) = (run, to)
+            && let Some(info) = self.m.runs.run(self.db, no)?
+        {
+            match from {
+                None => info.counts.admit(to, count),
+                Some(from) => {
+                    let shifted = info.counts.shift(from, to, count);
+                    shifted.map_err(|bad| corrupt(format!("{} counts too few {} jobs", info.id, bad.state)))?;
+                }
+            }
+        }
+        self.report(Move { lane, run, from, to, count });
+        Ok(())
+    }
+
+    fn report(&mut self, new: Move) {
+        match self.m.changes.moves.last_mut() {
+            Some(last) if Move { count: new.count, ..*last } == new => last.count += new.count,
+            _ => self.m.changes.moves.push(new),
+        }
+    }
+
+    /// Ends the runs that this verb finished.
+    fn end_runs(&mut self, now: Time) {
+        let ended = self.m.runs.take_ended(now);
+        self.m.changes.ended.extend(ended);
+    }
+
+    /// Changes the marks of neighbours in a chunk, and keeps its lane and its end in step.
+    fn mark(&mut self, first: u64, jobs: Range<usize>, old: Mark, new: Mark) -> Result<(), StoreError> {
+        let part = self.m.parts.get_mut(&first).ok_or_else(|| corrupt(format!("chunk {first} is not open")))?;
+        let waited = part.waiting > 0;
+        if !part.dirty {
+            self.m.touched.push(first);
+        }
+        part.set(jobs, old, new);
+        let (head, waits, gone) = (part.head, part.waiting > 0, part.is_gone());
+        if waited && !waits {
+            chunks::unlist(self.db, &head)?;
+            self.m.windows.remove(&head);
+        } else if !waited && waits {
+            chunks::list(self.db, &head)?;
+        }
+        if gone {
+            self.m.finished.push_back((self.m.state.turn + 1, Place::Chunk(Arrival(first))));
+        }
+        Ok(())
+    }
+
+    /// Writes what memory held back: one row per touched part, run, block of counters, and the outcomes.
+    fn flush(&mut self) -> Result<(), StoreError> {
+        self.sweep()?;
+        let number = self.number();
+        let sql = "INSERT OR REPLACE INTO part (first, gone, bits) VALUES (?1, ?2, ?3)";
+        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
+        for first in std::mem::take(&mut self.m.touched) {
+            let Some(part) = self.m.parts.get_mut(&first) else { continue };
+            part.dirty = false;
+            let gone = part.is_gone().then_some(number);
+            statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
+        }
+        self.m.queues.save(self.db)?;
+        self.m.runs.save(self.db)?;
+        self.save_outcomes(number)?;
+        self.m.state.turn = number;
+        self.m.state.save(self.db)
+    }
+}

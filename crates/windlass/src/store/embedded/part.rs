@@ -1,0 +1,186 @@
+//! What became of the jobs of an opened chunk: waiting, claimed or gone, one mark a job.
+//!
+//! A claimed mark is the durable start of the job. This file owns the marks and their stored form: one byte where
+//! all are alike, else two bits a job. It must not know lanes or counters.
+
+use super::super::StoreError;
+use super::schema::corrupt;
+use std::ops::Range;
+use windlass_core::job::{Lane, RunNo};
+use windlass_core::time::Time;
+
+/// The mark of one job of an opened chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Mark {
+    Waiting = 0,
+    Claimed = 1,
+    Gone = 2,
+}
+
+/// Everything about a chunk but its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) first: u64,
+    pub(super) count: u16,
+    pub(super) lane: Lane,
+    pub(super) run: Option<RunNo>,
+    pub(super) admitted: Time,
+    /// Set while its time has not come.
+    pub(super) due: Option<Time>,
+}
+
+/// An opened chunk: its head, and a mark for each job.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) head: Head,
+    /// Empty once all jobs are gone.
+    marks: Vec<u8>,
+    pub(super) waiting: u16,
+    pub(super) claimed: u16,
+    /// No job before this one waits.
+    from: u16,
+    pub(super) dirty: bool,
+}
+
+impl Part {
+    /// A chunk that nobody touched yet.
+    pub(super) fn fresh(head: Head) -> Part {
+        let marks = vec![Mark::Waiting as u8; usize::from(head.count)];
+        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.waiting == 0 && self.claimed == 0
+    }
+
+    pub(super) fn mark(&self, index: usize) -> Mark {
+        match self.marks.get(index) {
+            Some(0) => Mark::Waiting,
+            Some(1) => Mark::Claimed,
+            _ => Mark::Gone,
+        }
+    }
+
+    pub(super) fn all_are(&self, jobs: Range<usize>, mark: Mark) -> bool {
+        self.marks.get(jobs).is_some_and(|marks| marks.iter().all(|m| *m == mark as u8))
+    }
+
+    /// Changes neighbours that all have the mark `old`; the caller has checked that.
+    pub(super) fn set(&mut self, jobs: Range<usize>, old: Mark, new: Mark) {
+        debug_assert!(self.all_are(jobs.clone(), old), "marks are checked before they change");
+        let count = jobs.len() as u16;
+        match old {
+            Mark::Waiting => self.waiting -= count,
+            Mark::Claimed => self.claimed -= count,
+            Mark::Gone => {}
+        }
+        match new {
+            Mark::Waiting => {
+                self.waiting += count;
+                self.from = self.from.min(jobs.start as u16);
+            }
+            Mark::Claimed => self.claimed += count,
+            Mark::Gone => {}
+        }
+        self.marks[jobs].fill(new as u8);
+        self.dirty = true;
+        if self.is_gone() {
+            self.marks = Vec::new();
+        }
+    }
+
+    /// The next neighbours that wait, at most `most` of them.
+    pub(super) fn next_waiting(&mut self, most: usize) -> Option<Range<usize>> {
+        let start = self.marks[usize::from(self.from)..].iter().position(|m| *m == 0)? + usize::from(self.from);
+        self.from = start as u16;
+        let length = self.marks[start..].iter().take(most).take_while(|m| **m == 0).count();
+        Some(start..start + length)
+    }
+
+    /// Runs of neighbours with this mark.
+    pub(super) fn stretches(&self, mark: Mark) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        for group in self.marks.chunk_by(|a, b| a == b) {
+            if group[0] == mark as u8 {
+                found.push(at..at + group.len());
+            }
+            at += group.len();
+        }
+        found
+    }
+
+    /// The stored form: `[1, mark]` where all are alike, else `[2, packed marks…]`.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let alike = |mark: Mark| vec![1, mark as u8];
+        if self.is_gone() {
+            return alike(Mark::Gone);
+        }
+        if self.claimed == self.head.count {
+            return alike(Mark::Claimed);
+        }
+        let mut bytes = vec![0; 1 + self.marks.len().div_ceil(4)];
+        bytes[0] = 2;
+        for (index, mark) in self.marks.iter().enumerate() {
+            bytes[1 + index / 4] |= mark << (index % 4 * 2);
+        }
+        bytes
+    }
+
+    pub(super) fn decode(head: Head, bytes: &[u8]) -> Result<Part, StoreError> {
+        let count = usize::from(head.count);
+        let marks: Vec<u8> = match bytes {
+            [1, mark] => vec![*mark; count],
+            [2, packed @ ..] if packed.len() == count.div_ceil(4) => {
+                (0..count).map(|index| packed[index / 4] >> (index % 4 * 2) & 3).collect()
+            }
+            _ => return Err(corrupt(format!("the marks of chunk {} have an unknown form", head.first))),
+        };
+        if marks.iter().any(|mark| *mark > Mark::Gone as u8) {
+            return Err(corrupt(format!("the marks of chunk {} hold an unknown one", head.first)));
+        }
+        let number = |mark: Mark| marks.iter().filter(|m| **m == mark as u8).count() as u16;
+        let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
+        let marks = if waiting + claimed == 0 { Vec::new() } else { marks };
+        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_core::job::{LaneKind, Priority, QueueNo};
+
+    fn head(count: u16) -> Head {
+        let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+        Head { first: 7, count, lane, run: None, admitted: Time(5), due: None }
+    }
+
+    #[test]
+    fn marks_survive_storing_in_both_forms() {
+        let mut part = Part::fresh(head(10));
+        part.set(0..10, Mark::Waiting, Mark::Claimed);
+        assert_eq!(part.encode(), [1, 1]);
+        part.set(2..5, Mark::Claimed, Mark::Gone);
+        part.set(9..10, Mark::Claimed, Mark::Waiting);
+        let read = Part::decode(head(10), &part.encode()).unwrap();
+        assert_eq!((read.waiting, read.claimed), (1, 6));
+        assert_eq!(read.stretches(Mark::Claimed), [0..2, 5..9]);
+        assert_eq!(read.stretches(Mark::Waiting), [9..10]);
+        assert!(Part::decode(head(10), &[2, 0]).is_err());
+        assert!(Part::decode(head(1), &[2, 3]).is_err());
+    }
+
+    #[test]
+    fn waiting_jobs_are_found_from_the_head_and_after_a_return() {
+        let mut part = Part::fresh(head(6));
+        let first = part.next_waiting(4).unwrap();
+        assert_eq!(first, 0..4);
+        part.set(first, Mark::Waiting, Mark::Claimed);
+        part.set(1..2, Mark::Claimed, Mark::Waiting);
+        assert_eq!(part.next_waiting(9), Some(1..2));
+        part.set(1..2, Mark::Waiting, Mark::Gone);
+        assert_eq!(part.next_waiting(9), Some(4..6));
+    }
+}

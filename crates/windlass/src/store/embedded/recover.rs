@@ -1,0 +1,104 @@
+//! After an opening: takes back what a dead server held, and suspects the jobs that had begun.
+//!
+//! The work is bounded by what was in flight: claimed marks and running rows. Whom to suspect and what follows from
+//! it is decided by `windlass_core::suspicion`.
+
+use super::super::{Evidence, Recovered, StoreError};
+use super::part::{Head, Mark};
+use super::rows::{self, Row};
+use super::schema::corrupt;
+use super::{Turn, chunks};
+use windlass_core::job::Record;
+use windlass_core::judge::Reason;
+use windlass_core::life_cycle::{Change, State};
+use windlass_core::suspicion::{self, Ruling};
+use windlass_core::time::Time;
+
+impl Turn<'_> {
+    pub(super) fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        let mut recovered = Recovered::default();
+        let mut claimed: Vec<u64> =
+            self.m.parts.values().filter(|part| part.claimed > 0).map(|part| part.head.first).collect();
+        claimed.sort_unstable();
+        for first in claimed {
+            self.recover_chunk(first, evidence, now, &mut recovered)?;
+        }
+        for mut row in rows::many(self.db, "WHERE state = 2", [])? {
+            if (evidence.begun)(row.id, row.record.starts) {
+                let change = rule(&mut row, evidence.same_boot, now, &mut recovered);
+                self.change(row.lane(), row.run, State::Running, change, 1, true)?;
+            } else {
+                row.record.starts -= 1;
+                row.state = State::Ready;
+                recovered.returned += 1;
+                self.change(row.lane(), row.run, State::Running, Change::Interrupt, 1, true)?;
+            }
+            row.update(self.db)?;
+        }
+        self.m.windows.clear();
+        self.end_runs(now);
+        Ok(recovered)
+    }
+
+    fn recover_chunk(
+        &mut self,
+        first: u64,
+        evidence: Evidence<'_>,
+        now: Time,
+        recovered: &mut Recovered,
+    ) -> Result<(), StoreError> {
+        let (head, jobs) = chunks::load(self.db, first)?.ok_or_else(|| corrupt(format!("chunk {first} is missing")))?;
+        let stretches = self.m.parts.get(&first).map(|part| part.stretches(Mark::Claimed)).unwrap_or_default();
+        let mut back = 0;
+        for index in stretches.into_iter().flatten() {
+            let jobs_range = index..index + 1;
+            if !(evidence.begun)(jobs.id(index), Record::default().starts + 1) {
+                self.mark(first, jobs_range, Mark::Claimed, Mark::Waiting)?;
+                back += 1;
+                continue;
+            }
+            let mut row = Row::from_chunk(&Head { due: None, ..head }, &jobs, index, State::Running);
+            row.record.starts = 1;
+            let change = rule(&mut row, evidence.same_boot, now, recovered);
+            self.mark(first, jobs_range, Mark::Claimed, Mark::Gone)?;
+            row.insert(self.db)?;
+            self.change(row.lane(), row.run, State::Running, change, 1, true)?;
+        }
+        if back > 0 {
+            self.change(head.lane, head.run, State::Running, Change::Interrupt, back, false)?;
+        }
+        recovered.returned += back;
+        Ok(())
+    }
+}
+
+/// What becomes of a job whose start had begun; the start is counted already.
+fn rule(row: &mut Row, same_boot: bool, now: Time, recovered: &mut Recovered) -> Change {
+    let ruling = if same_boot {
+        suspicion::suspect(&mut row.record, now)
+    } else {
+        Ruling::Ready(suspicion::lane_kind(row.record))
+    };
+    match ruling {
+        Ruling::Ready(_) => {
+            recovered.repeated += 1;
+            row.state = State::Ready;
+            Change::Interrupt
+        }
+        Ruling::Wait(until) => {
+            recovered.repeated += 1;
+            row.state = State::Retrying;
+            row.due = Some(until);
+            Change::Retry
+        }
+        Ruling::Convicted => {
+            recovered.convicted += 1;
+            row.state = State::Failed;
+            row.reason = Some(Reason::Poison);
+            row.ended = Some(now);
+            let times = row.record.suspicions;
+            row.add_error(now, format!("{times} servers died while it ran, lately with no other suspect beside it"));
+            Change::Fail
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Single jobs off the common path: retrying, failed, cancelled, suspended, given back, re-prioritised.
+//!
+//! A job is either a mark in its chunk or a row here, never both: whoever makes a row has marked the job gone. This
+//! file owns the row's columns and its errors. It must not change counters.
+
+use super::super::chunk::{Chunk, ChunkBuilder};
+use super::super::{AttemptError, Held, Place, StoreError};
+use super::part::Head;
+use super::schema::{corrupt, failed};
+use super::wire::{Reader, Writer};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::sync::Arc;
+use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, Record, RunNo};
+use windlass_core::judge::Reason;
+use windlass_core::life_cycle::State;
+use windlass_core::suspicion;
+use windlass_core::time::Time;
+
+/// How many errors a job keeps.
+const ERRORS_KEPT: usize = 10;
+const VERSION: u8 = 1;
+
+pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
+                                  placed, admitted, ended, reason, turn, errors, data";
+
+/// One job as a row.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) arrival: u64,
+    pub(super) id: JobId,
+    pub(super) queue: QueueNo,
+    pub(super) priority: Priority,
+    pub(super) state: State,
+    pub(super) run: Option<RunNo>,
+    pub(super) record: Record,
+    /// When a scheduled or retrying job becomes ready.
+    pub(super) due: Option<Time>,
+    /// Its place in its lane: the arrival of fresh jobs, the due time of others.
+    pub(super) placed: i64,
+    pub(super) admitted: Time,
+    pub(super) ended: Option<Time>,
+    pub(super) reason: Option<Reason>,
+    /// The last turn that settled it: the row stays until the archive has that turn.
+    pub(super) turn: u64,
+    pub(super) errors: Vec<AttemptError>,
+    pub(super) data: Vec<u8>,
+}
+
+impl Row {
+    /// A job of a chunk, about to leave it.
+    pub(super) fn from_chunk(head: &Head, jobs: &Chunk, index: usize, state: State) -> Row {
+        let arrival = head.first + index as u64;
+        Row {
+            arrival,
+            id: jobs.id(index),
+            queue: head.lane.queue,
+            priority: head.lane.priority,
+            state,
+            run: head.run,
+            record: Record::default(),
+            due: head.due,
+            placed: arrival as i64,
+            admitted: head.admitted,
+            ended: None,
+            reason: None,
+            turn: 0,
+            errors: Vec::new(),
+            data: jobs.data(index).to_vec(),
+        }
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        Lane { queue: self.queue, priority: self.priority, kind: self.kind() }
+    }
+
+    pub(super) fn kind(&self) -> LaneKind {
+        suspicion::lane_kind(self.record)
+    }
+
+    /// Makes it ready, in its place: fresh jobs by arrival, others by time.
+    pub(super) fn make_ready(&mut self, at: Time) {
+        self.state = State::Ready;
+        self.placed = match self.kind() {
+            LaneKind::Fresh => self.arrival as i64,
+            LaneKind::Retry | LaneKind::Suspect => self.due.unwrap_or(at).as_micros(),
+        };
+        self.due = None;
+        self.ended = None;
+        self.reason = None;
+    }
+
+    /// Adds what went wrong in its latest start; the last ten are kept.
+    pub(super) fn add_error(&mut self, at: Time, text: String) {
+        self.errors.push(AttemptError { start: self.record.starts, at, text });
+        let surplus = self.errors.len().saturating_sub(ERRORS_KEPT);
+        self.errors.drain(..surplus);
+    }
+
+    /// This job as a claim of one; its record is as it was before the start that is stored with the claim.
+    pub(super) fn held(&self, before: Record) -> Held {
+        Held {
+            place: Place::Row(Arrival(self.arrival)),
+            lane: Lane { queue: self.queue, priority: self.priority, kind: suspicion::lane_kind(before) },
+            run: self.run,
+            record: before,
+            admitted: self.admitted,
+            jobs: alone(self.id, &self.data),
+            first: 0,
+            count: 1,
+        }
+    }
+
+    pub(super) fn insert(&self, db: &Connection) -> Result<(), StoreError> {
+        let sql = "INSERT INTO job VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+                   ?17, ?18, ?19)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let done = statement.execute(params![
+            self.arrival,
+            self.id.origin.bits(),
+            self.id.offset,
+            self.queue.0,
+            rank(self.priority),
+            self.kind() as i64,
+            self.state.index(),
+            self.run.map(|run| run.0),
+            self.record.starts,
+            self.record.failures,
+            self.record.suspicions,
+            self.due.map(Time::as_micros),
+            self.placed,
+            self.admitted.as_micros(),
+            self.ended.map(Time::as_micros),
+            self.reason.map(reason_number),
+            self.turn,
+            encode_errors(&self.errors),
+            self.data,
+        ]);
+        done.map_err(failed).map(|_| ())
+    }
+
+    /// Writes everything that can change.
+    pub(super) fn update(&self, db: &Connection) -> Result<(), StoreError> {
+        let sql = "UPDATE job SET rank = ?2, kind = ?3, state = ?4, starts = ?5, failures = ?6, suspicions = ?7, \
+                   due = ?8, placed = ?9, ended = ?10, reason = ?11, turn = ?12, errors = ?13 WHERE arrival = ?1";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let done = statement.execute(params![
+            self.arrival,
+            rank(self.priority),
+            self.kind() as i64,
+            self.state.index(),
+            self.record.starts,
+            self.record.failures,
+            self.record.suspicions,
+            self.due.map(Time::as_micros),
+            self.placed,
+            self.ended.map(Time::as_micros),
+            self.reason.map(reason_number),
+            self.turn,
+            encode_errors(&self.errors),
+        ]);
+        done.map_err(failed).map(|_| ())
+    }
+
+    pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
+        read_row(row).map_err(failed)?
+    }
+}
+
+fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> {
+    let (state, reason): (usize, Option<usize>) = (r.get(5)?, r.get(14)?);
+    let priority = Priority::new(-r.get::<_, i64>(4)?);
+    let (Some(state), Some(priority)) = (State::from_index(state), priority) else {
+        return Ok(Err(corrupt(format!("job {} has an unknown state or priority", r.get::<_, i64>(0)?))));
+    };
+    let reason = match reason.map(|number| Reason::ALL.get(number).copied()) {
+        Some(None) => return Ok(Err(corrupt(format!("job {} has an unknown reason", r.get::<_, i64>(0)?)))),
+        Some(Some(reason)) => Some(reason),
+        None => None,
+    };
+    let errors = match decode_errors(r.get_ref(16)?.as_blob_or_null()?.unwrap_or_default()) {
+        Ok(errors) => errors,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Ok(Row {
+        arrival: r.get(0)?,
+        id: JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? },
+        queue: QueueNo(r.get(3)?),
+        priority,
+        state,
+        run: r.get::<_, Option<u32>>(6)?.map(RunNo),
+        record: Record { starts: r.get(7)?, failures: r.get(8)?, suspicions: r.get(9)? },
+        due: r.get::<_, Option<i64>>(10)?.map(Time),
+        placed: r.get(11)?,
+        admitted: Time(r.get(12)?),
+        ended: r.get::<_, Option<i64>>(13)?.map(Time),
+        reason,
+        turn: r.get(15)?,
+        errors,
+        data: r.get(17)?,
+    }))
+}
+
+/// The row of a job by its arrival.
+pub(super) fn by_arrival(db: &Connection, arrival: u64) -> Result<Option<Row>, StoreError> {
+    one(db, &format!("SELECT {COLUMNS} FROM job WHERE arrival = ?1"), params![arrival])
+}
+
+/// The row of a job by its id.
+pub(super) fn by_id(db: &Connection, id: JobId) -> Result<Option<Row>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM job WHERE origin = ?1 AND offset = ?2");
+    one(db, &sql, params![id.origin.bits(), id.offset])
+}
+
+fn one(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Option<Row>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    statement.query_row(key, read_row).optional().map_err(failed)?.transpose()
+}
+
+/// The rows that a query with these columns and this key gives.
+pub(super) fn many(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
+    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM job {rest}")).map_err(failed)?;
+    let mut rows = statement.query(key).map_err(failed)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        found.push(Row::read(row)?);
+    }
+    Ok(found)
+}
+
+pub(super) fn delete(db: &Connection, arrival: u64) -> Result<(), StoreError> {
+    let mut statement = db.prepare_cached("DELETE FROM job WHERE arrival = ?1").map_err(failed)?;
+    statement.execute([arrival]).map_err(failed)?;
+    Ok(())
+}
+
+/// A chunk of one, made for a job that left its chunk.
+fn alone(id: JobId, data: &[u8]) -> Arc<Chunk> {
+    let mut builder = ChunkBuilder::new(id.origin);
+    builder.push(id.offset, data);
+    Arc::new(builder.finish())
+}
+
+/// Priorities are stored negated, so that the best comes first in an index.
+pub(super) fn rank(priority: Priority) -> i64 {
+    -i64::from(priority.value())
+}
+
+pub(super) fn reason_number(reason: Reason) -> usize {
+    reason as usize
+}
+
+fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
+    if errors.is_empty() {
+        return None;
+    }
+    let mut writer = Writer::versioned(VERSION);
+    for error in errors {
+        writer.number(u64::from(error.start));
+        writer.signed(error.at.as_micros());
+        writer.text(&error.text);
+    }
+    Some(writer.0)
+}
+
+fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
+    let mut errors = Vec::new();
+    if bytes.is_empty() {
+        return Ok(errors);
+    }
+    let mut reader = Reader::versioned(bytes, VERSION, "a job's list of errors")?;
+    while !reader.is_done() {
+        errors.push(AttemptError { start: reader.small()?, at: Time(reader.signed()?), text: reader.text()? });
+    }
+    Ok(errors)
+}

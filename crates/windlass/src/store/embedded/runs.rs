@@ -1,0 +1,359 @@
+//! Runs: their rows, their counters, their seals and the inbox cursors that seals wait for.
+//!
+//! Runs that have not ended are in memory, the others are fetched when something still happens to one of their
+//! jobs. Counters are written once a turn. This file must not decide when a run ends: `RunCounts` does.
+
+use super::super::{Cursor, NewRun, RunInfo, Seal, StoreError, Taken};
+use super::schema::{StateRow, corrupt, failed};
+use super::wire::{Reader, Writer};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::{BTreeSet, HashMap};
+use windlass_core::job::{Origin, RunId, RunNo};
+use windlass_core::life_cycle::State;
+use windlass_core::run::RunCounts;
+use windlass_core::time::Time;
+
+const VERSION: u8 = 1;
+
+const COLUMNS: &str = "no, origin, generation, name, spec, created, sealed, seal_after, lines, hash, progress.ended, \
+                       counts FROM run JOIN progress ON progress.run = run.no";
+
+/// The runs in memory, and how far each inbox file was read.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    known: HashMap<u32, RunInfo>,
+    numbers: HashMap<RunId, u32>,
+    dirty: BTreeSet<u32>,
+    /// Touched since ends were last looked for.
+    touched: BTreeSet<u32>,
+    cursors: HashMap<Origin, u64>,
+    /// Made since the changes were last asked for.
+    made: Vec<u32>,
+}
+
+impl Runs {
+    pub(super) fn load(db: &Connection) -> Result<Runs, StoreError> {
+        let mut runs = Runs::default();
+        for info in query(db, "WHERE progress.ended IS NULL ORDER BY no", [])? {
+            runs.keep(info);
+        }
+        let mut statement = db.prepare_cached("SELECT origin, offset FROM inbox").map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (origin, offset) = (row.get(0).map_err(failed)?, row.get::<_, i64>(1).map_err(failed)?);
+            runs.cursors.insert(Origin::from_random(origin), offset as u64);
+        }
+        Ok(runs)
+    }
+
+    pub(super) fn open(&self) -> Vec<RunInfo> {
+        let mut open: Vec<RunInfo> = self.known.values().filter(|run| run.ended_at.is_none()).cloned().collect();
+        open.sort_by_key(|run| run.no);
+        open
+    }
+
+    fn keep(&mut self, info: RunInfo) {
+        self.numbers.insert(info.id, info.no.0);
+        self.known.insert(info.no.0, info);
+    }
+
+    /// A run by number, to be changed; nothing where it was forgotten.
+    pub(super) fn run(&mut self, db: &Connection, no: RunNo) -> Result<Option<&mut RunInfo>, StoreError> {
+        if !self.known.contains_key(&no.0) {
+            match query(db, "WHERE no = ?1", [no.0])?.pop() {
+                Some(info) => self.keep(info),
+                None => return Ok(None),
+            }
+        }
+        self.dirty.insert(no.0);
+        self.touched.insert(no.0);
+        Ok(self.known.get_mut(&no.0))
+    }
+
+    fn find(&mut self, db: &Connection, id: RunId) -> Result<Option<&mut RunInfo>, StoreError> {
+        if !self.numbers.contains_key(&id) {
+            let key = params![id.origin.bits(), id.generation];
+            match query(db, "WHERE origin = ?1 AND generation = ?2", key)?.pop() {
+                Some(info) => self.keep(info),
+                None => return Ok(None),
+            }
+        }
+        let no = self.numbers.get(&id).copied();
+        Ok(no.and_then(|no| self.known.get_mut(&no)))
+    }
+
+    pub(super) fn make(
+        &mut self,
+        db: &Connection,
+        state: &mut StateRow,
+        id: RunId,
+        run: &NewRun,
+        now: Time,
+    ) -> Result<RunNo, StoreError> {
+        if self.find(db, id)?.is_some() {
+            return Err(StoreError::Stale(format!("{id} is there already")));
+        }
+        let no = state.next_run;
+        state.next_run = no.checked_add(1).ok_or_else(|| StoreError::Full("no more run numbers".into()))?;
+        let sql = "INSERT INTO run (no, origin, generation, name, spec, created) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let key = params![no, id.origin.bits(), id.generation, run.name, run.spec, now.as_micros()];
+        statement.execute(key).map_err(failed)?;
+        self.keep(RunInfo {
+            no: RunNo(no),
+            id,
+            name: run.name.clone(),
+            spec: run.spec.clone(),
+            counts: RunCounts::default(),
+            taken: Taken::default(),
+            seal_after: Vec::new(),
+            created: now,
+            ended_at: None,
+        });
+        self.dirty.insert(no);
+        self.touched.insert(no);
+        self.made.push(no);
+        Ok(RunNo(no))
+    }
+
+    /// Runs made since this was last asked, as they were before their first job.
+    pub(super) fn take_made(&mut self) -> Vec<RunInfo> {
+        let made = std::mem::take(&mut self.made);
+        let mut infos: Vec<RunInfo> = made.iter().filter_map(|no| self.known.get(no).cloned()).collect();
+        infos.iter_mut().for_each(|info| info.counts.by_state = Default::default());
+        infos
+    }
+
+    /// The run that takes jobs addressed to `id`. A sealed run gets its next generation, which is sealed from the
+    /// start and takes what comes late until it ends.
+    pub(super) fn for_jobs(
+        &mut self,
+        db: &Connection,
+        state: &mut StateRow,
+        id: RunId,
+        now: Time,
+    ) -> Result<RunNo, StoreError> {
+        let mut at = id;
+        loop {
+            match self.find(db, at)? {
+                Some(run) if at == id && !run.counts.sealed => return Ok(run.no),
+                Some(run) if at != id && !run.counts.ended => return Ok(run.no),
+                Some(_) => at = at.next_generation(),
+                None => break,
+            }
+        }
+        let no = self.make(db, state, at, &NewRun::default(), now)?;
+        if let Some(run) = self.known.get_mut(&no.0).filter(|_| at != id) {
+            run.counts.sealed = true;
+        }
+        Ok(no)
+    }
+
+    pub(super) fn seal(
+        &mut self,
+        db: &Connection,
+        state: &mut StateRow,
+        seal: &Seal,
+        now: Time,
+    ) -> Result<(), StoreError> {
+        let no = match self.find(db, seal.run)? {
+            Some(run) => run.no,
+            None => self.make(db, state, seal.run, &NewRun::default(), now)?,
+        };
+        let Some(run) = self.run(db, no)? else { return Ok(()) };
+        if !run.counts.sealed {
+            run.seal_after.extend_from_slice(&seal.after);
+            run.counts.sealed = seal.after.is_empty();
+            if run.counts.sealed {
+                run.seal_after.clear();
+            }
+        }
+        self.apply_seals();
+        Ok(())
+    }
+
+    /// Seals the runs whose inbox positions have all been read.
+    pub(super) fn apply_seals(&mut self) {
+        for run in self.known.values_mut().filter(|run| !run.seal_after.is_empty()) {
+            let before = run.seal_after.len();
+            run.seal_after.retain(|(origin, offset)| self.cursors.get(origin).is_none_or(|at| at < offset));
+            run.counts.sealed |= run.seal_after.is_empty();
+            if run.seal_after.len() != before {
+                self.dirty.insert(run.no.0);
+                self.touched.insert(run.no.0);
+            }
+        }
+    }
+
+    /// Moves a run's place in its input; it must be where the caller thinks.
+    pub(super) fn take(&mut self, db: &Connection, id: RunId, from: Taken, to: Taken) -> Result<(), StoreError> {
+        let no = self.find(db, id)?.map(|run| run.no).ok_or_else(|| StoreError::Stale(format!("{id} is not known")))?;
+        let Some(run) = self.run(db, no)? else { return Ok(()) };
+        if run.taken != from {
+            let at = run.taken.lines;
+            return Err(StoreError::Stale(format!("{id} has taken {at} lines, not {}", from.lines)));
+        }
+        run.taken = to;
+        Ok(())
+    }
+
+    pub(super) fn read_to(&mut self, db: &Connection, cursor: &Cursor) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO inbox (origin, offset, tail) VALUES (?1, ?2, ?3)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![cursor.origin.bits(), cursor.offset, cursor.tail]).map_err(failed)?;
+        self.cursors.insert(cursor.origin, cursor.offset);
+        Ok(())
+    }
+
+    /// Notes that a file is gone. Its origin is remembered as read to the end, for seals that name it late.
+    pub(super) fn close(&mut self, db: &Connection, origin: Origin, now: Time) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO inbox (origin, offset, tail, closed) VALUES (?1, ?2, 0, ?3)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![origin.bits(), i64::MAX, now.as_micros()]).map_err(failed)?;
+        self.cursors.insert(origin, i64::MAX as u64);
+        Ok(())
+    }
+
+    /// Runs that ended by what was touched since the last look.
+    pub(super) fn take_ended(&mut self, now: Time) -> Vec<RunInfo> {
+        let mut ended = Vec::new();
+        for no in std::mem::take(&mut self.touched) {
+            if let Some(run) = self.known.get_mut(&no).filter(|run| run.counts.sealed && !run.counts.ended)
+                && run.counts.take_end()
+            {
+                run.ended_at = Some(now);
+                self.dirty.insert(no);
+                ended.push(run.clone());
+            }
+        }
+        ended
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+    }
+
+    /// Writes the touched runs and drops the ended ones from memory.
+    pub(super) fn save(&mut self, db: &Connection) -> Result<(), StoreError> {
+        if self.dirty.is_empty() {
+            return Ok(());
+        }
+        let sql = "INSERT OR REPLACE INTO progress VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        for no in std::mem::take(&mut self.dirty) {
+            let Some(run) = self.known.get(&no) else { continue };
+            let ended = run.ended_at.map(Time::as_micros);
+            let key = params![
+                no,
+                run.counts.sealed,
+                encode_seal(&run.seal_after),
+                run.taken.lines,
+                run.taken.hash as i64,
+                ended,
+                encode_counts(&run.counts),
+            ];
+            statement.execute(key).map_err(failed)?;
+            if ended.is_some() {
+                self.numbers.remove(&run.id);
+                self.known.remove(&no);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn by_id(db: &Connection, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+    let key = params![id.origin.bits(), id.generation];
+    Ok(query(db, "WHERE origin = ?1 AND generation = ?2", key)?.pop())
+}
+
+/// The newest runs first.
+pub(super) fn newest(db: &Connection, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
+    query(db, "ORDER BY no DESC LIMIT ?1", [limit])
+}
+
+/// Forgets runs that ended before a time and have nothing that lives.
+pub(super) fn forget(db: &Connection, before: Time, limit: u64) -> Result<u64, StoreError> {
+    let rest = "WHERE progress.ended < ?1 ORDER BY progress.ended LIMIT ?2";
+    let mut forgotten = 0;
+    for run in query(db, rest, params![before.as_micros(), limit])?.iter().filter(|run| run.counts.live() == 0) {
+        for sql in ["DELETE FROM progress WHERE run = ?1", "DELETE FROM run WHERE no = ?1"] {
+            db.prepare_cached(sql).and_then(|mut statement| statement.execute([run.no.0])).map_err(failed)?;
+        }
+        forgotten += 1;
+    }
+    Ok(forgotten)
+}
+
+/// A run's public name, by its number.
+pub(super) fn id_of(db: &Connection, no: RunNo) -> Result<Option<RunId>, StoreError> {
+    let mut statement = db.prepare_cached("SELECT origin, generation FROM run WHERE no = ?1").map_err(failed)?;
+    let read = |r: &rusqlite::Row<'_>| Ok(RunId { origin: Origin::from_random(r.get(0)?), generation: r.get(1)? });
+    statement.query_row([no.0], read).optional().map_err(failed)
+}
+
+fn query(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<RunInfo>, StoreError> {
+    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} {rest}")).map_err(failed)?;
+    let mut rows = statement.query(key).map_err(failed)?;
+    let mut runs = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        runs.push(read(row).map_err(failed)??);
+    }
+    Ok(runs)
+}
+
+fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> {
+    let (seal, counts): (Option<Vec<u8>>, Vec<u8>) = (r.get(7)?, r.get(11)?);
+    let ended_at = r.get::<_, Option<i64>>(10)?.map(Time);
+    let sealed = r.get(6)?;
+    let decoded = decode_seal(seal.as_deref()).and_then(|seal| Ok((seal, decode_counts(&counts)?)));
+    let (seal_after, by_state) = match decoded {
+        Ok(decoded) => decoded,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Ok(RunInfo {
+        no: RunNo(r.get(0)?),
+        id: RunId { origin: Origin::from_random(r.get(1)?), generation: r.get(2)? },
+        name: r.get(3)?,
+        spec: r.get(4)?,
+        counts: RunCounts { by_state, sealed, ended: ended_at.is_some() },
+        taken: Taken { lines: r.get(8)?, hash: r.get::<_, i64>(9)? as u64 },
+        seal_after,
+        created: Time(r.get(5)?),
+        ended_at,
+    }))
+}
+
+fn encode_seal(after: &[(Origin, u64)]) -> Option<Vec<u8>> {
+    let mut writer = Writer::versioned(VERSION);
+    for (origin, offset) in after {
+        writer.number(origin.bits());
+        writer.number(*offset);
+    }
+    (!after.is_empty()).then_some(writer.0)
+}
+
+fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
+    let mut after = Vec::new();
+    let Some(bytes) = bytes else { return Ok(after) };
+    let mut reader = Reader::versioned(bytes, VERSION, "a run's seal")?;
+    while !reader.is_done() {
+        after.push((Origin::from_random(reader.number()?), reader.number()?));
+    }
+    Ok(after)
+}
+
+fn encode_counts(counts: &RunCounts) -> Vec<u8> {
+    let mut writer = Writer::versioned(VERSION);
+    counts.by_state.iter().for_each(|count| writer.number(*count));
+    writer.0
+}
+
+fn decode_counts(bytes: &[u8]) -> Result<[u64; State::ALL.len()], StoreError> {
+    let mut reader = Reader::versioned(bytes, VERSION, "a run's counters")?;
+    let mut by_state = [0; State::ALL.len()];
+    for count in &mut by_state {
+        *count = reader.number()?;
+    }
+    if reader.is_done() { Ok(by_state) } else { Err(corrupt("a run's counters are too long")) }
+}

@@ -1,0 +1,207 @@
+//! The tables of the embedded store, format 1, and how its connections are opened.
+//!
+//! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
+//! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
+
+use super::super::StoreError;
+use crate::data_dir::DataDir;
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use windlass_core::job::Origin;
+
+/// The format this program writes and the newest it reads.
+pub(super) const FORMAT: u32 = 1;
+/// `Wndl`, so that tools and this program can tell the file from any other database.
+const APPLICATION: u32 = 0x576e_646c;
+/// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
+pub(super) const PAGE: u32 = 8192;
+const CACHE_KIB: u32 = 16 << 10;
+
+const TABLES: &str = "
+CREATE TABLE state (
+    id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, epoch INTEGER NOT NULL, boot TEXT NOT NULL,
+    next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL);
+CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE tally (block INTEGER PRIMARY KEY, counts BLOB NOT NULL);
+CREATE TABLE chunk (
+    first INTEGER PRIMARY KEY, queue INTEGER NOT NULL, rank INTEGER NOT NULL, count INTEGER NOT NULL, run INTEGER,
+    due INTEGER, admitted INTEGER NOT NULL, base INTEGER NOT NULL, last INTEGER NOT NULL,
+    segment INTEGER, offset INTEGER, length INTEGER, bytes BLOB);
+CREATE TABLE lane (
+    queue INTEGER NOT NULL, rank INTEGER NOT NULL, first INTEGER NOT NULL,
+    PRIMARY KEY (queue, rank, first)) WITHOUT ROWID;
+CREATE TABLE due (due INTEGER NOT NULL, first INTEGER NOT NULL, PRIMARY KEY (due, first)) WITHOUT ROWID;
+CREATE TABLE part (first INTEGER PRIMARY KEY, gone INTEGER, bits BLOB NOT NULL);
+CREATE TABLE job (
+    arrival INTEGER PRIMARY KEY, origin INTEGER NOT NULL, offset INTEGER NOT NULL, queue INTEGER NOT NULL,
+    rank INTEGER NOT NULL, kind INTEGER NOT NULL, state INTEGER NOT NULL, run INTEGER, starts INTEGER NOT NULL,
+    failures INTEGER NOT NULL, suspicions INTEGER NOT NULL, due INTEGER, placed INTEGER NOT NULL,
+    admitted INTEGER NOT NULL, ended INTEGER, reason INTEGER, turn INTEGER NOT NULL, errors BLOB, data BLOB NOT NULL);
+CREATE UNIQUE INDEX job_id ON job (origin, offset);
+CREATE INDEX job_ready ON job (queue, rank, kind, placed) WHERE state = 1;
+CREATE INDEX job_running ON job (arrival) WHERE state = 2;
+CREATE INDEX job_due ON job (due) WHERE due IS NOT NULL;
+CREATE INDEX job_ended ON job (ended) WHERE ended IS NOT NULL;
+CREATE TABLE run (
+    no INTEGER PRIMARY KEY, origin INTEGER NOT NULL, generation INTEGER NOT NULL, name TEXT NOT NULL,
+    spec BLOB NOT NULL, created INTEGER NOT NULL, UNIQUE (origin, generation));
+CREATE TABLE progress (
+    run INTEGER PRIMARY KEY, sealed INTEGER NOT NULL, seal_after BLOB, lines INTEGER NOT NULL, hash INTEGER NOT NULL,
+    ended INTEGER, counts BLOB NOT NULL);
+CREATE INDEX progress_open ON progress (run) WHERE ended IS NULL;
+CREATE INDEX progress_ended ON progress (ended) WHERE ended IS NOT NULL;
+CREATE TABLE inbox (origin INTEGER PRIMARY KEY, offset INTEGER NOT NULL, tail INTEGER NOT NULL, closed INTEGER);
+CREATE TABLE span (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, origin INTEGER NOT NULL, first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL);
+CREATE INDEX span_origin ON span (origin, first_offset);
+CREATE TABLE turn (no INTEGER PRIMARY KEY, outcomes BLOB NOT NULL);
+";
+
+/// The one row of small numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StateRow {
+    pub(super) next_arrival: u64,
+    pub(super) next_run: u32,
+    pub(super) turn: u64,
+}
+
+/// What opening found besides the store itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// False after a reboot and for a new store: what was claimed then was not killed by its jobs.
+    pub same_boot: bool,
+    /// Random, for the ids that this opening gives out.
+    pub origin: Origin,
+}
+
+/// Opens the writer's connection, makes the tables where they are missing and draws a new epoch.
+pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64, Opened), StoreError> {
+    let path = dir.state_db();
+    refuse_newer(&path)?;
+    let db = Connection::open(&path).map_err(failed)?;
+    db.set_prepared_statement_cache_capacity(128);
+    db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    db.pragma_update(None, "page_size", PAGE).map_err(failed)?;
+    db.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    settings(&db)?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20).map_err(failed)?;
+    let made = db.query_row("SELECT count(*) FROM sqlite_master WHERE name = 'state'", [], |r| r.get::<_, i64>(0));
+    if made.map_err(failed)? == 0 {
+        make_tables(&db, dir)?;
+    }
+    known_format(&db)?;
+    let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
+    let epoch = random()?;
+    // The epoch is synced here; after that a commit syncs the log itself when its turn asks for it, because the
+    // pragma cannot change inside a transaction.
+    db.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
+    db.execute("UPDATE state SET epoch = ?1, boot = ?2", params![epoch as i64, boot]).map_err(failed)?;
+    db.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    let opened = Opened { same_boot: before == boot && !boot.is_empty(), origin: Origin::from_random(random()?) };
+    Ok((db, epoch, opened))
+}
+
+/// A connection that can only read; each reader has its own.
+///
+/// The file's header is not read by hand here: closing a second descriptor of the file would drop the locks that
+/// SQLite holds on it for the writer of the same process.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
+    db.pragma_update(None, "query_only", true).map_err(failed)?;
+    known_format(&db)?;
+    Ok(db)
+}
+
+/// The connection of the thread that checkpoints.
+pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
+    let db = Connection::open(path).map_err(failed)?;
+    settings(&db)?;
+    db.pragma_update(None, "cache_size", -256).map_err(failed)?;
+    Ok(db)
+}
+
+fn known_format(db: &Connection) -> Result<(), StoreError> {
+    let found = db.query_row("SELECT format FROM state", [], |r| r.get(0)).map_err(failed)?;
+    if found > FORMAT { Err(StoreError::Newer { found, known: FORMAT }) } else { Ok(()) }
+}
+
+fn settings(db: &Connection) -> Result<(), StoreError> {
+    db.pragma_update(None, "cache_size", -i64::from(CACHE_KIB)).map_err(failed)?;
+    db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    db.pragma_update(None, "temp_store", "MEMORY").map_err(failed)
+}
+
+/// Makes everything in one transaction and brings it into the main file, where its format is read before opening.
+fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
+    let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
+    let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0); COMMIT;");
+    db.execute_batch(&format!("{head}{TABLES}{first}")).map_err(failed)?;
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
+    let synced = File::open(dir.root()).and_then(|dir| dir.sync_all());
+    synced.map_err(|error| StoreError::Io(format!("cannot sync {}: {error}", dir.root().display())))
+}
+
+/// Reads the format from the file's header without SQLite, which would replay a log before it could say no.
+fn refuse_newer(path: &Path) -> Result<(), StoreError> {
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let mut header = [0; 72];
+    if file.read_exact_at(&mut header, 0).is_err() {
+        return Ok(());
+    }
+    let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (found, application) = (number(60), number(68));
+    if found > FORMAT {
+        return Err(StoreError::Newer { found, known: FORMAT });
+    }
+    if &header[..16] != b"SQLite format 3\0" || (found != 0 && application != APPLICATION) {
+        return Err(StoreError::Corrupt(format!("{} is not a windlass store", path.display())));
+    }
+    Ok(())
+}
+
+impl StateRow {
+    pub(super) fn load(db: &Connection) -> Result<StateRow, StoreError> {
+        db.query_row("SELECT next_arrival, next_run, turn FROM state", [], |r| {
+            Ok(StateRow { next_arrival: r.get(0)?, next_run: r.get(1)?, turn: r.get(2)? })
+        })
+        .map_err(failed)
+    }
+
+    pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
+        let sql = "UPDATE state SET next_arrival = ?1, next_run = ?2, turn = ?3";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![self.next_arrival, self.next_run, self.turn]).map_err(failed)?;
+        Ok(())
+    }
+}
+
+pub(super) fn random() -> Result<u64, StoreError> {
+    getrandom::u64().map_err(|error| StoreError::Io(format!("no random numbers: {error}")))
+}
+
+/// The one table from SQLite's errors to ours.
+pub(super) fn failed(error: rusqlite::Error) -> StoreError {
+    use rusqlite::Error as E;
+    match &error {
+        E::SqliteFailure(code, _) => match code.code {
+            ErrorCode::DiskFull => StoreError::Full(error.to_string()),
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt(error.to_string()),
+            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Locked(error.to_string()),
+            _ => StoreError::Io(error.to_string()),
+        },
+        E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => {
+            StoreError::Corrupt(error.to_string())
+        }
+        _ => StoreError::Io(error.to_string()),
+    }
+}
+
+pub(super) fn corrupt(what: impl Into<String>) -> StoreError {
+    StoreError::Corrupt(what.into())
+}

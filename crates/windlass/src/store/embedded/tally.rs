@@ -1,0 +1,237 @@
+//! The queues and their counters: per state, and ready jobs per lane.
+//!
+//! Counters live in memory and are written once a turn, packed 64 queues to a row, so that opening a store costs
+//! one row per 64 queues however much waits. This file owns the packing. It must not decide what changes.
+
+use super::super::{QueueInfo, QueueStats, StoreError};
+use super::schema::{corrupt, failed};
+use super::wire::{Reader, Writer};
+use rusqlite::{Connection, params};
+use std::collections::{BTreeSet, HashMap};
+use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
+use windlass_core::life_cycle::State;
+
+/// Queues per row of counters.
+const BLOCK: usize = 64;
+const VERSION: u8 = 1;
+
+/// The ready jobs of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaneCount {
+    pub(super) priority: Priority,
+    pub(super) kind: LaneKind,
+    pub(super) ready: u64,
+    /// How many of them are rows of their own; where there are none, no row is looked for.
+    pub(super) rows: u64,
+}
+
+/// A queue's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) stats: QueueStats,
+    pub(super) lanes: Vec<LaneCount>,
+}
+
+/// All queues. Numbers are given out in order and never reused.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    names: Vec<QueueName>,
+    numbers: HashMap<QueueName, u32>,
+    tallies: Vec<Tally>,
+    dirty: BTreeSet<u32>,
+}
+
+impl Queues {
+    pub(super) fn load(db: &Connection) -> Result<Queues, StoreError> {
+        let mut queues = Queues::default();
+        for info in read_all(db)? {
+            queues.numbers.insert(info.0.clone(), queues.names.len() as u32);
+            queues.names.push(info.0);
+            queues.tallies.push(info.1);
+        }
+        Ok(queues)
+    }
+
+    /// The number of a queue; a new one is stored at once. True where it is new.
+    pub(super) fn number(&mut self, db: &Connection, name: &QueueName) -> Result<(QueueNo, bool), StoreError> {
+        if let Some(no) = self.numbers.get(name) {
+            return Ok((QueueNo(*no), false));
+        }
+        let no = u32::try_from(self.names.len()).map_err(|_| StoreError::Full("no more queue numbers".into()))?;
+        let mut statement = db.prepare_cached("INSERT INTO queue (no, name) VALUES (?1, ?2)").map_err(failed)?;
+        statement.execute(params![no, name.as_str()]).map_err(failed)?;
+        self.numbers.insert(name.clone(), no);
+        self.names.push(name.clone());
+        self.tallies.push(Tally::default());
+        self.dirty.insert(no / BLOCK as u32);
+        Ok((QueueNo(no), true))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (QueueNo, &QueueName, &Tally)> {
+        self.names.iter().zip(&self.tallies).enumerate().map(|(no, (name, tally))| (QueueNo(no as u32), name, tally))
+    }
+
+    /// The counters of a queue, to be changed.
+    pub(super) fn tally(&mut self, queue: QueueNo) -> &mut Tally {
+        self.dirty.insert(queue.0 / BLOCK as u32);
+        &mut self.tallies[queue.0 as usize]
+    }
+
+    /// How many ready jobs of a lane are rows.
+    pub(super) fn lane(&self, lane: Lane) -> Option<LaneCount> {
+        let tally = self.tallies.get(lane.queue.0 as usize)?;
+        tally.lanes.iter().find(|l| l.priority == lane.priority && l.kind == lane.kind).copied()
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+    }
+
+    pub(super) fn save(&mut self, db: &Connection) -> Result<(), StoreError> {
+        if self.dirty.is_empty() {
+            return Ok(());
+        }
+        let mut statement =
+            db.prepare_cached("INSERT OR REPLACE INTO tally (block, counts) VALUES (?1, ?2)").map_err(failed)?;
+        for block in std::mem::take(&mut self.dirty) {
+            let from = block as usize * BLOCK;
+            let to = self.tallies.len().min(from + BLOCK);
+            let mut writer = Writer::versioned(VERSION);
+            self.tallies[from..to].iter().for_each(|tally| tally.encode(&mut writer));
+            statement.execute(params![block, writer.0]).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    /// Moves jobs of a lane between states; `None` is outside. `rows` says that they are rows of their own.
+    pub(super) fn shift(
+        &mut self,
+        lane: Lane,
+        from: Option<State>,
+        to: Option<State>,
+        count: u64,
+        rows: bool,
+    ) -> Result<(), StoreError> {
+        if let Some(from) = from {
+            // What ended counts for ever: forgetting a failed job does not make the failure undone.
+            if to.is_some() || !from.is_end() {
+                less(&mut self.stats.by_state[from.index()], count)?;
+            }
+            if from == State::Ready {
+                self.leave(lane, count, rows)?;
+            }
+        }
+        if let Some(to) = to {
+            self.stats.by_state[to.index()] += count;
+            if to == State::Ready {
+                self.enter(lane, count, rows);
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, lane: Lane, count: u64, rows: bool) {
+        let row_count = if rows { count } else { 0 };
+        match self.lanes.iter_mut().find(|l| l.priority == lane.priority && l.kind == lane.kind) {
+            Some(found) => {
+                found.ready += count;
+                found.rows += row_count;
+            }
+            None => {
+                self.lanes.push(LaneCount { priority: lane.priority, kind: lane.kind, ready: count, rows: row_count });
+            }
+        }
+    }
+
+    fn leave(&mut self, lane: Lane, count: u64, rows: bool) -> Result<(), StoreError> {
+        let at = self.lanes.iter().position(|l| l.priority == lane.priority && l.kind == lane.kind);
+        let at = at.ok_or_else(|| corrupt(format!("queue {} counts no ready jobs in a lane", lane.queue.0)))?;
+        less(&mut self.lanes[at].ready, count)?;
+        if rows {
+            less(&mut self.lanes[at].rows, count)?;
+        }
+        if self.lanes[at].ready == 0 {
+            self.lanes.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        let QueueStats { by_state, started, waited, ran } = self.stats;
+        by_state.iter().chain([&started, &waited, &ran]).for_each(|value| writer.number(*value));
+        writer.number(self.lanes.len() as u64);
+        for lane in &self.lanes {
+            writer.signed(i64::from(lane.priority.value()));
+            writer.number(lane.kind as u64);
+            writer.number(lane.ready);
+            writer.number(lane.rows);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Tally, StoreError> {
+        let mut stats = QueueStats::default();
+        for value in &mut stats.by_state {
+            *value = reader.number()?;
+        }
+        (stats.started, stats.waited, stats.ran) = (reader.number()?, reader.number()?, reader.number()?);
+        let count = reader.small::<u16>()?;
+        let mut lanes = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            let priority = Priority::new(reader.signed()?).ok_or_else(|| corrupt("a lane has no such priority"))?;
+            let kind = kind_from(reader.number()? as i64)?;
+            lanes.push(LaneCount { priority, kind, ready: reader.number()?, rows: reader.number()? });
+        }
+        Ok(Tally { stats, lanes })
+    }
+}
+
+/// The stored number of a lane's kind, read back.
+pub(super) fn kind_from(number: i64) -> Result<LaneKind, StoreError> {
+    match number {
+        0 => Ok(LaneKind::Fresh),
+        1 => Ok(LaneKind::Retry),
+        2 => Ok(LaneKind::Suspect),
+        _ => Err(corrupt(format!("a lane has kind {number}, expected 0 to 2"))),
+    }
+}
+
+fn less(value: &mut u64, by: u64) -> Result<(), StoreError> {
+    *value = value.checked_sub(by).ok_or_else(|| corrupt(format!("a counter of {value} should fall by {by}")))?;
+    Ok(())
+}
+
+/// Every queue with its counters, as they are committed.
+pub(super) fn infos(db: &Connection) -> Result<Vec<QueueInfo>, StoreError> {
+    let all = read_all(db)?;
+    let info = |(no, (name, tally)): (usize, (QueueName, Tally))| {
+        QueueInfo { no: QueueNo(no as u32), name, stats: tally.stats }
+    };
+    Ok(all.into_iter().enumerate().map(info).collect())
+}
+
+fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
+    let mut queues = Vec::new();
+    let mut statement = db.prepare_cached("SELECT name FROM queue ORDER BY no").map_err(failed)?;
+    let mut rows = statement.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let text = row.get_ref(0).and_then(|v| Ok(v.as_bytes()?)).map_err(failed)?;
+        let name = QueueName::new(text).map_err(|bad| corrupt(format!("a queue's name: {bad}")))?;
+        queues.push((name, Tally::default()));
+    }
+    let mut statement = db.prepare_cached("SELECT block, counts FROM tally ORDER BY block").map_err(failed)?;
+    let mut rows = statement.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let block: usize = row.get(0).map_err(failed)?;
+        let blob: Vec<u8> = row.get(1).map_err(failed)?;
+        let mut reader = Reader::versioned(&blob, VERSION, "a block of counters")?;
+        for (_, tally) in queues.iter_mut().skip(block * BLOCK).take(BLOCK) {
+            if reader.is_done() {
+                break;
+            }
+            *tally = Tally::decode(&mut reader)?;
+        }
+    }
+    Ok(queues)
+}

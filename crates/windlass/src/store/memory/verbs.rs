@@ -1,0 +1,419 @@
+//! The verbs of the model store. Each looks at everything first and changes nothing if it must refuse.
+//!
+//! Where the contract leaves room, this is how it is read: a claim that never began leaves no trace in the record;
+//! the counters of a run that ended stay as they were at its end, also when one of its jobs is tried again in the
+//! next generation; a suspended job has lost its time. It must not touch a table but through `Memory`'s writers.
+
+use super::{Job, Memory, Number};
+use crate::store::{
+    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewJobs, NewRun, Order, Place, Recovered,
+    RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
+use windlass_core::judge::Verdict;
+use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::suspicion::{self, Ruling};
+use windlass_core::time::Time;
+
+impl Store for Memory {
+    fn backlog(&mut self) -> Result<Changes, StoreError> {
+        let queues = self.queues.rows().iter().map(|(no, (name, _))| (*no, name.clone())).collect();
+        let mut waiting: BTreeMap<(Lane, Option<RunNo>, State), u64> = BTreeMap::new();
+        for job in self.jobs.rows().values().filter(|job| waits(job.state)) {
+            *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
+        }
+        let moves = waiting.into_iter().map(|((lane, run, to), count)| Move { lane, run, from: None, to: Some(to), count });
+        Ok(Changes { queues, moves: moves.collect(), ..Changes::default() })
+    }
+
+    fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError> {
+        Ok(self.runs.rows().values().filter(|run| !run.counts.ended).cloned().collect())
+    }
+
+    fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        let mut recovered = Recovered::default();
+        let held: Vec<_> = self.jobs.rows().iter().filter(|(_, job)| job.state == State::Running).collect();
+        let held: Vec<_> = held.into_iter().map(|(arrival, job)| (*arrival, job.clone())).collect();
+        for (arrival, job) in held {
+            if (evidence.begun)(job.id, job.record.starts + 1) {
+                self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
+            } else {
+                recovered.returned += 1;
+                self.transit(arrival, job, Change::Interrupt);
+            }
+        }
+        self.end_runs(now);
+        self.commit(Durability::Full)?;
+        Ok(recovered)
+    }
+
+    fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
+        if let Some((id, from, _)) = lot.taken {
+            let at = self.run_ids.get(&id).and_then(|no| self.runs.get(no)).map(|run| run.taken);
+            if at != Some(from) {
+                return Err(StoreError::Stale(format!("{id} has taken {at:?}, expected {from:?}")));
+            }
+        }
+        for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
+            self.admit_jobs(new, now);
+        }
+        for cursor in &lot.cursors {
+            self.cursors.put(cursor.origin, Some(*cursor));
+        }
+        for seal in &lot.seals {
+            self.seal(seal, now);
+        }
+        self.look_at_seals(lot);
+        for origin in &lot.closed {
+            self.cursors.put(*origin, None);
+        }
+        if let Some((id, _, to)) = lot.taken
+            && let Some(no) = self.run_ids.get(&id).copied()
+        {
+            self.change_run(no, |run| run.taken = to);
+        }
+        self.end_runs(now);
+        Ok(())
+    }
+
+    fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
+        if self.run_ids.get(&id).is_some() {
+            return Err(StoreError::Stale(format!("{id} is there already")));
+        }
+        Ok(self.make_run(id, run, false, now))
+    }
+
+    fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
+        let mut claimed: Vec<Held> = Vec::new();
+        for order in orders {
+            let first = (order.lane, Time(i64::MIN), Arrival(0));
+            let head = self.ready.rows().range(first..).map(|(key, ())| *key);
+            let head = head.take_while(|(lane, ..)| *lane == order.lane).take(order.most as usize);
+            for (_, _, arrival) in head.collect::<Vec<_>>() {
+                let Some(held) = self.claim_one(arrival) else { continue };
+                match claimed.last_mut() {
+                    Some(last) if joins(last, &held) => last.count += 1,
+                    Some(_) | None => claimed.push(held),
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+        let mut seen = BTreeSet::new();
+        for settlement in settlements {
+            for (arrival, id) in members(&settlement.held) {
+                let held = self.jobs.get(&arrival).filter(|job| job.state == State::Running && job.id == id);
+                let held = held.filter(|job| job.record.starts == settlement.held.record.starts);
+                if held.is_none() || !seen.insert(arrival) {
+                    let start = settlement.held.start();
+                    return Err(StoreError::Stale(format!("start {start} of {id} is not held any more")));
+                }
+            }
+        }
+        for settlement in settlements {
+            for (arrival, _) in members(&settlement.held).collect::<Vec<_>>() {
+                self.settle_one(arrival, settlement, now);
+            }
+        }
+        if !settlements.is_empty() {
+            let turn = self.number(Number::Turn) + 1;
+            let before = self.outcomes.get(&turn).cloned().unwrap_or_default();
+            self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
+        }
+        self.end_runs(now);
+        Ok(())
+    }
+
+    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+        let due = self.due.rows().keys().take_while(|(time, _)| *time <= now).take(limit as usize);
+        for (_, arrival) in due.copied().collect::<Vec<_>>() {
+            if let Some(job) = self.jobs.get(&arrival).cloned() {
+                self.transit(arrival, job, Change::Release);
+            }
+        }
+        self.end_runs(now);
+        Ok(())
+    }
+
+    fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
+        Ok(self.due.rows().keys().next().map(|(time, _)| *time))
+    }
+
+    fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(arrival) = self.ids.get(id).copied() else {
+                answers.push(Amended::Unknown);
+                continue;
+            };
+            let Some(job) = self.jobs.get(&arrival).cloned() else { continue };
+            answers.push(self.amend_one(arrival, job, amendment, now));
+        }
+        self.end_runs(now);
+        Ok(answers)
+    }
+
+    fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
+        let ended = |job: &Job| job.ended.is_some_and(|ended| ended < before);
+        let old = self.jobs.rows().iter().filter(|(_, job)| ended(job)).take(limit as usize);
+        let old: Vec<_> = old.map(|(arrival, job)| (*arrival, job.clone())).collect();
+        for (arrival, job) in &old {
+            self.count(job.lane(), job.run, Some(job.state), None);
+            self.write(*arrival, None);
+        }
+        let kept: BTreeSet<_> = self.jobs.rows().values().filter_map(|job| job.run).collect();
+        let over = |run: &&RunInfo| run.ended_at.is_some_and(|at| at < before) && !kept.contains(&run.no);
+        let runs = self.runs.rows().values().filter(over).take(limit as usize - old.len());
+        let runs: Vec<_> = runs.map(|run| (run.no, run.id)).collect();
+        for (no, id) in &runs {
+            self.runs.put(*no, None);
+            self.run_ids.put(*id, None);
+        }
+        Ok((old.len() + runs.len()) as u64)
+    }
+
+    fn archived(&mut self, turn: u64) -> Result<(), StoreError> {
+        for done in self.outcomes.rows().range(..=turn).map(|(turn, _)| *turn).collect::<Vec<_>>() {
+            self.outcomes.put(done, None);
+        }
+        Ok(())
+    }
+
+    fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError> {
+        let turns = self.outcomes.committed().into_iter();
+        Ok(turns.map(|(turn, settlements)| Unarchived { turn: *turn, settlements: settlements.clone() }).collect())
+    }
+
+    fn changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
+        if let Some(error) = self.planned_failure() {
+            self.rollback()?;
+            return Err(error);
+        }
+        let turn = self.draw(Number::Turn, 1);
+        self.end_turn(durability);
+        Ok(turn)
+    }
+
+    fn rollback(&mut self) -> Result<(), StoreError> {
+        self.each_table(&mut |table| table.rollback());
+        self.forget_turn();
+        Ok(())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Memory {
+    /// Claims just this job, wherever it stands in its lane: for a model that follows another store.
+    pub fn claim_job(&mut self, id: JobId) -> Result<Held, StoreError> {
+        let ready = |arrival: &Arrival| self.jobs.get(arrival).is_some_and(|job| job.state == State::Ready);
+        let arrival = self.ids.get(&id).copied().filter(ready);
+        arrival.and_then(|arrival| self.claim_one(arrival)).ok_or_else(|| StoreError::Stale(format!("{id} is not ready")))
+    }
+
+    fn claim_one(&mut self, arrival: Arrival) -> Option<Held> {
+        let job = self.jobs.get(&arrival).cloned()?;
+        let held = hold(&job);
+        self.change_stats(job.queue, |stats| stats.started += 1);
+        self.transit(arrival, job, Change::Claim);
+        Some(held)
+    }
+
+    fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
+        let queue = self.queue_no(&new.queue);
+        let run = new.run.map(|id| self.joined_run(id, now));
+        let later = new.not_before.filter(|time| *time > now);
+        let state = if later.is_some() { State::Scheduled } else { State::Ready };
+        let first = self.draw(Number::Arrival, new.jobs.len() as u64);
+        for index in 0..new.jobs.len() {
+            let job = Job {
+                id: new.jobs.id(index),
+                queue,
+                priority: new.priority,
+                state,
+                run,
+                record: Record::default(),
+                admitted: now,
+                due: later.unwrap_or(now),
+                ended: None,
+                reason: None,
+                errors: Vec::new(),
+                chunk: new.jobs.clone(),
+                index: index as u16,
+                chunk_start: Arrival(first),
+            };
+            self.count(job.lane(), run, None, Some(state));
+            self.write(Arrival(first + index as u64), Some(job));
+        }
+    }
+
+    /// Notes what the seal waits for; a run that has nothing else is made, so that its end can be told.
+    fn seal(&mut self, seal: &Seal, now: Time) {
+        let known = self.run_ids.get(&seal.run).copied();
+        let no = known.unwrap_or_else(|| self.make_run(seal.run, &NewRun::default(), false, now));
+        self.change_run(no, |run| {
+            if !run.counts.sealed {
+                run.counts.sealed = seal.after.is_empty();
+                run.seal_after = seal.after.clone();
+            }
+        });
+    }
+
+    /// Drops the positions that were reached, or whose file was read to its end and removed; none left seals.
+    fn look_at_seals(&mut self, lot: &Lot) {
+        let pending = self.runs.rows().values().filter(|run| !run.seal_after.is_empty());
+        for mut run in pending.cloned().collect::<Vec<_>>() {
+            let before = run.seal_after.len();
+            run.seal_after.retain(|(origin, offset)| {
+                let reached = self.cursors.get(origin).is_some_and(|cursor| cursor.offset >= *offset);
+                !reached && !lot.closed.contains(origin)
+            });
+            if run.seal_after.len() < before {
+                let after = run.seal_after;
+                self.change_run(run.no, |run| {
+                    run.counts.sealed = after.is_empty();
+                    run.seal_after = after;
+                });
+            }
+        }
+    }
+
+    fn settle_one(&mut self, arrival: Arrival, settlement: &Settlement, now: Time) {
+        let Some(mut job) = self.jobs.get(&arrival).cloned() else { return };
+        let Settlement { verdict, started, finished, .. } = settlement;
+        let micros = |later: Time, earlier| later.since(earlier).as_micros() as u64;
+        self.change_stats(job.queue, |stats| {
+            stats.waited += micros(*started, job.admitted);
+            stats.ran += micros(*finished, *started);
+        });
+        job.record.starts += 1;
+        let change = match verdict {
+            Verdict::Succeed { .. } => Change::Succeed,
+            Verdict::Return => Change::Interrupt,
+            Verdict::Cancel => Change::Cancel,
+            Verdict::Retry { at, error } => {
+                job.record.failures += 1;
+                job.due = *at;
+                job.note_error(*finished, error);
+                Change::Retry
+            }
+            Verdict::Fail { reason, error } => {
+                job.record.failures += 1;
+                job.reason = Some(*reason);
+                job.note_error(*finished, error);
+                Change::Fail
+            }
+            Verdict::Suspect(ruling) => {
+                job.record.suspicions += 1;
+                job.obey(*ruling, *finished, "its worker died while it ran")
+            }
+        };
+        if matches!(change, Change::Cancel | Change::Fail) {
+            job.ended = Some(now);
+        }
+        self.transit(arrival, job, change);
+    }
+
+    /// Gives back a job that had begun when its server died.
+    fn repeat(&mut self, arrival: Arrival, mut job: Job, same_boot: bool, now: Time, recovered: &mut Recovered) {
+        job.record.starts += 1;
+        let ruling = if same_boot {
+            suspicion::suspect(&mut job.record, now)
+        } else {
+            Ruling::Ready(suspicion::lane_kind(job.record))
+        };
+        let change = job.obey(ruling, now, "the server died while it ran");
+        if change == Change::Fail {
+            job.ended = Some(now);
+        }
+        match change {
+            Change::Fail => recovered.convicted += 1,
+            _ => recovered.repeated += 1,
+        }
+        self.transit(arrival, job, change);
+    }
+
+    fn amend_one(&mut self, arrival: Arrival, mut job: Job, amendment: Amendment, now: Time) -> Amended {
+        let from = job.state;
+        let change = match amendment {
+            Amendment::Cancel if from == State::Running => return Amended::Running,
+            Amendment::Priority(priority) => return self.rank(arrival, job, priority),
+            Amendment::Cancel => Change::Cancel,
+            Amendment::Retry => Change::Revive,
+            Amendment::Suspend => Change::Suspend,
+            Amendment::Resume => Change::Resume,
+        };
+        if life_cycle::next(from, change).is_none() {
+            return Amended::Refused(from);
+        }
+        job.ended = (change == Change::Cancel).then_some(now);
+        job.reason = None;
+        if change == Change::Revive {
+            job.record = Record { starts: job.record.starts, ..Record::default() };
+            let over = job.run.and_then(|no| self.runs.get(&no)).filter(|run| run.counts.ended).map(|run| run.id);
+            if let Some(id) = over {
+                job.run = Some(self.joined_run(id, now));
+            }
+        }
+        Amended::Done { from, to: self.transit(arrival, job, change) }
+    }
+
+    /// Moves a waiting job to the lane of another priority: no change of state, so no counter changes.
+    fn rank(&mut self, arrival: Arrival, mut job: Job, priority: Priority) -> Amended {
+        let state = job.state;
+        if !waits(state) {
+            return Amended::Refused(state);
+        }
+        let (lane, run) = (job.lane(), job.run);
+        job.priority = priority;
+        let moves = [
+            Move { lane, run, from: Some(state), to: None, count: 1 },
+            Move { lane: job.lane(), run, from: None, to: Some(state), count: 1 },
+        ];
+        self.changes.moves.extend(moves);
+        self.write(arrival, Some(job));
+        Amended::Done { from: state, to: state }
+    }
+}
+
+/// True where a job has not ended and nobody works at it.
+fn waits(state: State) -> bool {
+    match state {
+        State::Scheduled | State::Ready | State::Retrying | State::Suspended => true,
+        State::Running | State::Succeeded | State::Failed | State::Cancelled => false,
+    }
+}
+
+fn hold(job: &Job) -> Held {
+    Held {
+        place: Place::Chunk(job.chunk_start),
+        lane: job.lane(),
+        run: job.run,
+        record: job.record,
+        admitted: job.admitted,
+        jobs: job.chunk.clone(),
+        first: job.index,
+        count: 1,
+    }
+}
+
+/// True where a job follows the last one of a claim and is like it.
+fn joins(last: &Held, next: &Held) -> bool {
+    let like = |held: &Held| (held.place, held.lane, held.run, held.record, held.admitted);
+    like(last) == like(next) && last.range().end == usize::from(next.first)
+}
+
+/// The jobs of a claim, by where they are stored.
+fn members(held: &Held) -> impl Iterator<Item = (Arrival, JobId)> + '_ {
+    let (Place::Chunk(Arrival(start)) | Place::Row(Arrival(start))) = held.place;
+    held.range().map(move |index| (Arrival(start + index as u64), held.jobs.id(index)))
+}

@@ -1,0 +1,75 @@
+//! The committed state of the model store, as everyone but the engine sees it: an open turn is not in it.
+
+use super::{Job, Memory};
+use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError, StoreView};
+use windlass_core::job::{Arrival, JobId, RunId};
+use windlass_core::life_cycle::State;
+
+impl StoreView for Memory {
+    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
+        let arrival = self.ids.committed_row(&id);
+        arrival.and_then(|arrival| self.jobs.committed_row(arrival)).map(|job| self.info(job)).transpose()
+    }
+
+    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
+        let mut page = Page::default();
+        for (arrival, job) in self.jobs.committed().range(from..) {
+            let info = self.info(job)?;
+            let wanted = (filter.queues.is_empty() || filter.queues.iter().any(|name| name == info.queue.as_str()))
+                && (filter.states.is_empty() || filter.states.contains(&info.state))
+                && (filter.run.is_none() || filter.run == info.run);
+            if wanted && page.jobs.len() == limit {
+                page.next = Some(**arrival);
+                break;
+            }
+            if wanted {
+                page.jobs.push(info);
+            }
+        }
+        Ok(page)
+    }
+
+    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
+        let queues = self.queues.committed().into_iter();
+        Ok(queues.map(|(no, (name, stats))| QueueInfo { no: *no, name: name.clone(), stats: *stats }).collect())
+    }
+
+    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        Ok(self.run_ids.committed_row(&id).and_then(|no| self.runs.committed_row(no)).cloned())
+    }
+
+    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
+        // The youngest first: those are what people ask for.
+        Ok(self.runs.committed().into_values().rev().take(limit).cloned().collect())
+    }
+
+    fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        Ok(self.cursors.committed().into_values().copied().collect())
+    }
+}
+
+impl Memory {
+    fn info(&self, job: &Job) -> Result<JobInfo, StoreError> {
+        let Some((queue, _)) = self.queues.committed_row(&job.queue) else {
+            return Err(StoreError::Corrupt(format!("{} is in a queue that is not there", job.id)));
+        };
+        let mut record = job.record;
+        // Its start is stored before it happens, so a running job has it.
+        record.starts += u32::from(job.state == State::Running);
+        Ok(JobInfo {
+            id: job.id,
+            queue: queue.clone(),
+            priority: job.priority,
+            kind: job.lane().kind,
+            state: job.state,
+            run: job.run.and_then(|no| self.runs.committed_row(&no)).map(|run| run.id),
+            record,
+            admitted: job.admitted,
+            not_before: job.due_key(Arrival(0)).map(|(due, _)| due),
+            ended: job.ended,
+            reason: job.reason,
+            errors: job.errors.clone(),
+            data: job.chunk.data(usize::from(job.index)).to_vec(),
+        })
+    }
+}

@@ -1,0 +1,2 @@
+//! Figures.
+pub(crate) fn bench(_: &[&str]) -> Result<(), String> { Ok(()) }

@@ -1,0 +1,2 @@
+//! Proofs.
+pub(crate) fn prove(_: &[&str]) -> Result<(), String> { Ok(()) }

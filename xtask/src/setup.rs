@@ -1,0 +1,51 @@
+//! Installs what the tests need beyond Rust, from the distribution's packages, where it is missing.
+//!
+//! Nothing is skipped silently: a program that is missing and cannot be installed is an error that names it.
+
+use crate::steps::step;
+use std::process::{Command, Stdio};
+
+/// Program, the package that brings it, and what needs it.
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("cc", "gcc", "the bundled database and the C producer"),
+    ("php", "php-cli", "the PHP producer of examples/inbox"),
+    ("ruby", "ruby", "the Ruby producer of examples/inbox"),
+    ("node", "nodejs", "the JavaScript producer of examples/inbox"),
+    ("python3", "python3", "the Python producer of examples/inbox"),
+    ("flock", "util-linux", "the shell producer of examples/inbox"),
+    ("identify", "imagemagick", "examples/list"),
+    ("strace", "strace", "the tests that make system calls fail"),
+];
+
+/// Makes sure that every needed program is there.
+pub(crate) fn setup() -> Result<(), String> {
+    let missing: Vec<_> = NEEDED.iter().filter(|(program, _, _)| !is_there(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    let by_hand = format!("install them and run again: apt-get install {}", names.join(" "));
+    if !is_there("apt-get") || !rustix::process::geteuid().is_root() {
+        for (program, package, needs) in missing {
+            eprintln!("missing: {program} (package {package}), needed by {needs}");
+        }
+        return Err(by_hand);
+    }
+    step("packages", "apt-get", &["update", "-qq"])?;
+    let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    arguments.extend(&names);
+    step("packages", "apt-get", &arguments).map_err(|e| format!("{e}; {by_hand}"))?;
+    match missing.iter().find(|(program, _, _)| !is_there(program)) {
+        None => Ok(()),
+        Some((program, package, _)) => Err(format!("package {package} is installed but brought no `{program}`")),
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    let looked = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    looked.is_ok_and(|status| status.success())
+}

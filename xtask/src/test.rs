@@ -1,0 +1,14 @@
+//! `cargo xtask test`: everything that must hold at every commit, in under half an hour on two cores.
+
+use crate::setup::setup;
+use crate::steps::step;
+
+pub(crate) fn test() -> Result<(), String> {
+    setup()?;
+    step("format", "cargo", &["fmt", "--all", "--check"])?;
+    step("lints", "cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+    step("binary", "cargo", &["build", "--release", "--bin", "windlass"])?;
+    step("tests", "cargo", &["test", "--workspace", "--", "--test-threads=2"])?;
+    step("simulation", "cargo", &["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--seeds", "2000"])?;
+    Ok(())
+}
