@@ -39,7 +39,7 @@ impl Link {
             }
             if is_free(dir) {
                 match Server::start(options(dir, carry)) {
-                    Ok(server) => return Link::to_own(dir, server),
+                    Ok(server) => return Link::to_own(dir, server, carry),
                     // Somebody was faster; whoever it is will answer or let go.
                     Err(failure) if failure.kind == Kind::TryLater => {}
                     Err(failure) => return Err(failure),
@@ -56,10 +56,20 @@ impl Link {
         Connection::open(dir)
     }
 
-    fn to_own(dir: &DataDir, server: Server) -> Result<Link, Failure> {
-        match Connection::open(dir)? {
-            Some(connection) => Ok(Link { connection, own: Some(server) }),
-            None => Err(Failure::new(Kind::Internal, "the server that was just started does not answer")),
+    fn to_own(dir: &DataDir, server: Server, carry: Carry) -> Result<Link, Failure> {
+        let silent = || Failure::new(Kind::Internal, "the server that was just started does not answer");
+        let connected = Connection::open(dir).and_then(|connection| connection.ok_or_else(silent));
+        let ready = connected.and_then(|connection| match carry {
+            Carry::Idle => read_inbox(dir).map(|()| connection),
+            Carry::Working { .. } => Ok(connection),
+        });
+        match ready {
+            Ok(connection) => Ok(Link { connection, own: Some(server) }),
+            Err(failure) => {
+                // Why it cannot be spoken to is the failure to tell; the stop is only tidy.
+                let _ = server.stop();
+                Err(failure)
+            }
         }
     }
 
@@ -115,6 +125,14 @@ fn options(dir: &DataDir, carry: Carry) -> ServerOptions {
         Carry::Idle => idle,
         Carry::Working { slots } => ServerOptions { slots, serves: true, ..idle },
     }
+}
+
+/// Waits until everything in the inbox is in the store, so that a verb sees what was pushed before it. Where nothing
+/// can run, that is all that "drained" waits for.
+fn read_inbox(dir: &DataDir) -> Result<(), Failure> {
+    let Some(mut connection) = Connection::open(dir)? else { return Ok(()) };
+    connection.set_patience(None);
+    connection.get("/api/v1/drained")?.checked().map(drop)
 }
 
 /// The lock is held, and its holder says nothing.

@@ -44,7 +44,7 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
             None => live_of(answer.get("totals").unwrap_or(&Value::Null)),
         };
         if live > 0 {
-            let text = format!("{} have not ended, and no server is running", print::jobs(live));
+            let text = format!("not ended: {}, and no server is running", print::jobs(live));
             return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
         }
         return conclude(args, context, &answer);
