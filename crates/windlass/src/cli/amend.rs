@@ -90,22 +90,25 @@ fn by_id(server: &mut Connection, action: &str, args: &Args, ids: &[JobId]) -> R
     if let Some(expected) = args.expect.filter(|expected| *expected != ids.len() as u64) {
         return Err(unexpected(expected, ids.len() as u64));
     }
-    let mut changed = 0;
+    let (mut changed, mut running) = (0, 0);
     for id in ids {
-        let result = match args.dry_run {
+        let result: Result<Value, Failure> = match args.dry_run {
             true => server.get_json(&format!("/api/v1/jobs/{id}")),
-            false => server.post_json(&format!("/api/v1/jobs/{id}/{action}"), &json!({})),
+            false => server.post_empty(&format!("/api/v1/jobs/{id}/{action}")),
         };
-        if let Err(mut failure) = result {
-            if ids.len() > 1 {
-                failure.text = format!("{id}: {} ({} done before)", failure.text, jobs(changed));
+        match result {
+            Ok(_) if args.dry_run => {}
+            Ok(answer) if answer.get("result").is_some_and(|result| result == "running") => running += 1,
+            Ok(_) => changed += 1,
+            Err(mut failure) => {
+                if ids.len() > 1 {
+                    failure.text = format!("{id}: {} ({} done before)", failure.text, jobs(changed + running));
+                }
+                return Err(failure);
             }
-            return Err(failure);
         }
-        changed += 1;
     }
-    let done = if args.dry_run { 0 } else { changed };
-    Ok(json!({ "matched": ids.len(), "changed": done, "refused": 0, "running": 0 }))
+    Ok(json!({ "matched": ids.len(), "changed": changed, "refused": 0, "running": running }))
 }
 
 fn by_selector(server: &mut Connection, action: &str, args: &Args, selector: &str) -> Result<Value, Failure> {
@@ -114,7 +117,7 @@ fn by_selector(server: &mut Connection, action: &str, args: &Args, selector: &st
         server.post_json("/api/v1/operations", &request)
     };
     if args.dry_run || !args.yes {
-        let preview = operate(true, args.expect)?;
+        let preview: Value = operate(true, args.expect)?;
         let matched = count(&preview, "matched");
         if let Some(expected) = args.expect.filter(|expected| *expected != matched) {
             return Err(unexpected(expected, matched));

@@ -5,12 +5,10 @@
 //! one way to read and change things.
 
 use super::lock_watch::{LockWatch, is_free};
+pub(super) use crate::client::{Connection, query_value as encoded};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
-use crate::client;
-use crate::client::connection::Response;
-use crate::server::{Server, ServerOptions};
-use serde_json::Value;
+pub(super) use crate::server::{ArchiveOptions, ReadConfig, Server, ServerOptions};
 
 /// What a verb becomes where nobody serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +39,7 @@ impl Link {
             }
             if is_free(dir) {
                 match Server::start(options(dir, carry)) {
-                    Ok(server) => return Link::to_own(dir, server),
+                    Ok(server) => return Link::to_own(dir, server, carry),
                     // Somebody was faster; whoever it is will answer or let go.
                     Err(failure) if failure.kind == Kind::TryLater => {}
                     Err(failure) => return Err(failure),
@@ -58,10 +56,20 @@ impl Link {
         Connection::open(dir)
     }
 
-    fn to_own(dir: &DataDir, server: Server) -> Result<Link, Failure> {
-        match Connection::open(dir)? {
-            Some(connection) => Ok(Link { connection, own: Some(server) }),
-            None => Err(Failure::new(Kind::Internal, "the server that was just started does not answer")),
+    fn to_own(dir: &DataDir, server: Server, carry: Carry) -> Result<Link, Failure> {
+        let silent = || Failure::new(Kind::Internal, "the server that was just started does not answer");
+        let connected = Connection::open(dir).and_then(|connection| connection.ok_or_else(silent));
+        let ready = connected.and_then(|connection| match carry {
+            Carry::Idle => read_inbox(dir).map(|()| connection),
+            Carry::Working { .. } => Ok(connection),
+        });
+        match ready {
+            Ok(connection) => Ok(Link { connection, own: Some(server) }),
+            Err(failure) => {
+                // Why it cannot be spoken to is the failure to tell; the stop is only tidy.
+                let _ = server.stop();
+                Err(failure)
+            }
         }
     }
 
@@ -112,11 +120,19 @@ pub(super) fn start_server(options: impl Fn() -> ServerOptions) -> Result<Server
 }
 
 fn options(dir: &DataDir, carry: Carry) -> ServerOptions {
-    let (slots, serves) = match carry {
-        Carry::Idle => (0, false),
-        Carry::Working { slots } => (slots, true),
-    };
-    ServerOptions { slots, serves, ..ServerOptions::new(dir.clone()) }
+    let idle = ServerOptions::new(dir.clone());
+    match carry {
+        Carry::Idle => idle,
+        Carry::Working { slots } => ServerOptions { slots, serves: true, ..idle },
+    }
+}
+
+/// Waits until everything in the inbox is in the store, so that a verb sees what was pushed before it. Where nothing
+/// can run, that is all that "drained" waits for.
+fn read_inbox(dir: &DataDir) -> Result<(), Failure> {
+    let Some(mut connection) = Connection::open(dir)? else { return Ok(()) };
+    connection.set_patience(None);
+    connection.get("/api/v1/drained")?.checked().map(drop)
 }
 
 /// The lock is held, and its holder says nothing.
@@ -133,70 +149,9 @@ pub(super) fn is_gone(failure: &Failure) -> bool {
     matches!(failure.kind, Kind::NoServer | Kind::TryLater | Kind::Io)
 }
 
-/// A text as one part of a URL.
-pub(super) fn encoded(text: &str) -> String {
-    let mut url = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => url.push(byte as char),
-            _ => url.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    url
-}
-
-/// A connection as the verbs use it: every refusal is a failure already.
-#[derive(Debug)]
-pub(super) struct Connection(client::connection::Connection);
-
-impl Connection {
-    fn open(dir: &DataDir) -> Result<Option<Connection>, Failure> {
-        Ok(client::connection::Connection::open(dir)?.map(Connection))
-    }
-
-    pub(super) fn get(&mut self, path: &str) -> Result<Response, Failure> {
-        self.0.get(path)?.checked()
-    }
-
-    pub(super) fn get_json(&mut self, path: &str) -> Result<Value, Failure> {
-        self.0.get_json(path)
-    }
-
-    /// Asks for something that comes when it comes, such as the end of a run.
-    pub(super) fn await_json(&mut self, path: &str) -> Result<Value, Failure> {
-        self.0.set_patience(None);
-        self.0.get_json(path)
-    }
-
-    pub(super) fn post_json(&mut self, path: &str, document: &Value) -> Result<Value, Failure> {
-        self.0.post_json(path, document)
-    }
-
-    pub(super) fn post_empty(&mut self, path: &str) -> Result<Value, Failure> {
-        self.0.post_empty(path)
-    }
-
-    pub(super) fn post(&mut self, path: &str, media: &str, body: &[u8]) -> Result<Response, Failure> {
-        self.0.post(path, media, body)?.checked()
-    }
-
-    /// The lines of an answer as they come.
-    pub(super) fn lines(self, path: &str) -> Result<impl Iterator<Item = Result<String, Failure>>, Failure> {
-        let mut lines = self.0.lines(path)?;
-        let text = |line| String::from_utf8(line).map_err(|_| Failure::new(Kind::Version, "an answer is not text"));
-        Ok(std::iter::from_fn(move || lines.next_line().transpose().map(|line| line.and_then(text))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_selector_survives_the_url() {
-        assert_eq!(encoded("queue:img.* age>1h"), "queue%3Aimg.%2A%20age%3E1h");
-        assert_eq!(encoded("ü&=?#/"), "%C3%BC%26%3D%3F%23%2F");
-    }
 
     #[test]
     fn a_silent_holder_is_named() {

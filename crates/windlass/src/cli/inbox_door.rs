@@ -1,116 +1,109 @@
 //! The door that needs no server, as the command line uses it; every contact with the inbox's writer is here.
+//!
+//! Input is handed on as it comes and made durable at the end of it: an id is told only when it is as safe as the
+//! answer says.
 
+use super::print::jobs;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
-use crate::inbox::frame::Envelope;
-use crate::inbox::writer::InboxWriter;
+use crate::inbox::{Envelope, IdRange, InboxWriter};
 use crate::store::Durability;
-use std::io::Read;
-use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, RunId};
-use windlass_core::time::Time;
+use std::io::{ErrorKind, Read};
+use windlass_core::job::{DATA_MAX, JobId, RunId};
 
-/// How much of the input is taken at a time.
-const PIECE: usize = 1 << 20;
+const READ: usize = 1 << 20;
 
-/// What all jobs of one push have in common.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    pub(super) queue: QueueName,
-    pub(super) priority: Priority,
-    pub(super) run: Option<RunId>,
-    pub(super) not_before: Option<Time>,
-    pub(super) durability: Durability,
-}
-
-/// The inbox, for one push and the seal behind it.
+/// An open inbox, and what all jobs of one push have in common.
 #[derive(Debug)]
-pub(super) struct InboxDoor {
+pub(super) struct InboxDoor<'t> {
     writer: InboxWriter,
-    envelope: Envelope,
+    envelope: &'t Envelope,
     durability: Durability,
+    count: u64,
+    written: Vec<IdRange>,
 }
 
-impl InboxDoor {
-    pub(super) fn open(dir: &DataDir, terms: &Terms) -> Result<InboxDoor, Failure> {
-        let Terms { queue, priority, run, not_before, durability } = terms.clone();
-        let envelope = Envelope { queue, priority, run, not_before };
-        Ok(InboxDoor { writer: InboxWriter::open(&dir.inbox())?, envelope, durability })
+impl<'t> InboxDoor<'t> {
+    pub(super) fn open(
+        dir: &DataDir,
+        envelope: &'t Envelope,
+        durability: Durability,
+    ) -> Result<InboxDoor<'t>, Failure> {
+        let writer = InboxWriter::open(&dir.inbox())?;
+        Ok(InboxDoor { writer, envelope, durability, count: 0, written: Vec::new() })
     }
 
-    /// Accepts jobs together, all or none; durable as the terms say when it returns.
-    pub(super) fn push(&mut self, data: &[Vec<u8>]) -> Result<Vec<JobId>, Failure> {
-        let ids = self.writer.push_all(&self.envelope, data)?;
-        self.sync()?;
-        Ok(ids)
+    /// Adds one job with any bytes.
+    pub(super) fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
+        let first = self.writer.push(self.envelope, data)?;
+        self.count += 1;
+        self.written.push(IdRange { first, count: 1 });
+        Ok(())
     }
 
-    /// Accepts what `input` gives, one job per line; `accepted` hears of each id once it is durable.
-    pub(super) fn push_lines(
-        &mut self,
-        separator: u8,
-        input: &mut dyn Read,
-        accepted: &mut dyn FnMut(JobId),
-    ) -> Result<u64, Failure> {
-        let mut buffer = vec![0; PIECE];
-        let (mut filled, mut count) = (0, 0);
+    /// Adds what the input gives, one job per part between separators; what came before a bad part is accepted.
+    pub(super) fn push_input(&mut self, separator: u8, input: &mut dyn Read) -> Result<(), Failure> {
+        let pushed = self.take_all(separator, input);
+        pushed.map_err(|mut failure| {
+            // What was written before is accepted whether or not it can be synced; the first failure is the one to tell.
+            let _ = self.sync();
+            failure.text = format!("{}; {} before that were accepted", failure.text, jobs(self.count));
+            failure
+        })
+    }
+
+    /// No more jobs will join this run from outside; what was pushed before is in.
+    pub(super) fn seal(&mut self, run: RunId) -> Result<(), Failure> {
+        self.writer.seal(run)
+    }
+
+    /// Makes everything as durable as the answer will say, and tells how much it was.
+    pub(super) fn sync(&mut self) -> Result<u64, Failure> {
+        if self.durability == Durability::Full {
+            self.writer.sync()?;
+        }
+        Ok(self.count)
+    }
+
+    /// The ids, in the order of the input.
+    pub(super) fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.written.iter().flat_map(|range| range.ids())
+    }
+
+    fn take_all(&mut self, separator: u8, input: &mut dyn Read) -> Result<(), Failure> {
+        let mut buffer: Vec<u8> = Vec::new();
         loop {
-            if filled == buffer.len() {
-                buffer.resize(buffer.len() * 2, 0);
-            }
-            let read = input.read(&mut buffer[filled..]).map_err(|e| Failure::io("cannot read standard input", &e))?;
-            filled += read;
-            let whole = match memchr::memrchr(separator, &buffer[..filled]) {
-                _ if read == 0 => filled,
-                Some(last) => last + 1,
-                None if filled > DATA_MAX => return Err(too_long(count)),
-                None => continue,
+            let held = buffer.len();
+            buffer.resize(held + READ, 0);
+            let read = match input.read(&mut buffer[held..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
+                read => read.map(Some),
             };
-            count += self.take(separator, &buffer[..whole], accepted)?;
-            buffer.copy_within(whole..filled, 0);
-            filled -= whole;
-            if read == 0 {
-                return Ok(count);
+            let read = read.map_err(|e| Failure::io("cannot read standard input", &e))?;
+            buffer.truncate(held + read.unwrap_or(0));
+            if read == Some(0) {
+                return self.take_whole(separator, &buffer);
+            }
+            let whole = memchr::memrchr(separator, &buffer).map_or(0, |at| at + 1);
+            self.take_whole(separator, &buffer[..whole])?;
+            buffer.drain(..whole);
+            if buffer.len() > DATA_MAX {
+                return Err(Failure::new(Kind::BadData, format!("a job of the input has more than {DATA_MAX} bytes")));
             }
         }
     }
 
-    /// Takes whole lines.
-    fn take(&mut self, separator: u8, lines: &[u8], accepted: &mut dyn FnMut(JobId)) -> Result<u64, Failure> {
-        if lines.is_empty() {
-            return Ok(0);
+    fn take_whole(&mut self, separator: u8, parts: &[u8]) -> Result<(), Failure> {
+        if parts.is_empty() {
+            return Ok(());
         }
         if separator != b'\n' {
-            let jobs: Vec<&[u8]> = lines.strip_suffix(&[separator]).unwrap_or(lines).split(|b| *b == separator).collect();
-            let ids = self.writer.push_all(&self.envelope, &jobs)?;
-            self.sync()?;
-            ids.iter().for_each(|id| accepted(*id));
-            return Ok(ids.len() as u64);
+            let parts = parts.strip_suffix(&[separator]).unwrap_or(parts);
+            return parts.split(|byte| *byte == separator).try_for_each(|data| self.push(data));
         }
-        let ranges = self.writer.push_lines(&self.envelope, lines)?;
-        self.sync()?;
-        let mut count = 0;
-        for range in ranges {
-            count += u64::from(range.count);
-            range.ids().for_each(&mut *accepted);
-        }
-        Ok(count)
+        let ranges = self.writer.push_lines(self.envelope, parts)?;
+        self.count += ranges.iter().map(|range| u64::from(range.count)).sum::<u64>();
+        self.written.extend(ranges);
+        Ok(())
     }
-
-    /// No more jobs will join this run from outside; what this door took before is in.
-    pub(super) fn seal(&mut self, run: RunId) -> Result<(), Failure> {
-        self.writer.seal(run)?;
-        self.sync()
-    }
-
-    fn sync(&mut self) -> Result<(), Failure> {
-        match self.durability {
-            Durability::Full => self.writer.sync(),
-            Durability::Os => Ok(()),
-        }
-    }
-}
-
-fn too_long(before: u64) -> Failure {
-    let text = format!("line {} is longer than {DATA_MAX} bytes; the {before} lines before it were accepted", before + 1);
-    Failure::new(Kind::BadData, text)
 }

@@ -34,7 +34,7 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
     let path = |stream: &str| format!("/api/v1/jobs/{}/output?stream={stream}{start}", encoded(&args.id));
     let (stdout, stderr) = Link::with(&dir, |server| {
         let mut fetch = |wanted: bool, stream| match wanted {
-            true => server.get(&path(stream)).map(|response| response.body),
+            true => server.get(&path(stream))?.checked().map(|response| response.body),
             false => Ok(Vec::new()),
         };
         Ok((fetch(!args.stderr, "stdout")?, fetch(!args.stdout, "stderr")?))
@@ -43,7 +43,7 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         return print::document(&serde_json::json!({
             "id": args.id, "stdout": text(&stdout), "stderr": text(&stderr),
-            "stdout_base64": super::base64::encode(&stdout), "stderr_base64": super::base64::encode(&stderr),
+            "stdout_base64": crate::api::base64::encode(&stdout), "stderr_base64": crate::api::base64::encode(&stderr),
         }));
     }
     let mut out = Out::new();

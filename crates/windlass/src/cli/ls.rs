@@ -46,7 +46,7 @@ fn list(server: &mut Connection, selector: &str, limit: u64, as_json: bool, out:
     let more = loop {
         let most = PAGE.min(limit - printed);
         let query = format!("selector={}&limit={most}{cursor}", encoded(selector));
-        let page = server.get_json(&format!("/api/v1/jobs?{query}"))?;
+        let page: Value = server.get_json(&format!("/api/v1/jobs?{query}"))?;
         let items = page.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         if as_json {
             items.iter().enumerate().for_each(|(at, item)| {
@@ -83,7 +83,7 @@ fn print_rows(out: &mut Out, items: &[Value], first: bool) -> Result<(), Failure
             field(item, "state"),
             field(item, "priority"),
             age(item),
-            count(item, "starts").to_string(),
+            count(item.get("attempts").unwrap_or(&Value::Null), "starts").to_string(),
             visible(&String::from_utf8_lossy(&data)),
         ]);
     }

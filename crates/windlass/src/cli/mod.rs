@@ -4,9 +4,8 @@
 //! sentence and a number. Data goes to stdout, sentences to stderr. `connect` is how verbs reach an engine.
 
 mod amend;
-mod base64;
 mod config;
-pub mod connect;
+mod connect;
 mod doctor;
 mod inbox_door;
 mod lock_watch;

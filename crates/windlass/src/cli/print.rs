@@ -174,7 +174,7 @@ pub(super) fn data_of(object: &Value, name: &str) -> Result<Vec<u8>, Failure> {
     }
     match object.get(format!("{name}_base64")).and_then(Value::as_str) {
         None => Ok(Vec::new()),
-        Some(text) => super::base64::decode(text)
+        Some(text) => crate::api::base64::decode(text)
             .ok_or_else(|| Failure::new(Kind::Internal, format!("the server's answer has a bad {name}_base64"))),
     }
 }

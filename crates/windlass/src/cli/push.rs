@@ -3,21 +3,23 @@
 //! Ids go to stdout as soon as they are final, sentences to stderr. The exit code tells whether everything was
 //! accepted, not whether it could be printed.
 
+use super::Context;
 use super::connect::{Connection, Link};
-use super::inbox_door::{InboxDoor, Terms};
+use super::inbox_door::InboxDoor;
 use super::print::{Out, data_of, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
-use super::{Context, base64};
+use crate::api::base64;
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::inbox::Envelope;
 use crate::store::Durability;
 use crate::when;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::job::{DATA_MAX, Origin, Priority, QueueName, RunId};
 use windlass_core::time::Time;
 
 const EXAMPLES: &str = "\
@@ -64,8 +66,15 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
     }
     let dir = context.data_dir()?;
-    let door = Door { args, context, dir, terms, fresh, out: Out::new(), inbox: None, ids: Vec::new() };
+    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
     if from_stdin { door.lines() } else { door.arguments() }
+}
+
+/// What all jobs of one push have in common, and how safe they will be.
+#[derive(Debug)]
+struct Terms {
+    envelope: Envelope,
+    durability: Durability,
 }
 
 /// One push under way.
@@ -77,7 +86,6 @@ struct Door<'a> {
     /// The run was made by this push, which therefore seals it.
     fresh: Option<RunId>,
     out: Out,
-    inbox: Option<InboxDoor>,
     /// Kept only for the one document of `--json`.
     ids: Vec<String>,
 }
@@ -92,17 +100,19 @@ impl Door<'_> {
         }
         let server = Link::to_server(&self.dir)?;
         let listens = server.is_some();
-        let ids = match server {
+        let ids: Vec<String> = match server {
             Some(mut server) if self.terms.durability == Durability::Full && self.fresh.is_none() => {
                 through_server(&mut server, &self.terms, &data)?
             }
-            _ => self.inbox()?.push(&data)?.iter().map(JobId::to_string).collect(),
+            _ => {
+                let mut inbox = InboxDoor::open(&self.dir, &self.terms.envelope, self.terms.durability)?;
+                data.iter().try_for_each(|data| inbox.push(data))?;
+                seal(&mut inbox, self.fresh)?;
+                inbox.ids().map(|id| id.to_string()).collect()
+            }
         };
-        self.seal()?;
         let count = ids.len() as u64;
-        if self.fresh.is_none() || self.args.ids || self.context.json {
-            ids.into_iter().for_each(|id| announce(self.context.json, &mut self.out, &mut self.ids, id));
-        }
+        self.announce(ids.into_iter(), self.fresh.is_none() || self.args.ids || self.context.json);
         self.close(count, listens, None)
     }
 
@@ -114,48 +124,34 @@ impl Door<'_> {
         if stdin.is_terminal() {
             self.context.say("reading jobs from the terminal, one a line; end with Ctrl-D");
         }
-        // The library's buffer would only copy: the writer reads in large pieces.
+        // The library's buffer would only copy: the door reads in large pieces.
         let raw = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
         let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
-        let separator = if self.args.null { 0 } else { b'\n' };
-        let mut inbox = InboxDoor::open(&self.dir, &self.terms)?;
-        let (print, as_json, out, ids) = (self.args.ids, self.context.json, &mut self.out, &mut self.ids);
-        let mut accepted = |id: JobId| {
-            if print {
-                announce(as_json, out, ids, id.to_string());
-            }
-        };
-        let pushed = inbox.push_lines(separator, &mut input, &mut accepted);
-        let signal = input.signal;
-        let count = pushed?;
-        self.inbox = Some(inbox);
-        self.seal()?;
+        let envelope = self.terms.envelope.clone();
+        let mut inbox = InboxDoor::open(&self.dir, &envelope, self.terms.durability)?;
+        inbox.push_input(if self.args.null { 0 } else { b'\n' }, &mut input)?;
+        let count = seal(&mut inbox, self.fresh)?;
+        self.announce(inbox.ids().map(|id| id.to_string()), self.args.ids);
         // A server that cannot be asked is one that does not listen; the jobs are in either way.
         let listens = matches!(Link::to_server(&self.dir), Ok(Some(_)));
-        self.close(count, listens, signal)
+        self.close(count, listens, input.signal)
     }
 
-    fn inbox(&mut self) -> Result<&mut InboxDoor, Failure> {
-        match &mut self.inbox {
-            Some(inbox) => Ok(inbox),
-            empty => Ok(empty.insert(InboxDoor::open(&self.dir, &self.terms)?)),
-        }
-    }
-
-    fn seal(&mut self) -> Result<(), Failure> {
-        let Some(run) = self.fresh else { return Ok(()) };
-        self.inbox()?.seal(run)?;
-        if !self.context.json {
+    /// The run's id and, where wanted, the jobs': printed, or kept for the one document.
+    fn announce(&mut self, ids: impl Iterator<Item = String>, wanted: bool) {
+        if let Some(run) = self.fresh.filter(|_| !self.context.json) {
             self.out.line(run);
         }
-        Ok(())
+        for id in ids.filter(|_| wanted) {
+            if self.context.json { self.ids.push(id) } else { self.out.line(id) }
+        }
     }
 
     /// Says what was accepted, and how.
     fn close(mut self, count: u64, listens: bool, signal: Option<i32>) -> Result<u8, Failure> {
         let word = self.terms.durability.word();
         if self.context.json {
-            let run = self.terms.run.map(|run| run.to_string());
+            let run = self.terms.envelope.run.map(|run| run.to_string());
             let document = json!({
                 "count": count, "ids": self.ids, "durability": word, "run": run, "server": listens,
                 "interrupted": signal.is_some(),
@@ -171,9 +167,12 @@ impl Door<'_> {
     }
 }
 
-/// An id, as soon as it is final: printed, or kept for the one document.
-fn announce(as_json: bool, out: &mut Out, ids: &mut Vec<String>, id: String) {
-    if as_json { ids.push(id) } else { out.line(id) }
+/// Ends the run that this push made, and makes everything durable.
+fn seal(inbox: &mut InboxDoor<'_>, fresh: Option<RunId>) -> Result<u64, Failure> {
+    if let Some(run) = fresh {
+        inbox.seal(run)?;
+    }
+    inbox.sync()
 }
 
 /// Checks everything that can be checked before anything is written.
@@ -196,7 +195,8 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
         (fresh, _) => fresh,
     };
     let not_before = not_before.filter(|time| *time > now);
-    Ok((Terms { queue, priority: args.priority, run, not_before, durability: args.durability }, fresh))
+    let envelope = Envelope { queue, priority: args.priority, run, not_before };
+    Ok((Terms { envelope, durability: args.durability }, fresh))
 }
 
 fn random_origin() -> Result<Origin, Failure> {
@@ -206,7 +206,7 @@ fn random_origin() -> Result<Origin, Failure> {
 
 fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
     let request: Vec<Value> = data.iter().map(|data| request(terms, data)).collect();
-    let answer = server.post_json("/api/v1/jobs", &Value::Array(request))?;
+    let answer: Value = server.post_json("/api/v1/jobs", &Value::Array(request))?;
     let ids = answer.get("ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str));
     let ids: Vec<String> = ids.into_iter().flatten().map(str::to_owned).collect();
     match ids.len() == data.len() {
@@ -220,10 +220,10 @@ fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> R
 
 fn request(terms: &Terms, data: &[u8]) -> Value {
     let mut request = json!({
-        "queue": terms.queue.as_str(),
-        "priority": terms.priority.value(),
-        "at": terms.not_before.map(when::rfc3339),
-        "run": terms.run.map(|run| run.to_string()),
+        "queue": terms.envelope.queue.as_str(),
+        "priority": terms.envelope.priority.value(),
+        "at": terms.envelope.not_before.map(when::rfc3339),
+        "run": terms.envelope.run.map(|run| run.to_string()),
         "durability": terms.durability.word(),
     });
     match std::str::from_utf8(data) {
@@ -283,12 +283,12 @@ mod tests {
     #[test]
     fn terms_of_a_push() {
         let (terms, fresh) = read(&["q", "x", "--priority", "-7", "--in", "1h30m", "--durability", "os"]).unwrap();
-        assert_eq!((terms.priority.value(), fresh), (-7, None));
-        assert_eq!(terms.not_before, Some(Time(1_000_000_000 + 5_400_000_000)));
+        assert_eq!((terms.envelope.priority.value(), fresh), (-7, None));
+        assert_eq!(terms.envelope.not_before, Some(Time(1_000_000_000 + 5_400_000_000)));
         let (terms, _) = read(&["q", "--at", "1970-01-01T00:00:00Z"]).unwrap();
-        assert_eq!(terms.not_before, None, "the past is now");
+        assert_eq!(terms.envelope.not_before, None, "the past is now");
         let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
-        assert!(fresh.is_some() && terms.run == fresh);
+        assert!(fresh.is_some() && terms.envelope.run == fresh);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! is in flight. Logs go to stderr as `key=value`.
 
 use super::Context;
-use super::connect::start_server;
+use super::connect::{ArchiveOptions, ReadConfig, ServerOptions, start_server};
 use super::print::{Out, visible};
 use super::signals::Signals;
 use crate::clock;
@@ -12,7 +12,6 @@ use crate::config::{self, Config};
 use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
-use crate::server::{ReadConfig, ServerOptions};
 use crate::when;
 use std::fmt::Display;
 use std::io::Write;
@@ -52,14 +51,18 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         serve_open_runs: true,
         listen: Some(config.server.listen),
         drain: config.server.drain,
-        archive: config.archive,
-        reload: Some(Arc::clone(&reload)),
+        archive: ArchiveOptions {
+            bodies: config.archive.bodies,
+            keep_succeeded: config.archive.keep_succeeded,
+            keep_failed: config.archive.keep_failed,
+            max_bytes: config.archive.max_size,
+        },
+        reload: Some(reload.clone()),
         log: Arc::new(|note| log(note, &[])),
         ..ServerOptions::new(dir.clone())
     })?;
-    let address = server.address();
     let mut out = Out::new();
-    out.line(format_args!("windlass serves {address} with data directory {}", dir.root().display()));
+    out.line(format_args!("windlass serves {} with data directory {}", server.address(), dir.root().display()));
     // A server whose stdout is closed still serves.
     out.flush();
     let engine = server.handle().clone();

@@ -22,7 +22,7 @@ pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let family = if args.id.starts_with("r-") { "runs" } else { "jobs" };
     let path = format!("/api/v1/{family}/{}", encoded(&args.id));
-    let found = Link::with(&dir, |server| server.get_json(&path))?;
+    let found: Value = Link::with(&dir, |server| server.get_json(&path))?;
     if context.json {
         return print::document(&found);
     }

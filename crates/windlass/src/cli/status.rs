@@ -10,7 +10,7 @@ use windlass_core::life_cycle::State;
 pub(super) fn status(context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let served = Link::to_server(&dir)?.is_some();
-    let status = Link::with(&dir, |server| server.get_json("/api/v1/status"))?;
+    let status: Value = Link::with(&dir, |server| server.get_json("/api/v1/status"))?;
     if context.json {
         return print::document(&status);
     }

@@ -4,7 +4,7 @@ use super::Context;
 use super::connect::Link;
 use super::lock_watch;
 use crate::error::{Failure, Kind};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,7 +19,7 @@ pub(super) fn stop(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::NoServer, format!("no server is running in {}", dir.root().display())));
     };
     let mode = if args.now { "now" } else { "drain" };
-    server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
+    let _: Value = server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
     drop(server);
     lock_watch::wait_for_release(&dir)?;
     context.say("the server has stopped");

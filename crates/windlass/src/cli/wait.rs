@@ -34,7 +34,7 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let Some(server) = Link::to_server(&dir)? else {
         // Nobody works, so nothing can change: what has ended is known now, what has not never will be.
-        let answer = Link::with(&dir, |own| match args.run {
+        let answer: Value = Link::with(&dir, |own| match args.run {
             Some(run) => own.get_json(&format!("/api/v1/runs/{run}")),
             None => own.get_json("/api/v1/status"),
         })?;
@@ -44,7 +44,7 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
             None => live_of(answer.get("totals").unwrap_or(&Value::Null)),
         };
         if live > 0 {
-            let text = format!("{} have not ended, and no server is running", print::jobs(live));
+            let text = format!("not ended: {}, and no server is running", print::jobs(live));
             return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
         }
         return conclude(args, context, &answer);
@@ -55,6 +55,7 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
 
 /// Asks the question that is answered at the end, with the patience that was named.
 fn ask(mut server: Connection, args: &Args) -> Result<Value, Failure> {
+    server.set_patience(None);
     let question = match args.run {
         Some(run) => format!("/api/v1/runs/{run}/wait"),
         None => "/api/v1/drained".to_owned(),

@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::input::hashed;
-use crate::cli::base64;
+use crate::api::base64;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
 use std::ffi::OsString;

@@ -36,7 +36,7 @@ pub(crate) enum Event {
     /// A line of the follower: a finished job, or the end.
     Told {
         leg: u64,
-        line: String,
+        line: Vec<u8>,
     },
     /// The follower's connection is over.
     Closed {
@@ -286,20 +286,35 @@ impl Session {
         self.link = Some(self.connect()?);
         let path = format!("/api/v1/runs/{}", self.id());
         self.run = self.connection()?.get_json(&path)?;
-        match self.run.get("ended") {
-            Some(Value::Bool(true)) => Ok(Some(self.ended())),
-            _ => self.begin_leg().map(|()| None),
+        if self.run.get("ended") == Some(&Value::Bool(true)) {
+            return Ok(Some(self.ended()));
         }
+        // Asked for once more by its name, so that the new server knows the command.
+        let request = self.order.request(self.number);
+        let named: Value = self.connection()?.post_json("/api/v1/runs", &request)?;
+        if field(&named, "id") == self.id() {
+            self.run = named;
+            return self.begin_leg().map(|()| None);
+        }
+        // It ended in between, and the name has begun an empty run, which ends with its seal.
+        let empty = format!("/api/v1/runs/{}/seal", field(&named, "id"));
+        self.connection()?.post_empty::<Value>(&empty)?;
+        self.run = self.connection()?.get_json(&path)?;
+        Ok(Some(self.ended()))
     }
 
     /// A finished job, or the end.
-    fn told(&mut self, line: &str) -> Result<Option<u8>, Failure> {
-        let told: Value = serde_json::from_str(line)
+    fn told(&mut self, line: &[u8]) -> Result<Option<u8>, Failure> {
+        let told: Value = serde_json::from_slice(line)
             .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else than JSON: {e}")))?;
         self.barren = 0;
         if let Some(run) = told.get("ended") {
             self.run = run.clone();
             return Ok(Some(self.ended()));
+        }
+        if told.get("error").is_some_and(Value::is_object) {
+            // The server ends the stream before the run; that it closes comes next.
+            return Ok(None);
         }
         let (stdout, stderr) = (data_of(&told, "stdout")?, data_of(&told, "stderr")?);
         self.progress.clear();
@@ -334,7 +349,7 @@ impl Session {
             self.say("stopping when the running jobs have ended; once more stops them now".to_owned());
         }
         let mode = if again { "now" } else { "drain" };
-        match self.connection()?.post_json("/api/v1/stop", &json!({ "mode": mode })) {
+        match self.connection()?.post_json::<Value>("/api/v1/stop", &json!({ "mode": mode })) {
             Err(failure) if !is_gone(&failure) => Err(failure),
             // Already going away: the follower will tell.
             Ok(_) | Err(_) => Ok(None),
@@ -382,7 +397,7 @@ impl Session {
         }
         let path = format!("/api/v1/runs/{}", self.id());
         // A run that cannot be asked about now is told of by its follower, or by the loss of it.
-        if let Ok(run) = self.connection().and_then(|connection| connection.get_json(&path)) {
+        if let Ok(run) = self.connection().and_then(|connection| connection.get_json::<Value>(&path)) {
             let tally = Tally::of(run.get("counts").unwrap_or(&Value::Null), !self.wiring.ended());
             self.progress.speak(now, tally);
         }
@@ -426,8 +441,9 @@ impl Session {
 fn follow_leg(dir: &DataDir, id: &str, leg: u64, events: &SyncSender<Event>) -> Result<Failure, Failure> {
     let over = || Failure::new(Kind::NoServer, "the server went away");
     let Some(connection) = Link::to_server(dir)? else { return Ok(over()) };
-    for line in connection.lines(&format!("/api/v1/runs/{}/follow", encoded(id)))? {
-        if events.send(Event::Told { leg, line: line? }).is_err() {
+    let mut lines = connection.lines(&format!("/api/v1/runs/{}/follow", encoded(id)))?;
+    while let Some(line) = lines.next_line()? {
+        if events.send(Event::Told { leg, line }).is_err() {
             break;
         }
     }
@@ -445,25 +461,25 @@ struct RunDoor {
 impl Door for RunDoor {
     fn add(&mut self, at: Taken, then: Taken, lines: &[u8]) -> Result<(), Failure> {
         let queue = encoded(&self.queue);
-        let place = format!("lines={}&hash={:016x}&then_hash={:016x}", at.lines, at.hash, then.hash);
+        let place = format!("lines={}&hash={:x}&then_hash={:x}&ids=false", at.lines, at.hash, then.hash);
         let path = format!("/api/v1/runs/{}/lines?queue={queue}&{place}", self.run);
-        self.connection.post(&path, "text/plain", lines).map(drop)
+        self.connection.post(&path, "text/plain", lines)?.checked().map(drop)
     }
 
     fn seal(&mut self) -> Result<(), Failure> {
-        self.connection.post_empty(&format!("/api/v1/runs/{}/seal", self.run)).map(drop)
+        self.connection.post_empty::<Value>(&format!("/api/v1/runs/{}/seal", self.run)).map(drop)
     }
 
     fn taken(&mut self) -> Result<(Taken, bool), Failure> {
-        let run = self.connection.get_json(&format!("/api/v1/runs/{}", self.run))?;
+        let run: Value = self.connection.get_json(&format!("/api/v1/runs/{}", self.run))?;
         Ok((taken_of(&run), run.get("sealed") == Some(&Value::Bool(true))))
     }
 }
 
 fn taken_of(run: &Value) -> Taken {
     let taken = run.get("taken").unwrap_or(&Value::Null);
-    let hash = taken.get("hash").and_then(Value::as_str).and_then(hash_from_text).unwrap_or_default();
-    Taken { lines: count(taken, "lines"), hash }
+    let hash = taken.get("hash").and_then(Value::as_str).and_then(hash_from_text);
+    Taken { lines: count(taken, "lines"), hash: hash.unwrap_or(0) }
 }
 
 /// A file without a name, for an input that must perhaps be read again.
