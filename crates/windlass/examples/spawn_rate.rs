@@ -14,8 +14,8 @@ use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueName, Q
 use windlass_core::policy::{Command, Policy, Service};
 use windlass_core::time::Time;
 
-const ROUNDS: usize = 7;
-const JOBS: u64 = 2000;
+const ROUNDS: usize = 5;
+const JOBS: u64 = 1000;
 
 fn main() {
     windlass::runner::launcher::take_over_if_asked();
