@@ -8,7 +8,7 @@ use super::lock_watch::{LockWatch, is_free};
 pub(super) use crate::client::{Connection, query_value as encoded};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
-pub(super) use crate::server::{ArchiveOptions, ReadConfig, Server, ServerOptions};
+pub(super) use crate::server::{ReadConfig, Server, ServerOptions};
 
 /// What a verb becomes where nobody serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

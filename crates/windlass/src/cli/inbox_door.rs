@@ -33,11 +33,11 @@ impl<'t> InboxDoor<'t> {
         Ok(InboxDoor { writer, envelope, durability, count: 0, written: Vec::new() })
     }
 
-    /// Adds one job with any bytes.
-    pub(super) fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
-        let first = self.writer.push(self.envelope, data)?;
-        self.count += 1;
-        self.written.push(IdRange { first, count: 1 });
+    /// Adds jobs with any bytes: all of them, or none.
+    pub(super) fn push_all<D: AsRef<[u8]>>(&mut self, jobs: &[D]) -> Result<(), Failure> {
+        let ids = self.writer.push_all(self.envelope, jobs)?;
+        self.count += ids.len() as u64;
+        self.written.extend(ids.into_iter().map(|first| IdRange { first, count: 1 }));
         Ok(())
     }
 
@@ -99,7 +99,8 @@ impl<'t> InboxDoor<'t> {
         }
         if separator != b'\n' {
             let parts = parts.strip_suffix(&[separator]).unwrap_or(parts);
-            return parts.split(|byte| *byte == separator).try_for_each(|data| self.push(data));
+            let parts: Vec<&[u8]> = parts.split(|byte| *byte == separator).collect();
+            return self.push_all(&parts);
         }
         let ranges = self.writer.push_lines(self.envelope, parts)?;
         self.count += ranges.iter().map(|range| u64::from(range.count)).sum::<u64>();

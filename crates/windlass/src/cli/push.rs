@@ -106,7 +106,7 @@ impl Door<'_> {
             }
             _ => {
                 let mut inbox = InboxDoor::open(&self.dir, &self.terms.envelope, self.terms.durability)?;
-                data.iter().try_for_each(|data| inbox.push(data))?;
+                inbox.push_all(&data)?;
                 seal(&mut inbox, self.fresh)?;
                 inbox.ids().map(|id| id.to_string()).collect()
             }

@@ -4,7 +4,7 @@
 //! is in flight. Logs go to stderr as `key=value`.
 
 use super::Context;
-use super::connect::{ArchiveOptions, ReadConfig, ServerOptions, start_server};
+use super::connect::{ReadConfig, ServerOptions, start_server};
 use super::print::{Out, visible};
 use super::signals::Signals;
 use crate::clock;
@@ -51,12 +51,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         serve_open_runs: true,
         listen: Some(config.server.listen),
         drain: config.server.drain,
-        archive: ArchiveOptions {
-            bodies: config.archive.bodies,
-            keep_succeeded: config.archive.keep_succeeded,
-            keep_failed: config.archive.keep_failed,
-            max_bytes: config.archive.max_size,
-        },
+        archive: config.archive,
         reload: Some(reload.clone()),
         log: Arc::new(|note| log(note, &[])),
         ..ServerOptions::new(dir.clone())

@@ -60,11 +60,11 @@ fn ask(mut server: Connection, args: &Args) -> Result<Value, Failure> {
         Some(run) => format!("/api/v1/runs/{run}/wait"),
         None => "/api/v1/drained".to_owned(),
     };
-    let Some(timeout) = args.timeout else { return server.await_json(&question) };
+    let Some(timeout) = args.timeout else { return server.get_json(&question) };
     let (give, answer) = sync_channel(1);
     std::thread::spawn(move || {
         // After the time-out nobody takes the answer any more.
-        let _ = give.send(server.await_json(&question));
+        let _ = give.send(server.get_json(&question));
     });
     match answer.recv_timeout(timeout) {
         Ok(answer) => answer,

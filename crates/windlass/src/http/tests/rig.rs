@@ -211,12 +211,17 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(vec![FlightInfo { job: job_id(4), count: 1, queue: "mail".into(), start: 2, started }]));
                 "flights"
             }
+            Event::ReadInbox { answer } => {
+                answer.give(Ok(()));
+                "read_inbox"
+            }
             Event::Nudge => "nudge",
             Event::Drain => "drain",
             Event::Reload { .. }
             | Event::Finished(_)
             | Event::Ingested(_)
             | Event::InboxRead { .. }
+            | Event::Forget { .. }
             | Event::Archived { .. } => "other",
         };
         drop(kept);
