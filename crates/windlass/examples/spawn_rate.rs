@@ -14,17 +14,17 @@ use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueName, Q
 use windlass_core::policy::{Command, Policy, Service};
 use windlass_core::time::Time;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const JOBS: u64 = 1000;
 
 fn main() {
     windlass::runner::launcher::take_over_if_asked();
-    let mut bare = [Vec::new(), Vec::new()];
+    let mut bare = [Vec::new(), Vec::new(), Vec::new()];
     let ours = [(1, 1), (1, 2), (2, 2), (2, 4), (2, 8)];
     let mut rates = vec![Vec::new(); ours.len()];
     for _ in 0..ROUNDS {
-        for threads in 1..=2 {
-            bare[threads - 1].push(JOBS as f64 / bare_spawns(threads).as_secs_f64());
+        for (rates, (threads, session)) in bare.iter_mut().zip([(1, false), (2, false), (2, true)]) {
+            rates.push(JOBS as f64 / bare_spawns(threads, session).as_secs_f64());
         }
         for (rates, (launchers, slots)) in rates.iter_mut().zip(ours) {
             rates.push(JOBS as f64 / through_launchers(launchers, slots).as_secs_f64());
@@ -33,6 +33,7 @@ fn main() {
     let bare: Vec<f64> = bare.into_iter().map(median).collect();
     let best = bare[0].max(bare[1]);
     println!("bare posix_spawn, three pipes, wait: {:.0}/s on 1 thread, {:.0}/s on 2", bare[0], bare[1]);
+    println!("the same on 2 threads, each child in a session of its own, as jobs are: {:.0}/s", bare[2]);
     for (rates, (launchers, slots)) in rates.into_iter().zip(ours) {
         let rate = median(rates);
         println!("{launchers} launchers, {slots} slots: {rate:.0}/s, {:.2} of the best bare", rate / best);
@@ -125,17 +126,17 @@ fn held(n: u64, jobs: &Arc<Chunk>) -> Held {
     }
 }
 
-fn bare_spawns(threads: usize) -> Duration {
+fn bare_spawns(threads: usize, session: bool) -> Duration {
     let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| (0..JOBS / threads as u64).for_each(|_| bare_spawn()));
+            scope.spawn(move || (0..JOBS / threads as u64).for_each(|_| bare_spawn(session)));
         }
     });
     began.elapsed()
 }
 
-fn bare_spawn() {
+fn bare_spawn(session: bool) {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let ((child_in, own_in), (own_out, child_out), (own_err, child_err)) = (pipe(), pipe(), pipe());
     let argv = [c"/bin/true".as_ptr(), c"data".as_ptr(), std::ptr::null()];
@@ -148,9 +149,15 @@ fn bare_spawn() {
         for (to, from) in [&child_in, &child_out, &child_err].into_iter().enumerate() {
             libc::posix_spawn_file_actions_adddup2(&raw mut actions, from.as_raw_fd(), to as i32);
         }
+        let mut attributes = std::mem::zeroed::<libc::posix_spawnattr_t>();
+        libc::posix_spawnattr_init(&raw mut attributes);
+        if session {
+            libc::posix_spawnattr_setflags(&raw mut attributes, libc::POSIX_SPAWN_SETSID as libc::c_short);
+        }
         let (argv, envp) = (argv.as_ptr().cast(), envp.as_ptr().cast());
         let path = c"/bin/true".as_ptr();
-        assert_eq!(libc::posix_spawn(&raw mut pid, path, &raw const actions, std::ptr::null(), argv, envp), 0);
+        assert_eq!(libc::posix_spawn(&raw mut pid, path, &raw const actions, &raw const attributes, argv, envp), 0);
+        libc::posix_spawnattr_destroy(&raw mut attributes);
         libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
     drop((child_in, child_out, child_err, own_in));
