@@ -1,2 +1,4 @@
 //! Figures.
-pub(crate) fn bench(_: &[&str]) -> Result<(), String> { Ok(()) }
+pub(crate) fn bench(_: &[&str]) -> Result<(), String> {
+    Ok(())
+}

@@ -40,11 +40,19 @@ impl Reason {
 /// What is written about a job when one start of it is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    Succeed { message: String },
+    Succeed {
+        message: String,
+    },
     /// Charge one failure and try again at that time.
-    Retry { at: Time, error: String },
+    Retry {
+        at: Time,
+        error: String,
+    },
     /// Charge one failure and set it aside with its data.
-    Fail { reason: Reason, error: String },
+    Fail {
+        reason: Reason,
+        error: String,
+    },
     /// Give it back without a charge.
     Return,
     /// Its worker died under it: one more suspicion, and what follows from that.

@@ -4,16 +4,16 @@
 //! I/O, read a clock, start a thread or draw a random number: time and randomness are arguments. Its manifest
 //! has no dependency that could. Read in this order:
 
-pub mod time;
 pub mod job;
+pub mod judge;
 pub mod life_cycle;
 pub mod outcome;
 pub mod policy;
 pub mod retry;
-pub mod suspicion;
-pub mod judge;
 pub mod run;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;
+pub mod suspicion;
 pub mod template;
+pub mod time;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use windlass::inbox::gather::Gatherer;
 use windlass::inbox::lock::{try_lock, unlock};
 use windlass::inbox::scan::{End, Scan};
-use windlass::inbox::{Delivered, Envelope, Ingest, IngestOptions, InboxWriter};
+use windlass::inbox::{Delivered, Envelope, InboxWriter, Ingest, IngestOptions};
 use windlass_core::job::{Origin, QueueName};
 
 type Done = Result<(), Box<dyn std::error::Error>>;

@@ -7,8 +7,8 @@ mod checks;
 mod reader;
 pub mod units;
 
-use crate::server::ArchiveOptions;
 use crate::error::{Failure, Kind};
+use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;

@@ -82,7 +82,10 @@ impl DataDir {
                     Some(found) if found <= FORMAT => Ok(()),
                     Some(found) => Err(Failure::new(
                         Kind::Version,
-                        format!("{} has format {found}, this program knows formats up to {FORMAT}", self.root.display()),
+                        format!(
+                            "{} has format {found}, this program knows formats up to {FORMAT}",
+                            self.root.display()
+                        ),
                     )
                     .hint("use the newer windlass that wrote it; nothing was changed")),
                     None => Err(Failure::new(
@@ -116,7 +119,9 @@ impl DataDir {
         }
         let mut file = fs::File::from(file);
         let owner = format!("windlass process {}, format {FORMAT}, boot {}\n", std::process::id(), boot_id());
-        file.set_len(0).and_then(|()| file.write_all(owner.as_bytes())).map_err(|e| Failure::io("cannot write the lock", &e))?;
+        file.set_len(0)
+            .and_then(|()| file.write_all(owner.as_bytes()))
+            .map_err(|e| Failure::io("cannot write the lock", &e))?;
         Ok(Lock { _file: file.into() })
     }
 }

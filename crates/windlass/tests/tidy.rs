@@ -134,7 +134,15 @@ fn core_stays_pure() {
 
 #[test]
 fn nothing_is_left_for_later_or_switched_off() {
-    let banned = ["FIX\u{4d}E", "XX\u{58}", "todo\u{21}(", "unimplemented\u{21}(", "dbg\u{21}(", "#[ignor\u{65}", "#[allo\u{77}("];
+    let banned = [
+        "FIX\u{4d}E",
+        "XX\u{58}",
+        "todo\u{21}(",
+        "unimplemented\u{21}(",
+        "dbg\u{21}(",
+        "#[ignor\u{65}",
+        "#[allo\u{77}(",
+    ];
     let mut faults = Vec::new();
     for source in sources() {
         for (at, line) in source.text.lines().enumerate() {

@@ -16,7 +16,10 @@ fn every_state_meets_every_change() {
                     assert_eq!(to.is_some(), matches!(from, State::Scheduled | State::Retrying));
                 }
                 Change::Resume => assert_eq!(to.is_some(), from == State::Suspended),
-                Change::Revive => assert_ne!(to.is_some(), matches!(from, State::Ready | State::Running | State::Suspended | State::Succeeded)),
+                Change::Revive => assert_ne!(
+                    to.is_some(),
+                    matches!(from, State::Ready | State::Running | State::Suspended | State::Succeeded)
+                ),
                 Change::Suspend => {
                     assert_eq!(to.is_some(), !from.is_end() && !matches!(from, State::Running | State::Suspended));
                 }

@@ -2,8 +2,8 @@
 //!
 //! It must not look into a queue; a queue's place is a key that the scheduler computes.
 
-use super::queue::Pass;
 use super::CrewNo;
+use super::queue::Pass;
 use crate::job::{Priority, QueueNo};
 use crate::policy::{Policy, Service};
 use std::cmp::Reverse;

@@ -85,9 +85,9 @@ impl Queue {
 
     /// The best startable lane; `suspects` says whether a suspect may start now.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
-        self.levels.iter().find_map(|level| {
-            level.choose(suspects).map(|kind| Choice { priority: level.priority, kind })
-        })
+        self.levels
+            .iter()
+            .find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
     }
 
     pub(super) fn ready(&self, priority: Priority, kind: LaneKind) -> u64 {

@@ -15,8 +15,12 @@ pub enum Reason {
     Draining,
     /// Only suspects wait, and one is in flight.
     SuspectRunning,
-    CrewSlotsTaken { slots: u32 },
-    ServerSlotsTaken { slots: u32 },
+    CrewSlotsTaken {
+        slots: u32,
+    },
+    ServerSlotsTaken {
+        slots: u32,
+    },
     /// Nothing: it is served in its turn.
     Runnable,
 }

@@ -16,8 +16,8 @@ use crate::runner::Stream;
 use crate::store::chunk::{read_varint, write_varint};
 use windlass_core::job::{Origin, RunId};
 use windlass_core::judge::{Reason, Verdict};
-use windlass_core::suspicion::Ruling;
 use windlass_core::life_cycle::State;
+use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
 /// In front of every frame, so that the next one is found behind a damaged one.
@@ -241,10 +241,9 @@ fn read_attempts_head<'a>(bytes: &mut Bytes<'a>) -> Option<AttemptsHead<'a>> {
     let [admitted, started, finished] = [bytes.time()?, bytes.time()?, bytes.time()?];
     let (outcome, queue) = (bytes.text()?, bytes.text()?);
     let run = match flags & HAS_RUN != 0 {
-        true => Some(RunId {
-            origin: Origin::from_random(bytes.u64()?),
-            generation: u32::try_from(bytes.varint()?).ok()?,
-        }),
+        true => {
+            Some(RunId { origin: Origin::from_random(bytes.u64()?), generation: u32::try_from(bytes.varint()?).ok()? })
+        }
         false => None,
     };
     let origin = Origin::from_random(bytes.u64()?);

@@ -5,8 +5,8 @@
 
 use super::units::{nearest, size};
 use super::{Config, Queue, Server, checks, path_bytes};
-use crate::server::ArchiveOptions;
 use crate::error::{Failure, Kind};
+use crate::server::ArchiveOptions;
 use crate::when;
 use std::ffi::OsStr;
 use std::net::SocketAddr;

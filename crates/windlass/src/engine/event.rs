@@ -39,28 +39,65 @@ pub enum Event {
     /// The inbox reader: these bytes of the inbox are synced and may become jobs.
     Ingested(Lot),
     /// A door with an answer.
-    Pushed { lot: Lot, durability: Durability, answer: Answer<()> },
-    OpenRun { request: OpenRun, answer: Answer<RunInfo> },
-    SealRun { run: RunId, answer: Answer<()> },
-    Amend { ids: Vec<JobId>, amendment: Amendment, answer: Answer<Vec<Amended>> },
+    Pushed {
+        lot: Lot,
+        durability: Durability,
+        answer: Answer<()>,
+    },
+    OpenRun {
+        request: OpenRun,
+        answer: Answer<RunInfo>,
+    },
+    SealRun {
+        run: RunId,
+        answer: Answer<()>,
+    },
+    Amend {
+        ids: Vec<JobId>,
+        amendment: Amendment,
+        answer: Answer<Vec<Amended>>,
+    },
     /// Answered when the run has ended.
-    AwaitRun { run: RunId, answer: Answer<RunInfo> },
+    AwaitRun {
+        run: RunId,
+        answer: Answer<RunInfo>,
+    },
     /// Answered when everything that can run has ended.
-    AwaitDrained { answer: Answer<Drained> },
+    AwaitDrained {
+        answer: Answer<Drained>,
+    },
     /// Answered when everything that is in the inbox now has been admitted.
-    ReadInbox { answer: Answer<()> },
+    ReadInbox {
+        answer: Answer<()>,
+    },
     /// The inbox reader: it has read every file to its end for the waiter with this number.
-    InboxRead { waiter: u64 },
+    InboxRead {
+        waiter: u64,
+    },
     /// Tells a follower of each finished job of a run until it says that it is gone.
-    Follow { run: RunId, follower: Follower, answer: Answer<RunInfo> },
+    Follow {
+        run: RunId,
+        follower: Follower,
+        answer: Answer<RunInfo>,
+    },
     /// The archiver: all turns up to this one are on disk.
-    Archived { turn: u64 },
+    Archived {
+        turn: u64,
+    },
     /// Failed and cancelled jobs that ended before this go with their retention.
-    Forget { before: Time },
+    Forget {
+        before: Time,
+    },
     /// A new set of rules, checked as a whole.
-    Reload { policies: Vec<Policy>, slots: u32, answer: Answer<()> },
+    Reload {
+        policies: Vec<Policy>,
+        slots: u32,
+        answer: Answer<()>,
+    },
     /// What is in flight now.
-    Flights { answer: Answer<Vec<FlightInfo>> },
+    Flights {
+        answer: Answer<Vec<FlightInfo>>,
+    },
     /// Look for work now.
     Nudge,
     /// Stop claiming, let what runs end for the drain time, then stop.

@@ -53,7 +53,8 @@ impl Flights {
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
-            let flight = InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking, released: false };
+            let flight =
+                InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking, released: false };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
         }

@@ -1,8 +1,8 @@
 //! Joins the small pushes of one turn: jobs that share a lane become one chunk, so a flood of single pushes costs
 //! a row per thousand jobs and not a row each.
 
-use crate::store::chunk::{Chunk, ChunkBuilder};
 use crate::store::NewJobs;
+use crate::store::chunk::{Chunk, ChunkBuilder};
 use std::collections::HashMap;
 use std::sync::Arc;
 use windlass_core::job::{Origin, Priority, QueueName, RunId};

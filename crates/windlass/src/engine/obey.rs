@@ -130,7 +130,9 @@ impl<S: Store> Engine<S> {
         if self.options.policies.iter().any(|policy| policy.matches(name.as_str())) {
             return Err(other("is served by the config"));
         }
-        let Some(queue) = self.queues.iter().map(|(_, queue)| queue).find(|queue| *queue.name == name) else { return Ok(()) };
+        let Some(queue) = self.queues.iter().map(|(_, queue)| queue).find(|queue| *queue.name == name) else {
+            return Ok(());
+        };
         let live: u64 = State::ALL.iter().filter(|s| !s.is_end()).map(|s| queue.by_state[s.index()]).sum();
         if live > self.runs.live_in(service) {
             return Err(other("holds jobs that are not this run's"));

@@ -96,7 +96,9 @@ impl Runs {
         };
         if !same {
             let text = format!("run `{}` is unfinished and has another command or queue", request.name);
-            return Err(Failure::new(Kind::Conflict, text).hint("finish it with its own command, or choose another --name"));
+            return Err(
+                Failure::new(Kind::Conflict, text).hint("finish it with its own command, or choose another --name")
+            );
         }
         Ok(Some(run.info.no))
     }

@@ -112,7 +112,9 @@ impl<S: Store> Engine<S> {
                     budget = budget.saturating_sub(lot.jobs.iter().map(|new| new.jobs.footprint()).sum());
                     absorbed.pushed.push((lot, durability, answer));
                 }
-                Event::Pushed { answer, .. } if !accepts => answer.give(Err(no_space("the disk was full a moment ago"))),
+                Event::Pushed { answer, .. } if !accepts => {
+                    answer.give(Err(no_space("the disk was full a moment ago")))
+                }
                 Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }

@@ -168,11 +168,18 @@ impl<'a> Frame<'a> {
 /// What stands at the start of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    Whole { frame: Frame<'a>, length: usize },
+    Whole {
+        frame: Frame<'a>,
+        length: usize,
+    },
     /// Its end is not here yet; the data begins after this many bytes.
-    Short { head: usize },
+    Short {
+        head: usize,
+    },
     /// The head is sound, so the length can be believed, but the rest is not what was written.
-    DamagedData { length: usize },
+    DamagedData {
+        length: usize,
+    },
     DamagedHead,
 }
 
@@ -203,10 +210,8 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
     if sum(seed, &[&bytes[HEAD..length - 1]]) != u32_at(bytes, 9) || bytes[length - 1] != b'\n' {
         return Decoded::DamagedData { length };
     }
-    let run = (run_length > 0).then(|| RunId {
-        origin: Origin::from_random(u64_at(bytes, HEAD)),
-        generation: u32_at(bytes, HEAD + 8),
-    });
+    let run = (run_length > 0)
+        .then(|| RunId { origin: Origin::from_random(u64_at(bytes, HEAD)), generation: u32_at(bytes, HEAD + 8) });
     let not_before = (time_length > 0).then(|| Time(u64_at(bytes, HEAD + run_length) as i64));
     let queue = &bytes[head - queue_length..head];
     let data = &bytes[head..length - 1];

@@ -73,9 +73,11 @@ impl Quarantine {
     pub fn sync(&mut self) -> Result<(), Failure> {
         if let Some((copies, log)) = self.files.as_ref().filter(|_| self.dirty) {
             let dir = || File::open(&self.dir).and_then(|dir| dir.sync_all());
-            copies.sync_data().and_then(|()| log.sync_data()).and_then(|()| dir()).map_err(|e| {
-                Failure::io(format_args!("cannot sync {}", self.dir.display()), &e)
-            })?;
+            copies
+                .sync_data()
+                .and_then(|()| log.sync_data())
+                .and_then(|()| dir())
+                .map_err(|e| Failure::io(format_args!("cannot sync {}", self.dir.display()), &e))?;
             self.dirty = false;
         }
         Ok(())

@@ -208,9 +208,10 @@ impl Reader {
             }
             Err(error) => Err(error),
         };
-        match stretch.map_err(|e| Failure::io("cannot read", &e)).and_then(|some| {
-            if some { self.take_in(inode, end) } else { self.forget_tail(inode) }
-        }) {
+        match stretch
+            .map_err(|e| Failure::io("cannot read", &e))
+            .and_then(|some| if some { self.take_in(inode, end) } else { self.forget_tail(inode) })
+        {
             Ok(()) => Ok(true),
             Err(failure) => {
                 self.hold(inode, &failure);

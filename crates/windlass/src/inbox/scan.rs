@@ -34,9 +34,21 @@ pub enum Skip {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found<'a> {
     /// A plain line; its time is set for a `_future` line.
-    Line { offset: u64, not_before: Option<Time>, queue: &'a [u8], data: &'a [u8] },
-    Framed { offset: u64, frame: Frame<'a> },
-    Bad { offset: u64, reason: Reason, bytes: &'a [u8] },
+    Line {
+        offset: u64,
+        not_before: Option<Time>,
+        queue: &'a [u8],
+        data: &'a [u8],
+    },
+    Framed {
+        offset: u64,
+        frame: Frame<'a>,
+    },
+    Bad {
+        offset: u64,
+        reason: Reason,
+        bytes: &'a [u8],
+    },
 }
 
 /// Walks over one stretch.
@@ -70,11 +82,8 @@ impl<'a> Scan<'a> {
     }
 
     fn bad(&mut self, length: usize, reason: Reason) -> Found<'a> {
-        let found = Found::Bad {
-            offset: self.base + self.at as u64,
-            reason,
-            bytes: &self.bytes[self.at..self.at + length],
-        };
+        let found =
+            Found::Bad { offset: self.base + self.at as u64, reason, bytes: &self.bytes[self.at..self.at + length] };
         self.at += length;
         found
     }

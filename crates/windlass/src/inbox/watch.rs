@@ -52,9 +52,8 @@ pub(super) struct Armed(i32);
 
 impl Watch {
     pub(super) fn new() -> Result<Watch, Failure> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|e| {
-            broken("inotify", e).hint("raise fs.inotify.max_user_instances")
-        })?;
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map_err(|e| broken("inotify", e).hint("raise fs.inotify.max_user_instances"))?;
         Ok(Watch { inotify })
     }
 
@@ -64,9 +63,9 @@ impl Watch {
         if closing {
             flags |= WatchFlags::CLOSE_WRITE;
         }
-        inotify::add_watch(&self.inotify, dir, flags).map(Armed).map_err(|e| {
-            Failure::io(format_args!("cannot watch {}", dir.display()), &e.into())
-        })
+        inotify::add_watch(&self.inotify, dir, flags)
+            .map(Armed)
+            .map_err(|e| Failure::io(format_args!("cannot watch {}", dir.display()), &e.into()))
     }
 
     /// Sleeps until a file changes or the bell rings.

@@ -6,8 +6,7 @@
 
 use super::chunk::Chunk;
 use super::{
-    AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError,
-    Taken,
+    AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError, Taken,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;

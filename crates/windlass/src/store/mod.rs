@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, LaneKind, Lane, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::run::RunCounts;
@@ -195,7 +195,10 @@ pub enum Amendment {
 /// What came of one amendment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amended {
-    Done { from: State, to: State },
+    Done {
+        from: State,
+        to: State,
+    },
     /// It runs: the engine asks the runner to stop it and settles it when its tree is proven dead.
     Running,
     /// Its state does not allow it.

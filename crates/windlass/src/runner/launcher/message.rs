@@ -211,7 +211,10 @@ impl Step {
 pub(crate) enum End {
     Exit(Exit),
     /// It was never a running program.
-    CannotStart { step: Step, errno: i32 },
+    CannotStart {
+        step: Step,
+        errno: i32,
+    },
     /// It was stopped while it still waited for its turn.
     NotBegun,
 }

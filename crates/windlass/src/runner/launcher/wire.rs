@@ -226,8 +226,7 @@ mod tests {
 
     #[test]
     fn records_of_every_size_arrive_in_order() {
-        let (near, far) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let sizes = [0, 1, 3, 60_000, 70_000, PACKET_MAX - 4, PACKET_MAX - 3, 1 << 20, 5, 6];
         let records: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
         let mut outbox = Outbox::default();

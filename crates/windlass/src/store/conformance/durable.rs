@@ -106,8 +106,7 @@ fn never_begun<B: Bench>(rig: &mut Rig<'_, B>) {
     let recovered = rig.crash(&|id, start| id == begun && start == 1, true);
     assert_eq!(recovered, Recovered { returned: 3, repeated: 1, convicted: 0 }, "what recovery found");
     for id in &made {
-        let expected =
-            if *id == begun { Record { starts: 1, failures: 0, suspicions: 1 } } else { Record::default() };
+        let expected = if *id == begun { Record { starts: 1, failures: 0, suspicions: 1 } } else { Record::default() };
         assert_eq!((rig.job(*id).state, rig.job(*id).record), (State::Ready, expected), "{id}");
     }
     assert_eq!(ids(&rig.claim("q", 9)), made, "all in their old order");

@@ -3,8 +3,8 @@
 //! It owns the time and the ids of the jobs it makes. It plays the engine as far as changes go: what they report is
 //! mirrored and held against the view. It must not look behind the traits.
 
-use super::audit::{self, Mirror};
 use super::Bench;
+use super::audit::{self, Mirror};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{
     Amended, Amendment, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,

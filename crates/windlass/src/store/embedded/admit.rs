@@ -4,9 +4,9 @@
 //! chunks: a door built them.
 
 use super::super::{Lot, NewJobs, StoreError};
+use super::Turn;
 use super::chunks::{self, Span};
 use super::part::Head;
-use super::Turn;
 use windlass_core::job::{Lane, LaneKind, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;

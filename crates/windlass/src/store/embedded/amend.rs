@@ -20,12 +20,7 @@ struct Found {
 }
 
 impl Turn<'_> {
-    pub(super) fn amend(
-        &mut self,
-        ids: &[JobId],
-        amendment: Amendment,
-        now: Time,
-    ) -> Result<Vec<Amended>, StoreError> {
+    pub(super) fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         let mut answers = Vec::with_capacity(ids.len());
         for id in ids {
             answers.push(match self.find(*id)? {

@@ -86,14 +86,15 @@ pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), S
 
 /// Lists a chunk where it is looked for: in its lane, or among the due.
 pub(super) fn list(db: &Connection, head: &Head) -> Result<(), StoreError> {
-    let done = match head.due {
-        Some(due) => db
-            .prepare_cached("INSERT INTO due (due, first) VALUES (?1, ?2)")
-            .and_then(|mut statement| statement.execute(params![due.as_micros(), head.first])),
-        None => db.prepare_cached("INSERT INTO lane (queue, rank, first) VALUES (?1, ?2, ?3)").and_then(
-            |mut statement| statement.execute(params![head.lane.queue.0, rank(head.lane.priority), head.first]),
-        ),
-    };
+    let done =
+        match head.due {
+            Some(due) => db
+                .prepare_cached("INSERT INTO due (due, first) VALUES (?1, ?2)")
+                .and_then(|mut statement| statement.execute(params![due.as_micros(), head.first])),
+            None => db.prepare_cached("INSERT INTO lane (queue, rank, first) VALUES (?1, ?2, ?3)").and_then(
+                |mut statement| statement.execute(params![head.lane.queue.0, rank(head.lane.priority), head.first]),
+            ),
+        };
     done.map_err(failed).map(|_| ())
 }
 
@@ -188,8 +189,7 @@ pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Res
     let mut finished = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = read_head(row)?;
-        let (gone, bits): (Option<u64>, Vec<u8>) =
-            (row.get(7).map_err(failed)?, row.get(8).map_err(failed)?);
+        let (gone, bits): (Option<u64>, Vec<u8>) = (row.get(7).map_err(failed)?, row.get(8).map_err(failed)?);
         parts.insert(head.first, Part::decode(head, &bits)?);
         finished.extend(gone.map(|turn| (turn, Place::Chunk(Arrival(head.first)))));
     }

@@ -205,8 +205,10 @@ fn less(value: &mut u64, by: u64) -> Result<(), StoreError> {
 /// Every queue with its counters, as they are committed.
 pub(super) fn infos(db: &Connection) -> Result<Vec<QueueInfo>, StoreError> {
     let all = read_all(db)?;
-    let info = |(no, (name, tally)): (usize, (QueueName, Tally))| {
-        QueueInfo { no: QueueNo(no as u32), name, stats: tally.stats }
+    let info = |(no, (name, tally)): (usize, (QueueName, Tally))| QueueInfo {
+        no: QueueNo(no as u32),
+        name,
+        stats: tally.stats,
     };
     Ok(all.into_iter().enumerate().map(info).collect())
 }

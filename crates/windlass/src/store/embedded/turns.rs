@@ -21,16 +21,8 @@ use super::super::chunk::Chunk;
 const VERSION: u8 = 1;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 8] = [
-    "succeeded",
-    "retry_later",
-    "failed_for_good",
-    "failed",
-    "crashed",
-    "timed_out",
-    "interrupted",
-    "cancelled",
-];
+const WORDS: [&str; 8] =
+    ["succeeded", "retry_later", "failed_for_good", "failed", "crashed", "timed_out", "interrupted", "cancelled"];
 
 impl Turn<'_> {
     pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
@@ -45,7 +37,8 @@ impl Turn<'_> {
             return Ok(());
         }
         let outcomes = std::mem::take(&mut self.m.outcomes).0;
-        let mut statement = self.db.prepare_cached("INSERT INTO turn (no, outcomes) VALUES (?1, ?2)").map_err(failed)?;
+        let mut statement =
+            self.db.prepare_cached("INSERT INTO turn (no, outcomes) VALUES (?1, ?2)").map_err(failed)?;
         statement.execute(params![number, outcomes]).map_err(failed)?;
         self.m.turns.push_back(number);
         Ok(())
@@ -123,10 +116,7 @@ pub(super) fn unarchived(db: &Connection) -> Result<Vec<Unarchived>, StoreError>
     Ok(all)
 }
 
-fn each(
-    db: &Connection,
-    mut act: impl FnMut(u64, Reader<'_>) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+fn each(db: &Connection, mut act: impl FnMut(u64, Reader<'_>) -> Result<(), StoreError>) -> Result<(), StoreError> {
     let mut statement = db.prepare_cached("SELECT no, outcomes FROM turn ORDER BY no").map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {

@@ -114,10 +114,10 @@ fn priorities_are_lanes_of_their_own() {
     let high = Priority::new(10).unwrap();
     bed.admit(vec![jobs("a", 1, 0..3), NewJobs { priority: high, ..jobs("a", 1, 3..5) }]);
     let moves = bed.store().changes().moves;
-    assert_eq!(moves.iter().map(|m| (m.lane.priority, m.count)).collect::<Vec<_>>(), [
-        (Priority::NORMAL, 3),
-        (high, 2)
-    ]);
+    assert_eq!(
+        moves.iter().map(|m| (m.lane.priority, m.count)).collect::<Vec<_>>(),
+        [(Priority::NORMAL, 3), (high, 2)]
+    );
     let answers = bed.store().amend(&[id(1, 1), id(1, 4)], Amendment::Priority(high), NOW).unwrap();
     assert_eq!(answers, [Amended::Done { from: State::Ready, to: State::Ready }; 2]);
     bed.commit();
@@ -138,12 +138,7 @@ fn a_person_cancels_retries_suspends_and_resumes() {
     let mut amend = |ids: &[JobId], what| bed.store().amend(ids, what, NOW).unwrap();
     let done = |from, to| Amended::Done { from, to };
     let found = amend(&[id(1, 0), id(1, 1), id(1, 77), id(2, 0)], Amendment::Cancel);
-    assert_eq!(found, [
-        Amended::Running,
-        done(State::Ready, State::Cancelled),
-        Amended::Unknown,
-        Amended::Unknown
-    ]);
+    assert_eq!(found, [Amended::Running, done(State::Ready, State::Cancelled), Amended::Unknown, Amended::Unknown]);
     assert_eq!(amend(&[id(1, 1)], Amendment::Cancel), [Amended::Refused(State::Cancelled)]);
     assert_eq!(amend(&[id(1, 2)], Amendment::Suspend), [done(State::Ready, State::Suspended)]);
     assert_eq!(amend(&[id(1, 2)], Amendment::Resume), [done(State::Suspended, State::Ready)]);
