@@ -381,6 +381,10 @@ pub struct Flight {
     pub queue: String,
     pub start: u32,
     pub started: String,
+    /// The slot that holds it.
+    pub worker: u32,
+    /// That slot's state: working, or stopping once it was told to end.
+    pub worker_state: String,
 }
 
 impl From<&FlightInfo> for Flight {
@@ -391,6 +395,8 @@ impl From<&FlightInfo> for Flight {
             queue: flight.queue.clone(),
             start: flight.start,
             started: time_text(flight.started),
+            worker: flight.worker,
+            worker_state: flight.state.word().to_owned(),
         }
     }
 }

@@ -12,11 +12,15 @@ use crate::runner::Runner;
 use crate::store::Store;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
+use windlass_core::time::Time;
 
 /// The most events that one turn is handed; the rest waits in the channel.
 const EVENTS_MOST: usize = 4096;
 /// With more than this waiting for the archive, nothing new is started.
 const ARCHIVE_BEHIND: u64 = 64 << 20;
+
+/// How often old results are looked through.
+const RETAIN_EVERY: Duration = Duration::from_secs(3600);
 
 /// Everything that the engine's thread owns.
 pub struct Driver<S> {
@@ -26,6 +30,10 @@ pub struct Driver<S> {
     pub archiver: Archiver,
     pub ingest: IngestHandle,
     pub log: Box<dyn Fn(&str) + Send>,
+    /// How long failed and cancelled jobs are kept.
+    pub keep_failed: Duration,
+    /// When old results are looked through next.
+    pub retain_at: Time,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -38,7 +46,8 @@ impl<S: Store> Driver<S> {
     /// Turns until the engine was told to stop and nothing is in flight.
     pub fn run(mut self) -> Result<(), Failure> {
         while !self.engine.is_over() {
-            let events = self.wait()?;
+            let mut events = self.wait()?;
+            self.retain(&mut events);
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
             let effects = self.engine.turn(clock::now(), events)?;
             self.perform(effects);
@@ -52,21 +61,27 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
+    /// Once an hour what is older than its retention goes, in the archive and in the store.
+    fn retain(&mut self, events: &mut Vec<Event>) {
+        let now = clock::now();
+        if now >= self.retain_at {
+            self.retain_at = now.after(RETAIN_EVERY);
+            self.archiver.retain(now);
+            let keep = i64::try_from(self.keep_failed.as_micros()).unwrap_or(i64::MAX);
+            events.push(Event::Forget { before: Time(now.0.saturating_sub(keep)) });
+        }
+    }
+
     /// The next events; none when a deadline came first.
     fn wait(&mut self) -> Result<Vec<Event>, Failure> {
-        let first = match self.engine.next_wake()? {
-            None => self.events.recv().ok(),
-            Some(at) => {
-                let left = at.since(clock::now());
-                if left == Duration::ZERO {
-                    self.events.try_recv().ok()
-                } else {
-                    match self.events.recv_timeout(left) {
-                        Ok(event) => Some(event),
-                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-                    }
-                }
-            }
+        let at = self.engine.next_wake()?.map_or(self.retain_at, |wake| wake.min(self.retain_at));
+        let left = at.since(clock::now());
+        let first = match left {
+            Duration::ZERO => self.events.try_recv().ok(),
+            left => match self.events.recv_timeout(left) {
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+            },
         };
         let mut events: Vec<Event> = first.into_iter().collect();
         events.extend(self.events.try_iter().take(EVENTS_MOST));

@@ -10,6 +10,7 @@ use std::fmt;
 use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::{Command, Policy};
+use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
 /// Gives an answer once; dropped unanswered it means that the engine ended.
@@ -66,8 +67,8 @@ pub enum Event {
     AwaitDrained {
         answer: Answer<Drained>,
     },
-    /// Answered when everything that is in the inbox now has been admitted.
-    ReadInbox {
+    /// Answered when what is in the inbox now has been admitted, and what has ended is in the archive.
+    CatchUp {
         answer: Answer<()>,
     },
     /// The inbox reader: it has read every file to its end for the waiter with this number.
@@ -139,6 +140,9 @@ pub struct FlightInfo {
     pub queue: String,
     pub start: u32,
     pub started: Time,
+    /// The slot that holds it, and that slot's state.
+    pub worker: u32,
+    pub state: WorkerState,
 }
 
 /// One finished job of a followed run.

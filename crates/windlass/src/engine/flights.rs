@@ -100,7 +100,7 @@ impl Flights {
         self.stop(|flight| flight.held.count == 1 && flight.held.ids().any(|id| id == job), why)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &InFlight> {
-        self.by_number.values()
+    pub fn iter(&self) -> impl Iterator<Item = (Flight, &InFlight)> {
+        self.by_number.iter().map(|(number, flight)| (Flight(*number), flight))
     }
 }

@@ -17,6 +17,7 @@ pub mod turn;
 pub mod waiters;
 
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
+use crate::supervisor::Workers;
 use flights::Flights;
 use runs::Runs;
 use std::collections::VecDeque;
@@ -64,6 +65,7 @@ pub struct Engine<S> {
     options: EngineOptions,
     scheduler: Scheduler,
     flights: Flights,
+    workers: Workers,
     runs: Runs,
     waiters: Waiters,
     queues: Queues,
@@ -77,6 +79,9 @@ pub struct Engine<S> {
     sync_by: Option<Time>,
     /// No space was found: nothing is admitted or started before this time.
     full_until: Option<Time>,
+    /// The last turn that settled anything, and the last one that the archive holds.
+    settled: u64,
+    archived: u64,
     /// False while the archive is too far behind: what runs goes on, nothing new is started.
     archive_keeps_up: bool,
 }
@@ -112,6 +117,7 @@ impl<S: Store> Engine<S> {
             store,
             scheduler,
             flights: Flights::default(),
+            workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
             queues: Queues::default(),
@@ -121,6 +127,8 @@ impl<S: Store> Engine<S> {
             drain_until: None,
             sync_by: None,
             full_until: None,
+            settled: 0,
+            archived: 0,
             archive_keeps_up: true,
             options,
         };

@@ -24,6 +24,9 @@ impl<S: Store> Engine<S> {
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
                 self.store.archived(turn)?;
+                self.archived = turn;
+                let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
+                caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
                 return Ok(true);
             }
             Event::Forget { before } => return Ok(self.store.forget(before, super::RELEASE_MOST)? > 0),
@@ -37,7 +40,7 @@ impl<S: Store> Engine<S> {
                 let failed_before = self.waiters.failed;
                 self.waiters.drained.push(DrainedWaiter { answer, failed_before });
             }
-            Event::ReadInbox { answer } => self.after_inbox(Then::Tell(answer), effects),
+            Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
@@ -58,7 +61,8 @@ impl<S: Store> Engine<S> {
     fn inbox_was_read(&mut self, waiter: u64, now: Time, effects: &mut Effects) -> Result<Wrote, StoreError> {
         match self.waiters.inbox_read(waiter) {
             Some(Then::Drained) => self.answer_drained(effects),
-            Some(Then::Tell(answer)) => effects.answers.add(answer, Ok(())),
+            Some(Then::CatchUp(answer)) if self.archived >= self.settled => effects.answers.add(answer, Ok(())),
+            Some(Then::CatchUp(answer)) => self.waiters.archive.push((self.settled, answer)),
             Some(Then::AwaitRun(run, answer)) => {
                 if let Err(answer) = self.runs.await_end(run, answer) {
                     effects.answers.add(answer, Err(no_run(run)));
@@ -174,7 +178,10 @@ impl<S: Store> Engine<S> {
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()
-            .map(|flight| FlightInfo {
+            .filter_map(|(number, flight)| Some((self.workers.of(number)?, flight)))
+            .map(|((worker, state), flight)| FlightInfo {
+                worker: worker.0,
+                state,
                 job: flight.held.jobs.id(usize::from(flight.held.first)),
                 count: flight.held.count,
                 queue: self.queue_name(flight.held.lane.queue).to_string(),

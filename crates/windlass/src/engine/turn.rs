@@ -12,9 +12,11 @@ use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
+use crate::supervisor::Ended;
 use std::sync::Arc;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
+use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
@@ -34,7 +36,7 @@ struct Absorbed {
 pub(super) struct Progress {
     durability: Option<Durability>,
     departed: Vec<Flight>,
-    landed: Vec<Flight>,
+    landed: Vec<(Flight, Ended)>,
 }
 
 impl Progress {
@@ -56,7 +58,7 @@ impl<S: Store> Engine<S> {
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
         match worked {
             Ok(()) => {
-                self.after_commit(absorbed, &progress, &mut effects);
+                self.after_commit(absorbed, &progress, now, &mut effects);
                 Ok(effects)
             }
             Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
@@ -121,7 +123,7 @@ impl<S: Store> Engine<S> {
                 | Event::Amend { .. }
                 | Event::AwaitRun { .. }
                 | Event::AwaitDrained { .. }
-                | Event::ReadInbox { .. }
+                | Event::CatchUp { .. }
                 | Event::InboxRead { .. }
                 | Event::Follow { .. }
                 | Event::Archived { .. }
@@ -165,7 +167,8 @@ impl<S: Store> Engine<S> {
             }
             assert_eq!(first, flight.held.count, "a runner reports every job of a start");
             self.flights.release(end.flight, &mut self.scheduler);
-            progress.landed.push(end.flight);
+            let lost = end.outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Lost);
+            progress.landed.push((end.flight, if lost { Ended::Died } else { Ended::Done }));
         }
         if !settlements.is_empty() {
             progress.needs(self.options.durability);
@@ -253,6 +256,7 @@ impl<S: Store> Engine<S> {
             let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
             for (flight, held) in self.flights.depart(planned.crew, &policy, held, now) {
                 progress.departed.push(flight);
+                self.workers.depart(flight, now);
                 let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
                 let number = held.number(run);
                 let run = run.map(|id| id.to_string()).unwrap_or_default();
@@ -321,12 +325,20 @@ impl<S: Store> Engine<S> {
     }
 
     /// The turn is on disk: now others may hear of it.
-    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, effects: &mut Effects) {
-        for flight in &progress.landed {
+    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
+        for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
+            self.workers.land(*flight, *ended, now);
         }
+        for (flight, _) in &effects.stops {
+            self.workers.stop(*flight, now);
+        }
+        effects.notes.extend(self.workers.take_faults());
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Ok(()));
+        }
+        if !effects.archive.is_empty() {
+            self.settled = effects.turn;
         }
         self.tell_followers(effects);
         for info in std::mem::take(&mut effects.ended) {
@@ -397,6 +409,7 @@ impl<S: Store> Engine<S> {
         for flight in &progress.departed {
             self.flights.release(*flight, &mut self.scheduler);
             self.flights.forget(*flight);
+            self.workers.land(*flight, Ended::Done, now);
         }
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));

@@ -16,7 +16,8 @@ pub enum Then {
     Drained,
     AwaitRun(RunId, Answer<RunInfo>),
     Seal(RunId, Answer<()>),
-    Tell(Answer<()>),
+    /// Then wait for the archive, too.
+    CatchUp(Answer<()>),
 }
 
 /// Somebody who waits for everything to end.
@@ -33,6 +34,8 @@ pub struct Waiters {
     reading: HashMap<u64, Then>,
     last: u64,
     pub drained: Vec<DrainedWaiter>,
+    /// Who waits for the archive to hold everything up to a turn.
+    pub archive: Vec<(u64, Answer<()>)>,
     /// The inbox is being read to its end for the drained waiters.
     pub reading_for_drained: bool,
     /// Jobs that failed or were cancelled since the engine began.

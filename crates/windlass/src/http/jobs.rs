@@ -58,7 +58,17 @@ fn split(filter: &Filter) -> (Option<Filter>, Option<Filter>) {
 pub(super) async fn show(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let id = call.job()?;
-    let found = call.app.read(move |reads| {
+    let mut found = find(&call.app, id).await?;
+    if found.is_none() {
+        // An id is final once it was printed: its job may stand in the inbox still, or be on its way to the archive.
+        call.app.ask(|answer| Event::CatchUp { answer }).await?;
+        found = find(&call.app, id).await?;
+    }
+    json(StatusCode::OK, &found.ok_or_else(|| no_job(id))?)
+}
+
+async fn find(app: &App, id: JobId) -> Result<Option<Value>, Problem> {
+    let found = app.read(move |reads| {
         let info = (reads.view)()?.job(id)?;
         let history = (reads.archive.find)(id)?;
         Ok(match info {
@@ -66,7 +76,7 @@ pub(super) async fn show(call: Call) -> Result<Response, Problem> {
             None => finished(id, history),
         })
     });
-    json(StatusCode::OK, &found.await?.ok_or_else(|| no_job(id))?)
+    Ok(found.await?)
 }
 
 /// A job that only the archive knows: what its last attempt says about it, and all attempts.

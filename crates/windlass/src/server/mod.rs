@@ -62,10 +62,18 @@ impl Server {
         let runner = start_runners(&options, &events)?;
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
         let http = start_http(&options, &handle)?;
-        archiver.retain(clock::now());
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
-        let driver = Driver { engine, events: receiver, runner: Box::new(runner), archiver, ingest, log };
+        let driver = Driver {
+            engine,
+            events: receiver,
+            runner: Box::new(runner),
+            archiver,
+            ingest,
+            log,
+            keep_failed: options.archive.keep_failed,
+            retain_at: clock::now(),
+        };
         let engine = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))

@@ -208,10 +208,19 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             }
             Event::Flights { answer } => {
                 let started = Time(1_000_000);
-                answer.give(Ok(vec![FlightInfo { job: job_id(4), count: 1, queue: "mail".into(), start: 2, started }]));
+                let (queue, state) = ("mail".into(), windlass_core::supervisor::WorkerState::Working);
+                answer.give(Ok(vec![FlightInfo {
+                    job: job_id(4),
+                    count: 1,
+                    queue,
+                    start: 2,
+                    started,
+                    worker: 1,
+                    state,
+                }]));
                 "flights"
             }
-            Event::ReadInbox { answer } => {
+            Event::CatchUp { answer } => {
                 answer.give(Ok(()));
                 "read_inbox"
             }
