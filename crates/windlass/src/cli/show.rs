@@ -33,12 +33,31 @@ pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
     out.finish()
 }
 
-/// One line a field; the data, which may be anything, comes last.
+/// What a person looks for first, in this order; the rest follows by name.
+const FIRST: [&str; 9] = ["id", "name", "queue", "state", "reason", "run", "priority", "attempts", "counts"];
+/// Told in lines of their own, or too long for one.
+const APART: [&str; 4] = ["data", "data_base64", "errors", "history"];
+
+/// One line a field; then the attempts, the errors, and the data, which may be anything.
 fn lines(found: &Value) -> Result<Vec<String>, Failure> {
-    let fields = found.as_object().into_iter().flatten();
-    let shown =
-        fields.filter(|(name, value)| !value.is_null() && !["data", "data_base64", "errors"].contains(&name.as_str()));
-    let mut lines: Vec<String> = shown.map(|(name, value)| format!("{name:<12} {}", inline(value))).collect();
+    let rank = |name: &str| FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len());
+    let mut fields: Vec<(&String, String)> = found
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, value)| !value.is_null() && !APART.contains(&name.as_str()))
+        .map(|(name, value)| (name, inline(value)))
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    fields.sort_by_key(|(name, _)| rank(name));
+    let mut lines: Vec<String> = fields.iter().map(|(name, value)| format!("{name:<12} {value}")).collect();
+    for attempt in found.get("history").and_then(Value::as_array).into_iter().flatten() {
+        let (start, outcome, at) = (field(attempt, "start"), field(attempt, "outcome"), field(attempt, "finished"));
+        let ran = attempt.get("run_s").and_then(Value::as_f64).unwrap_or(0.0);
+        let told = ["error", "message"].map(|key| field(attempt, key)).into_iter().find(|text| !text.is_empty());
+        let told = told.map(|text| format!(": {text}")).unwrap_or_default();
+        lines.push(format!("{:<12} start {start} {outcome} at {at} after {ran:.3} s{told}", "attempt"));
+    }
     for error in found.get("errors").and_then(Value::as_array).into_iter().flatten() {
         let (start, at, text) = (field(error, "start"), field(error, "at"), field(error, "text"));
         lines.push(format!("{:<12} start {start} at {at}: {text}", "error"));

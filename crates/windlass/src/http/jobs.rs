@@ -39,7 +39,8 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
             page.next = found.next.map(|next| next.0.to_string());
         }
         if let Some(filter) = archived.filter(|_| page.next.is_none() && page.items.len() < limit) {
-            page.items.extend((reads.archive.list)(&filter, limit - page.items.len())?);
+            let attempts = (reads.archive.list)(&filter, limit - page.items.len())?;
+            page.items.extend(attempts.into_iter().map(|attempt| with_attempts(attempt, 0)));
         }
         Ok(page)
     });
@@ -81,11 +82,20 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Problem> {
 
 /// A job that only the archive knows: what its last attempt says about it, and all attempts.
 fn finished(id: JobId, history: Vec<Value>) -> Option<Value> {
-    let mut job: Map<String, Value> = history.last()?.as_object().cloned().unwrap_or_default();
+    let failures = history.iter().filter(|attempt| attempt.get("error").is_some()).count() as u64;
+    let last = with_attempts(history.last()?.clone(), failures);
+    let mut job: Map<String, Value> = last.as_object().cloned().unwrap_or_default();
     job.insert("id".into(), id.to_string().into());
     job.entry("state").or_insert_with(|| State::Succeeded.word().into());
     job.insert("history".into(), history.into());
     Some(job.into())
+}
+
+/// An archived attempt with the counters that a job has everywhere else.
+fn with_attempts(mut attempt: Value, failures: u64) -> Value {
+    let starts = attempt.get("start").and_then(Value::as_u64).unwrap_or(1);
+    attempt["attempts"] = serde_json::json!({ "starts": starts, "failures": failures, "suspicions": 0 });
+    attempt
 }
 
 pub(super) async fn output(call: Call) -> Result<Response, Problem> {
