@@ -112,7 +112,7 @@ pub struct BadId;
 
 impl fmt::Display for BadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an id (expected j-XXXXXXXXXX-N for a job or r-XXXXXXXXXX for a run)")
+        f.write_str("not an id (expected j-ORIGIN-NUMBER for a job or r-ORIGIN for a run, as they were printed)")
     }
 }
 

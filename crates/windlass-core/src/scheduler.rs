@@ -409,6 +409,4 @@ impl Scheduler {
 }
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests;

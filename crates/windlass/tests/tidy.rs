@@ -17,7 +17,7 @@ struct Source {
 impl Source {
     fn is_test(&self) -> bool {
         let path = self.path.to_string_lossy();
-        path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("conformance")
+        ["/tests/", "/examples/", "conformance"].iter().any(|part| path.contains(part)) || path.ends_with("tests.rs")
     }
 
     /// The lines before the unit tests of the file.

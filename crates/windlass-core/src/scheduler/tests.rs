@@ -1,5 +1,7 @@
 //! The rules of service one by one: priority, weight, lanes, slots, reload and the sentences.
 
+mod model;
+
 use super::*;
 use crate::policy::{Command, Service};
 

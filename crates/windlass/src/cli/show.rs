@@ -58,7 +58,12 @@ fn lines(found: &Value) -> Result<Vec<String>, Failure> {
         let told = told.map(|text| format!(": {text}")).unwrap_or_default();
         lines.push(format!("{:<12} start {start} {outcome} at {at} after {ran:.3} s{told}", "attempt"));
     }
-    for error in found.get("errors").and_then(Value::as_array).into_iter().flatten() {
+    let told = |start: &Value| {
+        let history = found.get("history").and_then(Value::as_array);
+        history.into_iter().flatten().any(|attempt| attempt.get("start") == Some(start))
+    };
+    let errors = found.get("errors").and_then(Value::as_array).into_iter().flatten();
+    for error in errors.filter(|error| !error.get("start").is_some_and(told)) {
         let (start, at, text) = (field(error, "start"), field(error, "at"), field(error, "text"));
         lines.push(format!("{:<12} start {start} at {at}: {text}", "error"));
     }

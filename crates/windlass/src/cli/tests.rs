@@ -1,3 +1,5 @@
+//! The table of verbs: every one has help that begins with examples, and no two share a name.
+
 use super::*;
 
 fn help_of(verb: &str) -> String {

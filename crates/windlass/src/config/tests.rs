@@ -1,3 +1,5 @@
+//! Config files, right and wrong: the sentences with line and column.
+
 use super::*;
 use windlass_core::policy::Backoff;
 

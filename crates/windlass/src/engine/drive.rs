@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
 use crate::runner::Runner;
 use crate::store::Store;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use windlass_core::time::Time;
 
@@ -78,10 +78,7 @@ impl<S: Store> Driver<S> {
         let left = at.since(clock::now());
         let first = match left {
             Duration::ZERO => self.events.try_recv().ok(),
-            left => match self.events.recv_timeout(left) {
-                Ok(event) => Some(event),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-            },
+            left => self.events.recv_timeout(left).ok(),
         };
         let mut events: Vec<Event> = first.into_iter().collect();
         events.extend(self.events.try_iter().take(EVENTS_MOST));

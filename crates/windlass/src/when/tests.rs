@@ -1,3 +1,5 @@
+//! What people write as a time or a duration, and what is refused.
+
 use super::*;
 
 const NOW: Time = Time(0);

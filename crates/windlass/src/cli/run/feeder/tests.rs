@@ -1,3 +1,5 @@
+//! The feeder against a run that answers late, refuses, forgets and moves on: each line goes in once.
+
 use super::super::input::hashed;
 use super::*;
 use std::io::{Seek, Write};

@@ -1,8 +1,8 @@
 //! Random lives against a naive model: slots are never exceeded, nobody starves, every count adds up.
 
-use super::tests::{command, lane};
-use super::*;
+use super::{command, lane};
 use crate::policy::Service;
+use crate::scheduler::*;
 
 /// A small xorshift, so that a failure repeats from its seed.
 struct Dice(u64);
