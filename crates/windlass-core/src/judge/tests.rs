@@ -1,6 +1,7 @@
 //! The verdict table: every outcome, with attempts left, on the last attempt, and with no bound.
 
 use super::*;
+use crate::job::LaneKind;
 use std::time::Duration;
 
 fn verdict(outcome: Outcome, failures: u32, attempts: u32) -> Verdict {
@@ -25,7 +26,7 @@ fn failures_are_charged_up_to_the_attempts() {
 #[test]
 fn what_costs_nothing_and_what_is_final() {
     assert_eq!(verdict(Outcome::Interrupted, 4, 5), Verdict::Return);
-    assert_eq!(verdict(Outcome::Lost, 4, 5), Verdict::Return);
+    assert_eq!(verdict(Outcome::Lost, 4, 5), Verdict::Suspect(Ruling::Ready(LaneKind::Retry)), "no failure is charged");
     assert_eq!(verdict(Outcome::Cancelled, 0, 5), Verdict::Cancel);
     let refused = Outcome::FailedForGood { error: "exit 65".into() };
     assert!(matches!(verdict(refused, 0, 0), Verdict::Fail { reason: Reason::Refused, .. }));
