@@ -33,7 +33,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export WINDLASS_DIR=$work/data
 mkdir "$work/images" && cd "$work/images"
-seq "$count" | "$WINDLASS" run -q -- "$convert" -size 320x240 -seed {} plasma:fractal {}.png
+export MAGICK_THREAD_LIMIT=1                 # the jobs share the cores, not the threads of one
+for ((first = 1; first <= count; first += 50)); do
+    images=()
+    for ((n = first; n < first + 50; n++)); do images+=("gradient:rgb($((n % 256)),$((n / 2)),90)-gold"); done
+    "$convert" -size 320x240 "${images[@]}" -quality 10 -scene "$first" %d.png
+done
 ls -- *.png >"$work/list"
 
 # What a person would type: windlass run -j 2 --name thumbs -- convert {} -thumbnail 200x {.}.thumb.jpg < list
