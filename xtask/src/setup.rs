@@ -41,7 +41,16 @@ pub(crate) fn setup() -> Result<(), String> {
     }
 }
 
+/// True where the program is there and is the one that is meant.
 fn is_there(program: &str) -> bool {
+    // Other programs have this name, too.
+    let told = |word| {
+        let output = Command::new(program).arg("-version").stdin(Stdio::null()).output();
+        output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(word))
+    };
+    if program == "identify" {
+        return told("ImageMagick");
+    }
     let looked = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
         .stdout(Stdio::null())

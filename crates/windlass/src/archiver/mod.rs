@@ -64,7 +64,7 @@ impl ArchiverOptions {
             segment_bytes: 64 << 20,
             keep_succeeded: 7 * DAY,
             keep_failed: 30 * DAY,
-            max_bytes: 8 << 30,
+            max_bytes: 10 << 30,
         }
     }
 }

@@ -1,0 +1,50 @@
+//! Runs the examples with the binary under test; each judges itself and says so with its exit code.
+//!
+//! What they need beyond Rust is set up by `cargo xtask test`. Here it is asked for first, so that a missing program is
+//! named and not installed by a test.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Fails with the package of the first program that is missing.
+fn needs(programs: &[(&str, &str)]) {
+    for (program, package) in programs {
+        let looked = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+        assert!(
+            looked.unwrap().success(),
+            "this example needs `{program}` (package {package}): `cargo xtask test` installs it"
+        );
+    }
+}
+
+/// Runs `examples/NAME/run.sh` and returns its last line.
+fn run(name: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("run.sh");
+    let mut command = Command::new(&script);
+    command.env("WINDLASS", env!("CARGO_BIN_EXE_windlass")).env_remove("WINDLASS_DIR").stdin(Stdio::null());
+    let output = command.output().unwrap_or_else(|e| panic!("cannot run {}: {e}", script.display()));
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name}: {}\nstdout: {said}\nstderr: {complained}", output.status);
+    said.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_list_of_images_killed_in_the_middle() {
+    needs(&[("identify", "imagemagick")]);
+    let verdict = run("list");
+    assert!(verdict.starts_with("right: 500 of 500 thumbnails"), "{verdict}");
+}
+
+#[test]
+fn producers_in_six_languages_without_a_server() {
+    needs(&[
+        ("php", "php-cli"),
+        ("ruby", "ruby"),
+        ("node", "nodejs"),
+        ("python3", "python3"),
+        ("cc", "gcc"),
+        ("flock", "util-linux"),
+    ]);
+    let verdict = run("inbox");
+    assert!(verdict.starts_with("right: 1401 jobs"), "{verdict}");
+}
