@@ -1,4 +1,5 @@
-//! A file layer under SQLite that fails on purpose: the n-th call, once or from then on. For tests only.
+//! A file layer under SQLite that fails on purpose: the n-th call, once or from then on. For tests only; without
+//! `install` it does nothing.
 //!
 //! `install` makes it the default of the process; every connection opened after that goes through it to the real
 //! file layer. Opening, deleting, looking up, reading, writing, truncating, syncing, sizing and mapping count as
@@ -91,6 +92,14 @@ pub fn arm(plan: Plan) {
 pub fn disarm() -> Tally {
     FAIL_AT.store(0, SeqCst);
     Tally { calls: CALLS.load(SeqCst), failed: FAILED.load(SeqCst) }
+}
+
+/// Syncs a file that the store has open itself; with the layer in place it is a call like those of SQLite.
+pub fn sync_data(file: &std::fs::File) -> std::io::Result<()> {
+    if REAL.load(SeqCst).is_null() {
+        return file.sync_data();
+    }
+    if fails() { Err(std::io::Error::other("a planned failure")) } else { Ok(()) }
 }
 
 /// Counts one call; true if it must fail.

@@ -373,16 +373,14 @@ impl Memory {
     /// The run that a job added from outside joins: the one named while it is open, else its youngest living
     /// generation, else a new one. Later generations are sealed from the start and take what comes until they end.
     fn joined_run(&mut self, id: RunId, now: Time) -> RunNo {
-        let Some(no) = self.run_ids.get(&id).copied() else {
+        let named = self.run_ids.get(&id).and_then(|no| self.runs.get(no));
+        if let Some(run) = named.filter(|run| !run.counts.sealed) {
+            return run.no;
+        }
+        let newest = self.runs.rows().values().filter(|run| run.id.origin == id.origin);
+        let Some(newest) = newest.max_by_key(|run| run.id.generation).cloned() else {
             return self.make_run(id, &NewRun::default(), false, now);
         };
-        let mut newest = self.runs.get(&no).cloned().unwrap_or_else(|| panic!("no run {}", no.0));
-        if !newest.counts.sealed && !newest.counts.ended {
-            return no;
-        }
-        while let Some(no) = self.run_ids.get(&newest.id.next_generation()) {
-            newest = self.runs.get(no).cloned().unwrap_or_else(|| panic!("no run {}", no.0));
-        }
         if newest.id.generation > 1 && !newest.counts.ended {
             return newest.no;
         }

@@ -185,7 +185,8 @@ pub struct Settlement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amendment {
     Cancel,
-    /// Another try, now: failed, cancelled, retrying and scheduled jobs become ready with no failures.
+    /// Another try, now: failed, cancelled, retrying and scheduled jobs become ready with no failures and no
+    /// suspicions. A job of an ended run goes to the run's next generation; the ended run keeps its counts.
     Retry,
     Suspend,
     Resume,
@@ -320,10 +321,11 @@ pub trait Store {
     /// Runs that have not ended.
     fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError>;
 
-    /// Once after opening: takes back what dead servers held.
+    /// Once after opening: takes back what dead servers held, and commits. A conviction leaves an outcome (`lost`).
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
-    /// Takes in a lot. A run that is not known is made; one that is sealed gets its next generation.
+    /// Takes in a lot. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
+    /// the first takes jobs until it ends, else the next is made, sealed from the start, with the same name and spec.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
 
     /// Opens a run; a name is found again by the engine through `open_runs`.
@@ -335,7 +337,8 @@ pub trait Store {
     /// Ends starts. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError>;
 
-    /// Makes up to `limit` due jobs ready.
+    /// Makes about `limit` due jobs ready, earliest first. Jobs that were admitted as one go together, so the last ones
+    /// may go over the limit.
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
 
     /// The next time at which `release` has work.
@@ -344,7 +347,8 @@ pub trait Store {
     /// Changes single jobs for a person.
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError>;
 
-    /// Forgets failed and cancelled jobs that ended before `before`, and runs with nothing left; up to `limit`.
+    /// Forgets failed and cancelled jobs that ended before `before`, and runs with nothing left, up to `limit`. A run
+    /// goes after its earlier generations, so that no generation is told twice.
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError>;
 
     /// The archive holds all turns up to this one; their rows and settled chunks can go.
@@ -356,7 +360,9 @@ pub trait Store {
     /// What changed since this was last asked, also within the open transaction.
     fn changes(&mut self) -> Changes;
 
-    /// Ends the turn; returns its number. On error nothing of the turn happened.
+    /// Ends the turn; returns its number. On error nothing of the turn happened, but for a failed sync: then the turn
+    /// may have happened and the process must end. `Full` makes all earlier `Os` commits durable too, also where the
+    /// turn itself changed nothing.
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError>;
 
     /// Drops the turn and everything that memory holds; `backlog` is asked again after it.

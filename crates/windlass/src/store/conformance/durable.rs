@@ -156,6 +156,12 @@ fn poison<B: Bench>(rig: &mut Rig<'_, B>) {
     assert_eq!((job.state, job.reason), (State::Failed, Some(Reason::Poison)), "it is convicted");
     assert_eq!(job.data, b"q/0", "and kept with its data");
     assert_eq!(rig.state(neighbour), Some(State::Ready), "its neighbour is not");
+    let turns = ok(rig.store().unarchived());
+    let told: Vec<_> = turns.iter().flat_map(|turn| &turn.settlements).collect();
+    assert_eq!(told.len(), 1, "a conviction is told to the archive, a repetition is not");
+    assert_eq!((told[0].outcome, told[0].verdict.state(), told[0].held.start()), ("lost", State::Failed, CONVICTED_AT));
+    assert!(matches!(told[0].verdict, Verdict::Fail { reason: Reason::Poison, .. }), "{:?}", told[0].verdict);
+    assert_eq!(ids(std::slice::from_ref(&told[0].held)), [id], "it is this job");
     rig.amend(id, Amendment::Retry);
     assert_eq!(rig.job(id).record, Record { starts: 5, failures: 0, suspicions: 0 }, "a person may try it again");
 }

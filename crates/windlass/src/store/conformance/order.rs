@@ -16,7 +16,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("thousand-job chunks are claimed and settled whole", large_chunks),
         ("retries are claimed by due time, in a lane of their own", retries_by_due),
         ("priorities are lanes of their own, and a new priority changes lanes", priorities),
-        ("due jobs are released in order of time, not more than the limit", release_order),
+        ("due jobs are released in order of time, the limit and the rest of one lot at a time", release_order),
         ("several orders in one claim do not disturb each other", many_orders),
         ("a job that comes back stands at its old place", back_in_line),
     ]
@@ -169,11 +169,14 @@ fn release_order<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.later(45);
     let mut released = Vec::new();
     for round in 1..=6 {
+        let before = released.len();
         rig.release(2);
         let ready = Filter { states: vec![State::Ready], ..Filter::default() };
         released = rig.list(&ready, 100).iter().map(|job| job.id).collect::<Vec<_>>();
-        assert_eq!(released.len(), 2 * round, "two at a time, in round {round}");
-        let first: BTreeSet<_> = waiting.iter().flat_map(|(_, ids)| ids.clone()).take(2 * round).collect();
+        let count = released.len() - before;
+        assert!(count <= 4, "two at a time, and the rest of those admitted with them: {count} in round {round}");
+        assert!(count >= 2 || released.len() == 12, "two at a time while there are as many: {count} in round {round}");
+        let first: BTreeSet<_> = waiting.iter().flat_map(|(_, ids)| ids.clone()).take(released.len()).collect();
         assert_eq!(released.iter().copied().collect::<BTreeSet<_>>(), first, "the earliest, in round {round}");
     }
     rig.release(2);

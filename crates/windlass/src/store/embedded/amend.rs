@@ -7,9 +7,9 @@ use super::super::{Amended, Amendment, StoreError};
 use super::part::Mark;
 use super::rows::{self, Row};
 use super::schema::failed;
-use super::{Turn, chunks, runs};
+use super::{Turn, chunks};
 use rusqlite::{Connection, params};
-use windlass_core::job::{JobId, Priority};
+use windlass_core::job::{JobId, Lane, Priority, Record, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::time::Time;
 
@@ -64,9 +64,11 @@ impl Turn<'_> {
         let Some(to) = life_cycle::next(from, change) else { return Ok(Amended::Refused(from)) };
         let Found { mut row, inside } = found;
         let left = row.lane();
+        let mut joined = None;
         if change == Change::Revive {
-            row.record.failures = 0;
+            row.record = Record { starts: row.record.starts, ..Record::default() };
             row.due = None;
+            joined = self.next_generation(row.run, now)?;
         }
         match to {
             State::Ready => row.make_ready(now),
@@ -81,9 +83,32 @@ impl Turn<'_> {
         let lane = if from == State::Ready { left } else { row.lane() };
         // A ready job in a chunk is not counted as a row; one that becomes ready is one from then on.
         let as_row = inside.is_none() || to == State::Ready;
-        self.change(lane, row.run, from, change, 1, as_row)?;
+        match joined {
+            Some(run) => {
+                row.run = joined;
+                self.join(run, lane, from, to, as_row)?;
+            }
+            None => drop(self.change(lane, row.run, from, change, 1, as_row)?),
+        }
         self.store(&row, inside)?;
         Ok(Amended::Done { from, to })
+    }
+
+    /// Where a job of an ended run goes when it lives again; nothing where its run has not ended.
+    fn next_generation(&mut self, run: Option<RunNo>, now: Time) -> Result<Option<RunNo>, StoreError> {
+        let Some(no) = run else { return Ok(None) };
+        let over = self.m.runs.run(self.db, no)?.filter(|run| run.counts.ended).map(|run| run.id);
+        over.map(|id| self.m.runs.for_jobs(self.db, &mut self.m.state, id, now)).transpose()
+    }
+
+    /// Counts a job that lives again in another run; the ended one keeps the counts of its end.
+    fn join(&mut self, run: RunNo, lane: Lane, from: State, to: State, as_row: bool) -> Result<(), StoreError> {
+        self.m.queues.tally(lane.queue).shift(lane, Some(from), Some(to), 1, as_row)?;
+        if let Some(info) = self.m.runs.run(self.db, run)? {
+            info.counts.admit(to, 1);
+        }
+        self.report(super::Move { lane, run: Some(run), from: Some(from), to: Some(to), count: 1 });
+        Ok(())
     }
 
     fn reprioritise(&mut self, found: Found, priority: Priority) -> Result<Amended, StoreError> {
@@ -135,18 +160,16 @@ impl Turn<'_> {
         let mut forgotten = old.len() as u64;
         let left = u64::from(limit) - forgotten;
         if left > 0 {
-            // All rows of a run that ended before then ended before then too, so they are gone by now.
-            forgotten += runs::forget(self.db, before, left)?;
+            forgotten += self.m.runs.forget(self.db, before, left)?;
         }
-        let mut statement = self.db.prepare_cached("DELETE FROM inbox WHERE closed < ?1").map_err(failed)?;
-        statement.execute([before.as_micros()]).map_err(failed)?;
         Ok(forgotten)
     }
 }
 
 /// Looked at outside a turn, so that a look costs no commit.
 pub(super) fn anything_to_forget(db: &Connection, before: Time) -> Result<bool, StoreError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM job WHERE ended < ?1) OR EXISTS (SELECT 1 FROM progress WHERE ended < ?1)";
+    let sql = "SELECT EXISTS (SELECT 1 FROM job WHERE ended < ?1) OR EXISTS (SELECT 1 FROM progress WHERE ended < ?1) \
+               OR EXISTS (SELECT 1 FROM inbox WHERE closed < ?1)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     statement.query_row([before.as_micros()], |r| r.get(0)).map_err(failed)
 }

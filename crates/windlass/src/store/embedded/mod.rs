@@ -58,6 +58,10 @@ pub struct Embedded {
     changes_before: u64,
     /// A verb or a commit failed: nothing but `rollback` makes sense.
     broken: bool,
+    /// What was committed `Os` and is not on disk yet.
+    unsynced: bool,
+    /// A sync failed: what the disk holds is not known any more, and this process must not find out by trying again.
+    lost: Option<StoreError>,
 }
 
 /// Everything that a rollback throws away and reads again.
@@ -94,19 +98,51 @@ impl Embedded {
         let (mut db, epoch, opened) = schema::open_writer(dir, boot)?;
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
-        Ok((Embedded { db, epoch, memory, housekeeper, changes_before: 0, broken: false }, opened))
+        let store = Embedded {
+            db,
+            epoch,
+            memory,
+            housekeeper,
+            changes_before: 0,
+            broken: false,
+            unsynced: false,
+            lost: None,
+        };
+        Ok((store, opened))
     }
 
     /// Opens the turn's transaction where it is not open yet.
     fn turn(&mut self) -> Result<Turn<'_>, StoreError> {
-        if self.broken {
-            return Err(StoreError::Stale("an earlier call of this turn failed".into()));
-        }
+        self.refuse_broken()?;
         if self.db.is_autocommit() {
             self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(failed)?;
             self.changes_before = self.db.total_changes();
         }
         Ok(Turn { db: &self.db, m: &mut self.memory })
+    }
+
+    fn refuse_broken(&self) -> Result<(), StoreError> {
+        match &self.lost {
+            Some(error) => Err(error.clone()),
+            None if self.broken => Err(StoreError::Stale("an earlier call of this turn failed".into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the turn to the log; without changes there is nothing to write.
+    fn write_turn(&mut self) -> Result<(), StoreError> {
+        if self.db.is_autocommit() {
+            return Ok(());
+        }
+        if self.db.total_changes() == self.changes_before && self.memory.is_clean() {
+            return self.db.execute_batch("ROLLBACK").map_err(failed);
+        }
+        self.broken = true;
+        Turn { db: &self.db, m: &mut self.memory }.flush()?;
+        self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
+        self.broken = false;
+        self.unsynced = true;
+        Ok(())
     }
 
     /// Runs one verb; after a failure that may have left half of it in memory only `rollback` helps.
@@ -199,29 +235,21 @@ impl Store for Embedded {
     }
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
-        if self.broken {
-            return Err(StoreError::Stale("an earlier call of this turn failed".into()));
+        self.refuse_broken()?;
+        self.write_turn()?;
+        if durability == Durability::Full && self.unsynced {
+            self.housekeeper.sync_log().inspect_err(|error| self.lost = Some(error.clone()))?;
+            self.unsynced = false;
         }
-        if self.db.is_autocommit() {
-            return Ok(self.memory.state.turn);
-        }
-        if self.db.total_changes() == self.changes_before && self.memory.is_clean() {
-            self.db.execute_batch("ROLLBACK").map_err(failed)?;
-            return Ok(self.memory.state.turn);
-        }
-        self.broken = true;
-        Turn { db: &self.db, m: &mut self.memory }.flush()?;
-        self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
-        if durability == Durability::Full {
-            self.housekeeper.sync_log()?;
-        }
-        self.housekeeper.look(&self.db)?;
-        self.broken = false;
+        self.housekeeper.look(&self.db).inspect_err(|error| self.lost = Some(error.clone()))?;
         self.memory.windows.trim();
         Ok(self.memory.state.turn)
     }
 
     fn rollback(&mut self) -> Result<(), StoreError> {
+        if let Some(error) = &self.lost {
+            return Err(error.clone());
+        }
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(failed)?;
         }

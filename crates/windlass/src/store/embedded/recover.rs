@@ -3,14 +3,15 @@
 //! The work is bounded by what was in flight: claimed marks and running rows. Whom to suspect and what follows from
 //! it is decided by `windlass_core::suspicion`.
 
-use super::super::{Evidence, Recovered, StoreError};
+use super::super::{Evidence, Recovered, Settlement, StoreError};
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::corrupt;
 use super::{Turn, chunks};
 use windlass_core::job::Record;
-use windlass_core::judge::Reason;
+use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
+use windlass_core::outcome::Outcome;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -25,7 +26,7 @@ impl Turn<'_> {
         }
         for mut row in rows::many(self.db, "WHERE state = 2", [])? {
             if (evidence.begun)(row.id, row.record.starts) {
-                let change = rule(&mut row, evidence.same_boot, now, &mut recovered);
+                let change = self.rule(&mut row, evidence.same_boot, now, &mut recovered);
                 self.change(row.lane(), row.run, State::Running, change, 1, true)?;
             } else {
                 row.record.starts -= 1;
@@ -59,7 +60,7 @@ impl Turn<'_> {
             }
             let mut row = Row::from_chunk(&Head { due: None, ..head }, &jobs, index, State::Running);
             row.record.starts = 1;
-            let change = rule(&mut row, evidence.same_boot, now, recovered);
+            let change = self.rule(&mut row, evidence.same_boot, now, recovered);
             self.mark(first, jobs_range, Mark::Claimed, Mark::Gone)?;
             row.insert(self.db)?;
             self.change(row.lane(), row.run, State::Running, change, 1, true)?;
@@ -70,35 +71,42 @@ impl Turn<'_> {
         recovered.returned += back;
         Ok(())
     }
-}
 
-/// What becomes of a job whose start had begun; the start is counted already.
-fn rule(row: &mut Row, same_boot: bool, now: Time, recovered: &mut Recovered) -> Change {
-    let ruling = if same_boot {
-        suspicion::suspect(&mut row.record, now)
-    } else {
-        Ruling::Ready(suspicion::lane_kind(row.record))
-    };
-    match ruling {
-        Ruling::Ready(_) => {
-            recovered.repeated += 1;
-            row.state = State::Ready;
-            Change::Interrupt
-        }
-        Ruling::Wait(until) => {
-            recovered.repeated += 1;
-            row.state = State::Retrying;
-            row.due = Some(until);
-            Change::Retry
-        }
-        Ruling::Convicted => {
-            recovered.convicted += 1;
-            row.state = State::Failed;
-            row.reason = Some(Reason::Poison);
-            row.ended = Some(now);
-            let times = row.record.suspicions;
-            row.add_error(now, format!("{times} servers died while it ran, lately with no other suspect beside it"));
-            Change::Fail
+    /// What becomes of a job whose start had begun; the start is counted already. A conviction is an outcome.
+    fn rule(&mut self, row: &mut Row, same_boot: bool, now: Time, recovered: &mut Recovered) -> Change {
+        let before = Record { starts: row.record.starts - 1, ..row.record };
+        let ruling = if same_boot {
+            suspicion::suspect(&mut row.record, now)
+        } else {
+            Ruling::Ready(suspicion::lane_kind(row.record))
+        };
+        match ruling {
+            Ruling::Ready(_) => {
+                recovered.repeated += 1;
+                row.state = State::Ready;
+                Change::Interrupt
+            }
+            Ruling::Wait(until) => {
+                recovered.repeated += 1;
+                row.state = State::Retrying;
+                row.due = Some(until);
+                Change::Retry
+            }
+            Ruling::Convicted => {
+                recovered.convicted += 1;
+                let times = row.record.suspicions;
+                let error = format!("{times} servers died while it ran, lately with no other suspect beside it");
+                row.state = State::Failed;
+                row.reason = Some(Reason::Poison);
+                row.ended = Some(now);
+                row.turn = self.number();
+                row.add_error(now, error.clone());
+                let verdict = Verdict::Fail { reason: Reason::Poison, error };
+                // Nobody is left who knows when it started.
+                let (outcome, started) = (Outcome::Lost.word(), now);
+                self.note_outcome(&Settlement { held: row.held(before), verdict, outcome, started, finished: now });
+                Change::Fail
+            }
         }
     }
 }

@@ -141,7 +141,8 @@ impl Row {
     /// Writes everything that can change.
     pub(super) fn update(&self, db: &Connection) -> Result<(), StoreError> {
         let sql = "UPDATE job SET rank = ?2, kind = ?3, state = ?4, starts = ?5, failures = ?6, suspicions = ?7, \
-                   due = ?8, placed = ?9, ended = ?10, reason = ?11, turn = ?12, errors = ?13 WHERE arrival = ?1";
+                   due = ?8, placed = ?9, ended = ?10, reason = ?11, turn = ?12, errors = ?13, run = ?14 \
+                   WHERE arrival = ?1";
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
         let done = statement.execute(params![
             self.arrival,
@@ -157,6 +158,7 @@ impl Row {
             self.reason.map(reason_number),
             self.turn,
             encode_errors(&self.errors),
+            self.run.map(|run| run.0),
         ]);
         done.map_err(failed).map(|_| ())
     }

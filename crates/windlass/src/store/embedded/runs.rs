@@ -29,6 +29,8 @@ pub(super) struct Runs {
     cursors: HashMap<Origin, u64>,
     /// Made since the changes were last asked for.
     made: Vec<u32>,
+    /// Fetched because something happened to them; those that have ended go with the turn.
+    fetched: Vec<u32>,
 }
 
 impl Runs {
@@ -57,11 +59,22 @@ impl Runs {
         self.known.insert(info.no.0, info);
     }
 
+    fn fetch(&mut self, info: RunInfo) {
+        self.fetched.push(info.no.0);
+        self.keep(info);
+    }
+
+    fn drop_run(&mut self, no: u32) {
+        if let Some(run) = self.known.remove(&no) {
+            self.numbers.remove(&run.id);
+        }
+    }
+
     /// A run by number, to be changed; nothing where it was forgotten.
     pub(super) fn run(&mut self, db: &Connection, no: RunNo) -> Result<Option<&mut RunInfo>, StoreError> {
         if !self.known.contains_key(&no.0) {
             match query(db, "WHERE no = ?1", [no.0])?.pop() {
-                Some(info) => self.keep(info),
+                Some(info) => self.fetch(info),
                 None => return Ok(None),
             }
         }
@@ -74,7 +87,7 @@ impl Runs {
         if !self.numbers.contains_key(&id) {
             let key = params![id.origin.bits(), id.generation];
             match query(db, "WHERE origin = ?1 AND generation = ?2", key)?.pop() {
-                Some(info) => self.keep(info),
+                Some(info) => self.fetch(info),
                 None => return Ok(None),
             }
         }
@@ -124,8 +137,8 @@ impl Runs {
         infos
     }
 
-    /// The run that takes jobs addressed to `id`. A sealed run gets its next generation, which is sealed from the
-    /// start and takes what comes late until it ends.
+    /// The run that takes jobs addressed to `id`: itself while it is open, else its youngest generation. One that is
+    /// sealed gets the next; that one is sealed from the start and takes what comes late until it ends.
     pub(super) fn for_jobs(
         &mut self,
         db: &Connection,
@@ -133,17 +146,23 @@ impl Runs {
         id: RunId,
         now: Time,
     ) -> Result<RunNo, StoreError> {
-        let mut at = id;
-        loop {
-            match self.find(db, at)? {
-                Some(run) if at == id && !run.counts.sealed => return Ok(run.no),
-                Some(run) if at != id && !run.counts.ended => return Ok(run.no),
-                Some(_) => at = at.next_generation(),
-                None => break,
-            }
+        if let Some(run) = self.find(db, id)?.filter(|run| !run.counts.sealed) {
+            return Ok(run.no);
         }
-        let no = self.make(db, state, at, &NewRun::default(), now)?;
-        if let Some(run) = self.known.get_mut(&no.0).filter(|_| at != id) {
+        let newest = "SELECT max(generation) FROM run WHERE origin = ?1";
+        let mut statement = db.prepare_cached(newest).map_err(failed)?;
+        let newest: Option<u32> = statement.query_row([id.origin.bits()], |r| r.get(0)).map_err(failed)?;
+        let newest = newest.map(|generation| RunId { generation, ..id });
+        let Some(newest) = newest.map(|id| self.find(db, id)).transpose()?.flatten() else {
+            return self.make(db, state, id, &NewRun::default(), now);
+        };
+        if newest.id.generation > 1 && !newest.counts.ended {
+            return Ok(newest.no);
+        }
+        let next = NewRun { name: newest.name.clone(), spec: newest.spec.clone() };
+        let at = newest.id.next_generation();
+        let no = self.make(db, state, at, &next, now)?;
+        if let Some(run) = self.known.get_mut(&no.0) {
             run.counts.sealed = true;
         }
         Ok(no)
@@ -235,7 +254,7 @@ impl Runs {
 
     /// Writes the touched runs and drops the ended ones from memory.
     pub(super) fn save(&mut self, db: &Connection) -> Result<(), StoreError> {
-        if self.dirty.is_empty() {
+        if self.dirty.is_empty() && self.fetched.is_empty() {
             return Ok(());
         }
         let sql = "INSERT OR REPLACE INTO progress VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -254,11 +273,39 @@ impl Runs {
             ];
             statement.execute(key).map_err(failed)?;
             if ended.is_some() {
-                self.numbers.remove(&run.id);
-                self.known.remove(&no);
+                self.drop_run(no);
+            }
+        }
+        for no in std::mem::take(&mut self.fetched) {
+            if self.known.get(&no).is_some_and(|run| run.counts.ended) {
+                self.drop_run(no);
             }
         }
         Ok(())
+    }
+
+    /// Forgets runs that ended before a time and of which no job is kept, the oldest generation first, so that no
+    /// generation's number is given twice; and inbox files that were gone by then.
+    pub(super) fn forget(&mut self, db: &Connection, before: Time, limit: u64) -> Result<u64, StoreError> {
+        let rest = "WHERE progress.ended < ?1 \
+                    AND NOT EXISTS (SELECT 1 FROM job WHERE job.run = run.no AND job.ended IS NOT NULL) \
+                    AND NOT EXISTS (SELECT 1 FROM run o WHERE o.origin = run.origin AND o.generation < run.generation) \
+                    ORDER BY progress.ended LIMIT ?2";
+        let over = query(db, rest, params![before.as_micros(), limit])?;
+        for run in &over {
+            for sql in ["DELETE FROM progress WHERE run = ?1", "DELETE FROM run WHERE no = ?1"] {
+                db.prepare_cached(sql).and_then(|mut statement| statement.execute([run.no.0])).map_err(failed)?;
+            }
+            self.dirty.remove(&run.no.0);
+            self.drop_run(run.no.0);
+        }
+        let sql = "DELETE FROM inbox WHERE closed < ?1 RETURNING origin";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let gone = statement.query_map([before.as_micros()], |r| r.get(0)).map_err(failed)?;
+        for origin in gone {
+            self.cursors.remove(&Origin::from_random(origin.map_err(failed)?));
+        }
+        Ok(over.len() as u64)
     }
 }
 
@@ -269,20 +316,7 @@ pub(super) fn by_id(db: &Connection, id: RunId) -> Result<Option<RunInfo>, Store
 
 /// The newest runs first.
 pub(super) fn newest(db: &Connection, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
-    query(db, "ORDER BY no DESC LIMIT ?1", [limit])
-}
-
-/// Forgets runs that ended before a time and have nothing that lives.
-pub(super) fn forget(db: &Connection, before: Time, limit: u64) -> Result<u64, StoreError> {
-    let rest = "WHERE progress.ended < ?1 ORDER BY progress.ended LIMIT ?2";
-    let mut forgotten = 0;
-    for run in query(db, rest, params![before.as_micros(), limit])?.iter().filter(|run| run.counts.live() == 0) {
-        for sql in ["DELETE FROM progress WHERE run = ?1", "DELETE FROM run WHERE no = ?1"] {
-            db.prepare_cached(sql).and_then(|mut statement| statement.execute([run.no.0])).map_err(failed)?;
-        }
-        forgotten += 1;
-    }
-    Ok(forgotten)
+    query(db, "ORDER BY no DESC LIMIT ?1", [i64::try_from(limit).unwrap_or(i64::MAX)])
 }
 
 /// A run's public name, by its number.

@@ -44,6 +44,7 @@ CREATE INDEX job_ready ON job (queue, rank, kind, placed) WHERE state = 1;
 CREATE INDEX job_running ON job (arrival) WHERE state = 2;
 CREATE INDEX job_due ON job (due) WHERE due IS NOT NULL;
 CREATE INDEX job_ended ON job (ended) WHERE ended IS NOT NULL;
+CREATE INDEX job_kept ON job (run) WHERE run IS NOT NULL AND ended IS NOT NULL;
 CREATE TABLE run (
     no INTEGER PRIMARY KEY, origin INTEGER NOT NULL, generation INTEGER NOT NULL, name TEXT NOT NULL,
     spec BLOB NOT NULL, created INTEGER NOT NULL, UNIQUE (origin, generation));

@@ -21,8 +21,17 @@ use super::super::chunk::Chunk;
 const VERSION: u8 = 1;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 8] =
-    ["succeeded", "retry_later", "failed_for_good", "failed", "crashed", "timed_out", "interrupted", "cancelled"];
+const WORDS: [&str; 9] = [
+    "succeeded",
+    "retry_later",
+    "failed_for_good",
+    "failed",
+    "crashed",
+    "timed_out",
+    "interrupted",
+    "cancelled",
+    "lost",
+];
 
 impl Turn<'_> {
     pub(super) fn note_outcome(&mut self, settlement: &Settlement) {

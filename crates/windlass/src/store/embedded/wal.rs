@@ -4,7 +4,7 @@
 //! the engine restarts the log between two turns. A reader that holds its snapshot keeps the log from restarting:
 //! from 96 MiB on the engine waits for it up to a second. Our own readers hold one only within a call.
 
-use super::super::StoreError;
+use super::super::{StoreError, fault};
 use super::schema::{self, PAGE, failed};
 use rusqlite::Connection;
 use std::fs::File;
@@ -67,7 +67,7 @@ impl Housekeeper {
             Some(log) => log,
             None => File::open(&self.path).map_err(cannot)?,
         };
-        log.sync_data().map_err(cannot)?;
+        fault::sync_data(&log).map_err(cannot)?;
         self.log = Some(log);
         Ok(())
     }

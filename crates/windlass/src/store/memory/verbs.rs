@@ -11,8 +11,9 @@ use crate::store::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
-use windlass_core::judge::Verdict;
+use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::outcome::Outcome;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -123,9 +124,7 @@ impl Store for Memory {
             }
         }
         if !settlements.is_empty() {
-            let turn = self.number(Number::Turn) + 1;
-            let before = self.outcomes.get(&turn).cloned().unwrap_or_default();
-            self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
+            self.note_outcomes(settlements);
         }
         self.end_runs(now);
         Ok(())
@@ -169,7 +168,10 @@ impl Store for Memory {
             self.write(*arrival, None);
         }
         let kept: BTreeSet<_> = self.jobs.rows().values().filter_map(|job| job.run).collect();
-        let over = |run: &&RunInfo| run.ended_at.is_some_and(|at| at < before) && !kept.contains(&run.no);
+        // The oldest generation goes first, so that no generation's number is given twice.
+        let older = |run: &RunInfo| self.runs.rows().values().any(|other| is_older(other.id, run.id));
+        let over =
+            |run: &&RunInfo| run.ended_at.is_some_and(|at| at < before) && !kept.contains(&run.no) && !older(run);
         let runs = self.runs.rows().values().filter(over).take(limit as usize - old.len());
         let runs: Vec<_> = runs.map(|run| (run.no, run.id)).collect();
         for (no, id) in &runs {
@@ -235,6 +237,12 @@ impl Memory {
         self.change_stats(job.queue, |stats| stats.started += 1);
         self.transit(arrival, job, Change::Claim);
         Ok(held)
+    }
+
+    fn note_outcomes(&mut self, settlements: &[Settlement]) {
+        let turn = self.number(Number::Turn) + 1;
+        let before = self.outcomes.get(&turn).cloned().unwrap_or_default();
+        self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
     }
 
     fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
@@ -337,19 +345,23 @@ impl Memory {
 
     /// Gives back a job that had begun when its server died.
     fn repeat(&mut self, arrival: Arrival, mut job: Job, same_boot: bool, now: Time, recovered: &mut Recovered) {
+        let held = hold(&job);
         job.record.starts += 1;
         let ruling = if same_boot {
             suspicion::suspect(&mut job.record, now)
         } else {
             Ruling::Ready(suspicion::lane_kind(job.record))
         };
-        let change = job.obey(ruling, now, "the server died while it ran");
+        let error = "the server died while it ran";
+        let change = job.obey(ruling, now, error);
         if change == Change::Fail {
             job.ended = Some(now);
-        }
-        match change {
-            Change::Fail => recovered.convicted += 1,
-            _ => recovered.repeated += 1,
+            recovered.convicted += 1;
+            let verdict = Verdict::Fail { reason: Reason::Poison, error: error.into() };
+            let outcome = Outcome::Lost.word();
+            self.note_outcomes(&[Settlement { held, verdict, outcome, started: now, finished: now }]);
+        } else {
+            recovered.repeated += 1;
         }
         self.transit(arrival, job, change);
     }
@@ -395,6 +407,11 @@ impl Memory {
         self.write(arrival, Some(job));
         Amended::Done { from: state, to: state }
     }
+}
+
+/// True for an earlier generation of the same run.
+fn is_older(one: RunId, other: RunId) -> bool {
+    one.origin == other.origin && one.generation < other.generation
 }
 
 /// True where a job has not ended and nobody works at it.
