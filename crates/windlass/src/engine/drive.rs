@@ -3,15 +3,16 @@
 //! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
 //! deadline. It owns the parts that effects go to, and must not decide anything.
 
-use super::{Effects, Engine, Event};
+use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
 use crate::runner::Runner;
 use crate::store::Store;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most events that one turn is handed; the rest waits in the channel.
 const EVENTS_MOST: usize = 4096;
@@ -26,6 +27,7 @@ pub struct Driver<S> {
     pub archiver: Archiver,
     pub ingest: IngestHandle,
     pub log: Box<dyn Fn(&str) + Send>,
+    pub times: Arc<TurnTimes>,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -39,9 +41,11 @@ impl<S: Store> Driver<S> {
     pub fn run(mut self) -> Result<(), Failure> {
         while !self.engine.is_over() {
             let events = self.wait()?;
+            let begun = Instant::now();
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
             let effects = self.engine.turn(clock::now(), events)?;
             self.perform(effects);
+            self.times.note(begun.elapsed());
         }
         self.ingest.stop();
         drop(self.archiver);

@@ -14,6 +14,7 @@ mod obey;
 pub mod runs;
 pub mod spec;
 pub mod turn;
+pub mod turn_times;
 pub mod waiters;
 
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
@@ -32,6 +33,7 @@ use windlass_core::time::Time;
 pub use effects::Effects;
 pub use event::Event;
 pub use handle::{EngineHandle, IdSource};
+pub use turn_times::TurnTimes;
 
 /// While commits in mode `os` are not on disk yet, they are brought there within this time.
 pub const OS_SYNC: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use crate::archiver::{Archiver, ArchiverOptions};
 use crate::clock;
 use crate::data_dir::{Lock, boot_id};
 use crate::engine::drive::Driver;
-use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource};
+use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
@@ -33,6 +33,7 @@ pub struct Server {
     http: Option<http::Server>,
     engine: Option<JoinHandle<Result<(), Failure>>>,
     recovered: Recovered,
+    times: Arc<TurnTimes>,
     lock: Lock,
 }
 
@@ -65,12 +66,14 @@ impl Server {
         archiver.retain(clock::now());
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
-        let driver = Driver { engine, events: receiver, runner: Box::new(runner), archiver, ingest, log };
+        let times = Arc::<TurnTimes>::default();
+        let noted = Arc::clone(&times);
+        let driver = Driver { engine, events: receiver, runner: Box::new(runner), archiver, ingest, log, times: noted };
         let engine = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -86,6 +89,11 @@ impl Server {
 
     pub fn recovered(&self) -> Recovered {
         self.recovered
+    }
+
+    /// How long its turns took so far.
+    pub fn turn_times(&self) -> &TurnTimes {
+        &self.times
     }
 
     /// Starts nothing more; ends when what runs has ended, or is put back after the drain time.
