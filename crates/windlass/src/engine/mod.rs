@@ -81,6 +81,8 @@ pub struct Engine<S> {
     full_until: Option<Time>,
     /// False while the archive is too far behind: what runs goes on, nothing new is started.
     archive_keeps_up: bool,
+    /// It has not turned yet: what waits in the store wants to be started, and no event will say so.
+    is_new: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -124,6 +126,7 @@ impl<S: Store> Engine<S> {
             sync_by: None,
             full_until: None,
             archive_keeps_up: true,
+            is_new: true,
             options,
         };
         engine.fill()?;
@@ -156,7 +159,7 @@ impl<S: Store> Engine<S> {
 
     /// When the engine wants to turn although nothing happened.
     pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
-        if !self.pending.is_empty() && self.full_until.is_none() {
+        if self.is_new || !self.pending.is_empty() && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
         let due = self.store.next_due()?;

@@ -46,6 +46,7 @@ impl Progress {
 impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
+        self.is_new = false;
         self.pending.extend(events);
         if self.full_until.is_some_and(|until| until <= now) {
             self.full_until = None;
