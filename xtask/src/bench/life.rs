@@ -20,7 +20,8 @@ use windlass_core::outcome::Outcome as Ended;
 use windlass_core::policy::{Backoff, Policy, Service};
 
 const BATCH: u32 = 1000;
-const SLOTS: u32 = 64;
+/// One for each queue, so that what a turn admits the same turn starts.
+const SLOTS: u32 = 1000;
 
 /// What came of one load.
 struct Life {

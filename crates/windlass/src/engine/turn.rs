@@ -19,6 +19,9 @@ use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
 const PUSHED_MOST: usize = 8 << 20;
+/// The same for the inbox: one full lot. More would make the turn longer and save little, and what a turn cannot
+/// start is read back from disk.
+const INGESTED_MOST: usize = 4 << 20;
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
@@ -102,15 +105,18 @@ impl<S: Store> Engine<S> {
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
     fn absorb(&mut self) -> Absorbed {
         let mut absorbed = Absorbed::default();
-        let mut budget = PUSHED_MOST;
+        let (mut budget, mut inbox_budget) = (PUSHED_MOST, INGESTED_MOST);
         let accepts = self.full_until.is_none();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
                 Event::Finished(finished) => absorbed.finished.push(finished),
-                Event::Ingested(lot) if accepts => absorbed.ingested.push(lot),
+                Event::Ingested(lot) if accepts && inbox_budget > 0 => {
+                    inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
+                    absorbed.ingested.push(lot);
+                }
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
-                    budget = budget.saturating_sub(lot.jobs.iter().map(|new| new.jobs.footprint()).sum());
+                    budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
                 }
                 Event::Pushed { answer, .. } if !accepts => answer.give(Err(no_space("the disk was full a moment ago"))),
@@ -413,6 +419,10 @@ impl<S: Store> Engine<S> {
         effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
         Ok(effects)
     }
+}
+
+fn footprint(lot: &Lot) -> usize {
+    lot.jobs.iter().map(|new| new.jobs.footprint()).sum()
 }
 
 fn no_space(what: &str) -> Failure {
