@@ -12,15 +12,17 @@ mod test;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask test            set up what the tests need and run them all
-       cargo xtask bench [NAME…]   speed beside the raw limits of the same run; no name: all
+       cargo xtask bench [NAME…]   speed beside the raw limits of the same run; no name: all; --quick: only try them
        cargo xtask prove [NAME…] [--cycles N] [--seeds N]   the long proofs; figures go to docs/proof.md";
 
 fn main() -> ExitCode {
+    windlass::runner::launcher::take_over_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["test"] => test::test(),
         ["bench", names @ ..] => bench::bench(names),
+        [bench::SERVER, dir, kind] => bench::serve(dir, kind),
         ["prove", names @ ..] => prove::prove(names),
         _ => {
             eprintln!("{USAGE}");

@@ -3,15 +3,16 @@
 //! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
 //! deadline. It owns the parts that effects go to, and must not decide anything.
 
-use super::{Effects, Engine, Event};
+use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
 use crate::runner::Runner;
 use crate::store::Store;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::time::Time;
 
 /// The most events that one turn is handed; the rest waits in the channel.
@@ -34,6 +35,7 @@ pub struct Driver<S> {
     pub keep_failed: Duration,
     /// When old results are looked through next.
     pub retain_at: Time,
+    pub times: Arc<TurnTimes>,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -48,9 +50,11 @@ impl<S: Store> Driver<S> {
         while !self.engine.is_over() {
             let mut events = self.wait()?;
             self.retain(&mut events);
+            let begun = Instant::now();
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
             let effects = self.engine.turn(clock::now(), events)?;
             self.perform(effects);
+            self.times.note(begun.elapsed());
         }
         self.ingest.stop();
         drop(self.archiver);

@@ -14,6 +14,7 @@ mod obey;
 pub mod runs;
 pub mod spec;
 pub mod turn;
+pub mod turn_times;
 pub mod waiters;
 
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
@@ -33,6 +34,7 @@ use windlass_core::time::Time;
 pub use effects::Effects;
 pub use event::Event;
 pub use handle::{EngineHandle, IdSource};
+pub use turn_times::TurnTimes;
 
 /// While commits in mode `os` are not on disk yet, they are brought there within this time.
 pub const OS_SYNC: Duration = Duration::from_secs(1);
@@ -84,6 +86,8 @@ pub struct Engine<S> {
     archived: u64,
     /// False while the archive is too far behind: what runs goes on, nothing new is started.
     archive_keeps_up: bool,
+    /// It has not turned yet: what waits in the store wants to be started, and no event will say so.
+    is_new: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -130,6 +134,7 @@ impl<S: Store> Engine<S> {
             settled: 0,
             archived: 0,
             archive_keeps_up: true,
+            is_new: true,
             options,
         };
         engine.fill()?;
@@ -160,7 +165,7 @@ impl<S: Store> Engine<S> {
 
     /// When the engine wants to turn although nothing happened.
     pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
-        if !self.pending.is_empty() && self.full_until.is_none() {
+        if self.is_new || !self.pending.is_empty() && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
         let due = self.store.next_due()?;

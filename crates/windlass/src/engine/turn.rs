@@ -21,6 +21,9 @@ use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
 const PUSHED_MOST: usize = 8 << 20;
+/// The same for the inbox: one full lot. More would make the turn longer and save little, and what a turn cannot
+/// start is read back from disk.
+const INGESTED_MOST: usize = 4 << 20;
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
@@ -48,6 +51,7 @@ impl Progress {
 impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
+        self.is_new = false;
         self.pending.extend(events);
         if self.full_until.is_some_and(|until| until <= now) {
             self.full_until = None;
@@ -103,15 +107,18 @@ impl<S: Store> Engine<S> {
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
     fn absorb(&mut self) -> Absorbed {
         let mut absorbed = Absorbed::default();
-        let mut budget = PUSHED_MOST;
+        let (mut budget, mut inbox_budget) = (PUSHED_MOST, INGESTED_MOST);
         let accepts = self.full_until.is_none();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
                 Event::Finished(finished) => absorbed.finished.push(finished),
-                Event::Ingested(lot) if accepts => absorbed.ingested.push(lot),
+                Event::Ingested(lot) if accepts && inbox_budget > 0 => {
+                    inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
+                    absorbed.ingested.push(lot);
+                }
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
-                    budget = budget.saturating_sub(lot.jobs.iter().map(|new| new.jobs.footprint()).sum());
+                    budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
                 }
                 Event::Pushed { answer, .. } if !accepts => {
@@ -424,6 +431,10 @@ impl<S: Store> Engine<S> {
         effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
         Ok(effects)
     }
+}
+
+fn footprint(lot: &Lot) -> usize {
+    lot.jobs.iter().map(|new| new.jobs.footprint()).sum()
 }
 
 fn no_space(what: &str) -> Failure {

@@ -13,7 +13,7 @@ use crate::archiver::{Archiver, ArchiverOptions};
 use crate::clock;
 use crate::data_dir::{Lock, boot_id};
 use crate::engine::drive::Driver;
-use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource};
+use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
@@ -33,6 +33,7 @@ pub struct Server {
     http: Option<http::Server>,
     engine: Option<JoinHandle<Result<(), Failure>>>,
     recovered: Recovered,
+    times: Arc<TurnTimes>,
     lock: Lock,
 }
 
@@ -64,6 +65,7 @@ impl Server {
         let http = start_http(&options, &handle)?;
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
+        let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
             events: receiver,
@@ -73,12 +75,13 @@ impl Server {
             log,
             keep_failed: options.archive.keep_failed,
             retain_at: clock::now(),
+            times: Arc::clone(&times),
         };
         let engine = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -94,6 +97,11 @@ impl Server {
 
     pub fn recovered(&self) -> Recovered {
         self.recovered
+    }
+
+    /// How long its turns took so far.
+    pub fn turn_times(&self) -> &TurnTimes {
+        &self.times
     }
 
     /// Starts nothing more; ends when what runs has ended, or is put back after the drain time.

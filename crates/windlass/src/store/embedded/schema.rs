@@ -5,6 +5,7 @@
 
 use super::super::StoreError;
 use crate::data_dir::DataDir;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -133,6 +134,8 @@ fn known_format(db: &Connection) -> Result<(), StoreError> {
 }
 
 fn settings(db: &Connection) -> Result<(), StoreError> {
+    // Plans must not depend on bound values: else SQLite parses a statement again whenever its limit changes.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
     db.pragma_update(None, "cache_size", -i64::from(CACHE_KIB)).map_err(failed)?;
     db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
     db.pragma_update(None, "temp_store", "MEMORY").map_err(failed)

@@ -1,4 +1,0 @@
-//! Figures.
-pub(crate) fn bench(_: &[&str]) -> Result<(), String> {
-    Ok(())
-}
