@@ -11,7 +11,7 @@ use crate::inbox::ingest::IngestHandle;
 use crate::runner::Runner;
 use crate::store::Store;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most events that one turn is handed; the rest waits in the channel.
 const EVENTS_MOST: usize = 4096;
@@ -40,7 +40,11 @@ impl<S: Store> Driver<S> {
         while !self.engine.is_over() {
             let events = self.wait()?;
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
+            let began = Instant::now();
             let effects = self.engine.turn(clock::now(), events)?;
+            if !effects.archive.is_empty() {
+                self.engine.turn_took(began.elapsed());
+            }
             self.perform(effects);
         }
         self.ingest.stop();
