@@ -293,7 +293,6 @@ impl Service {
             let Some(job) = &self.jobs[index] else { continue };
             if held.contains(&job.pid.as_raw_nonzero().get()) {
                 // Its end has been seen; only the death of the others is news now.
-                let _removed_before = epoll::delete(&self.epoll, &job.handle);
                 self.ended.push(index);
             } else {
                 self.report(index)?;
@@ -383,7 +382,9 @@ impl Service {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let token = |what: u64| EventData::new_u64(u64::from(generation) << 32 | (index as u64) << 2 | what);
-        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN)?;
+        // Once only: what we close stays open, and in epoll, in a child that is just becoming its program, and an
+        // ended process is readable for ever. We would be woken without end by one that is long buried.
+        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN | EventFlags::ONESHOT)?;
         for (pipe, what) in child.pipes.iter().zip(STDOUT..) {
             epoll::add(&self.epoll, &pipe.read, token(what), EventFlags::IN)?;
         }
