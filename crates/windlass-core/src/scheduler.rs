@@ -11,6 +11,7 @@
 mod crew;
 mod queue;
 mod reason;
+mod stock;
 
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::policy::Policy;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 
 pub use queue::CAREFUL_SHARE;
 pub use reason::Reason;
+pub use stock::Pace;
 
 /// A crew's number; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,6 +129,25 @@ impl Scheduler {
         planned
     }
 
+    /// Books jobs beyond the slots of a crew until it has `most` of them, if every slot of it is taken and no crew
+    /// waits for one of the server's: a stock is there to keep slots busy, never to keep others out.
+    pub fn plan_stock(&mut self, number: CrewNo, most: u32) -> Vec<Planned> {
+        let mut planned = Vec::new();
+        while !self.draining && self.index.is_empty() {
+            let Some(crew) = self.crews.get(&number) else { break };
+            let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && !crew.policy.paused && !crew.gone;
+            let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
+            let due = due + crew.lag(class);
+            // A suspect runs alone and under watch; it does not wait in a stock.
+            let choice = self.queues.get(&queue).and_then(|queue| queue.choose(!self.suspect_runs));
+            if due > REWIND_AT || choice.is_some_and(|choice| choice.kind == LaneKind::Suspect) {
+                break;
+            }
+            planned.extend(self.book(queue, number, class, due));
+        }
+        planned
+    }
+
     /// Corrects a plan when the store gave `got` jobs for it; none frees the slot.
     pub fn claimed(&mut self, planned: &Planned, got: u32) {
         let missing = planned.most.saturating_sub(got);
@@ -148,12 +169,16 @@ impl Scheduler {
         }
     }
 
-    /// One start is over: its slot is free.
+    /// One start is over: its slot is free, or taken by one of the crew's stock.
     pub fn finished(&mut self, number: CrewNo, kind: LaneKind) {
         let crew = self.crews.get_mut(&number);
         assert!(crew.as_ref().is_some_and(|crew| crew.used > 0) && self.used > 0, "crew {} has no start", number.0);
-        self.used -= 1;
         if let Some(crew) = crew {
+            if crew.stocked > 0 && crew.used <= crew.policy.slots {
+                crew.stocked -= 1;
+                return self.suspect_ended(kind);
+            }
+            self.used -= 1;
             crew.used -= 1;
             crew.thaw(&self.clocks);
             if crew.gone && crew.used == 0 {
@@ -161,6 +186,10 @@ impl Scheduler {
             }
         }
         self.enter(number);
+        self.suspect_ended(kind);
+    }
+
+    fn suspect_ended(&mut self, kind: LaneKind) {
         if kind == LaneKind::Suspect {
             self.suspect_runs = false;
             // These were in flight when a server died, so they are no more than a server has slots.
@@ -189,6 +218,10 @@ impl Scheduler {
             let crew = self.crews.entry(number).or_insert_with(|| Crew::new(policy.clone(), false));
             crew.gone = false;
             crew.policy = Arc::new(policy);
+            // What is in stock begins where there are more slots now.
+            let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
+            (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
+            self.used += begun;
             self.in_order.push(number);
         }
         self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
@@ -301,9 +334,13 @@ impl Scheduler {
         queue.pass = due + crew.stride() * Pass::from(most - 1);
         let clock = self.clocks.entry(class).or_insert(0);
         *clock = due.max(*clock);
-        crew.used += 1;
-        crew.freeze(&self.clocks);
-        self.used += 1;
+        if crew.is_full() {
+            crew.stocked += 1;
+        } else {
+            crew.used += 1;
+            crew.freeze(&self.clocks);
+            self.used += 1;
+        }
         self.suspect_runs |= choice.kind == LaneKind::Suspect;
         self.place(number);
         self.enter(crew_no);

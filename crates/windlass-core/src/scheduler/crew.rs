@@ -22,8 +22,10 @@ pub(super) type Clocks = BTreeMap<Priority, Pass>;
 #[derive(Debug)]
 pub(super) struct Crew {
     pub(super) policy: Arc<Policy>,
-    /// Starts in flight.
+    /// Starts that run, each in a slot.
     pub(super) used: u32,
+    /// Starts claimed ahead; each takes the slot of one that ends.
+    pub(super) stocked: u32,
     /// Eligible queues by (priority, when one more job of it is due).
     pub(super) order: BTreeSet<Place>,
     /// Its entry in the index of crews, if it has one.
@@ -44,6 +46,7 @@ impl Crew {
         Crew {
             policy: Arc::new(policy),
             used: 0,
+            stocked: 0,
             order: BTreeSet::new(),
             entry: None,
             frozen: None,

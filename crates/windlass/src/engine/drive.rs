@@ -53,6 +53,9 @@ impl<S: Store> Driver<S> {
             let begun = Instant::now();
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
             let effects = self.engine.turn(clock::now(), events)?;
+            if !effects.archive.is_empty() {
+                self.engine.turn_took(begun.elapsed());
+            }
             self.perform(effects);
             self.times.note(begun.elapsed());
         }

@@ -8,7 +8,7 @@ use crate::store::Held;
 use std::collections::HashMap;
 use windlass_core::job::JobId;
 use windlass_core::judge::Terms;
-use windlass_core::policy::Policy;
+use windlass_core::policy::{Policy, Service};
 use windlass_core::scheduler::{CrewNo, Scheduler};
 use windlass_core::time::Time;
 
@@ -20,7 +20,9 @@ pub struct InFlight {
     pub started: Time,
     /// Why it was told to end, if it was.
     pub stopped: Option<Stop>,
-    crew: CrewNo,
+    pub crew: CrewNo,
+    /// It is a process of its own, so others may wait in front of it without harm.
+    pub one_process: bool,
     booking: u64,
     /// It has given its share of the slot back.
     released: bool,
@@ -50,11 +52,20 @@ impl Flights {
         let booking = self.last;
         self.bookings.insert(booking, held.len() as u32);
         let terms = Terms::from(policy);
+        let one_process = matches!(policy.service, Service::Command(_));
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
-            let flight =
-                InFlight { held: held.clone(), terms, started: now, stopped: None, crew, booking, released: false };
+            let flight = InFlight {
+                held: held.clone(),
+                terms,
+                started: now,
+                stopped: None,
+                crew,
+                one_process,
+                booking,
+                released: false,
+            };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
         }

@@ -21,14 +21,14 @@ use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
 use flights::Flights;
 use runs::Runs;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
 use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::Policy;
-use windlass_core::scheduler::Scheduler;
+use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::time::Time;
 
 pub use effects::Effects;
@@ -72,6 +72,9 @@ pub struct Engine<S> {
     waiters: Waiters,
     queues: Queues,
     jitter: Jitter,
+    /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
+    paces: HashMap<CrewNo, Pace>,
+    turns: Pace,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     stopping: Stopping,
@@ -126,6 +129,8 @@ impl<S: Store> Engine<S> {
             waiters: Waiters::default(),
             queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
+            paces: HashMap::new(),
+            turns: Pace::default(),
             pending: VecDeque::new(),
             stopping: Stopping::No,
             drain_until: None,
@@ -184,6 +189,11 @@ impl<S: Store> Engine<S> {
     /// Told by the driver: how far the archive is behind decides whether new jobs are started.
     pub fn archive_keeps_up(&mut self, yes: bool) {
         self.archive_keeps_up = yes;
+    }
+
+    /// Told by the driver, which has a clock: so long the last turn took. Jobs that are shorter are claimed ahead.
+    pub fn turn_took(&mut self, time: Duration) {
+        self.turns.took(time);
     }
 
     pub fn store(&mut self) -> &mut S {

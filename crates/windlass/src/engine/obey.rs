@@ -45,7 +45,7 @@ impl<S: Store> Engine<S> {
             Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Nudge => effects.nudge = true,
-            Event::Drain => self.drain(now),
+            Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),
             Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
                 unreachable!("absorbed before the commands")
@@ -193,11 +193,12 @@ impl<S: Store> Engine<S> {
         infos
     }
 
-    fn drain(&mut self, now: Time) {
+    fn drain(&mut self, now: Time, effects: &mut Effects) {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Draining;
             self.scheduler.set_draining(true);
             self.drain_until = Some(now.after(self.options.drain));
+            effects.stops.extend(self.flights.stop(|_| true, Stop::Withdraw));
         }
     }
 

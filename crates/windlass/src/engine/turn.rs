@@ -13,10 +13,12 @@ use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome;
+use windlass_core::scheduler::{CrewNo, Planned};
 use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
@@ -165,6 +167,9 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 first += count;
                 let word = outcome.word();
+                if flight.one_process && begun(outcome) {
+                    self.paces.entry(flight.crew).or_default().took(end.finished.since(end.started));
+                }
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 let (started, finished) = (end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
@@ -251,7 +256,9 @@ impl<S: Store> Engine<S> {
 
     /// Fills the planned slots; the start is stored before it happens.
     fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
-        for planned in self.scheduler.plan() {
+        let mut planned = self.scheduler.plan();
+        planned.extend(self.plan_stock(progress));
+        for planned in planned {
             let order = Order { lane: planned.lane, most: planned.most };
             let held = self.store.claim(&[order], now)?;
             let got = held.iter().map(|held| u32::from(held.count)).sum();
@@ -275,6 +282,18 @@ impl<S: Store> Engine<S> {
         let changes = self.store.changes();
         self.count(&changes);
         Ok(())
+    }
+
+    /// Crews of which something has just ended claim ahead where their jobs are short.
+    fn plan_stock(&mut self, progress: &Progress) -> Vec<Planned> {
+        let landed = progress.landed.iter().filter_map(|flight| self.flights.get(*flight));
+        let crews: BTreeSet<CrewNo> = landed.map(|flight| flight.crew).collect();
+        let mut planned = Vec::new();
+        for crew in crews {
+            let (Some(pace), Some(policy)) = (self.paces.get(&crew), self.scheduler.policy(crew)) else { continue };
+            planned.extend(self.scheduler.plan_stock(crew, pace.stock(self.turns, policy.slots)));
+        }
+        planned
     }
 
     /// A drain has an end: what still runs then goes back without a charge.
@@ -352,6 +371,7 @@ impl<S: Store> Engine<S> {
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
+            self.paces.retain(|crew, _| self.scheduler.policy(*crew).is_some());
         }
         self.look_if_drained(effects);
     }
@@ -435,6 +455,19 @@ impl<S: Store> Engine<S> {
 
 fn footprint(lot: &Lot) -> usize {
     lot.jobs.iter().map(|new| new.jobs.footprint()).sum()
+}
+
+/// Whether what ended says how long a job of its kind takes.
+fn begun(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Succeeded { .. }
+        | Outcome::RetryLater { .. }
+        | Outcome::FailedForGood { .. }
+        | Outcome::Failed { .. }
+        | Outcome::Crashed { .. }
+        | Outcome::TimedOut { .. } => true,
+        Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => false,
+    }
 }
 
 fn no_space(what: &str) -> Failure {

@@ -178,7 +178,7 @@ impl Runner for CommandRunner {
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
-            Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
+            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
         (self.shared.hear)(unstarted(flight, outcome));
     }
@@ -342,8 +342,7 @@ impl Shared {
         }
         let evidence = match slots::prove_one_dead(&self.slots(index)) {
             Ok(evidence) => evidence,
-            // Without proof nothing may be started again; the next process looks anew before it starts anything.
-            Err(failure) => panic!("cannot prove the jobs of a dead launcher dead: {failure}"),
+            Err(failure) => end_without_proof(&failure),
         };
         // Taken down before another launcher can be given anything.
         let mut state = self.state();
@@ -368,6 +367,15 @@ impl Shared {
         ends.into_iter().for_each(&self.hear);
         next
     }
+}
+
+/// Without proof that its jobs are dead none of them may be started again, and without an outcome the engine would
+/// wait for them for ever: so the process ends, and the next one looks anew before it starts anything.
+fn end_without_proof(failure: &Failure) -> ! {
+    use std::io::Write;
+    // There is nobody to tell that standard error is closed.
+    let _unheard = writeln!(std::io::stderr(), "windlass: cannot prove the jobs of a dead launcher dead: {failure}");
+    std::process::exit(failure.kind.exit_code().into())
 }
 
 /// The end of a start of which nothing more is known.

@@ -185,6 +185,9 @@ impl Runner for HandlerRunner {
     fn stop(&mut self, flight: Flight, why: Stop) {
         let mut state = self.shared.state();
         if let Some(flag) = state.handled.get(&flight) {
+            if why == Stop::Withdraw {
+                return;
+            }
             flag.store(true, Ordering::Relaxed);
             return;
         }
@@ -193,7 +196,7 @@ impl Runner for HandlerRunner {
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
-            Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
+            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
         let now = clock::now();
         (self.shared.hear)(Finished {

@@ -74,6 +74,8 @@ pub trait Runner {
 /// Why a start is ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
+    /// The server stops, but what has begun may go on: only what still waits comes back, as `Outcome::Interrupted`.
+    Withdraw,
     /// A person cancelled the job: TERM, grace, KILL, then `Outcome::Cancelled`.
     Cancel,
     /// The server stops: TERM, grace, KILL, then `Outcome::Interrupted` unless it ended by itself.

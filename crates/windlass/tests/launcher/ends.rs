@@ -39,7 +39,7 @@ fn what_cannot_run_says_why_and_is_not_tried_again() {
         path.to_str().unwrap().to_owned()
     };
     let plain = file("plain", "text", 0o600);
-    let odd = file("odd", "neither", 0o700);
+    let odd = file("odd", "neither text nor program\0", 0o700);
     let orphan = file("orphan", "#!/no/such/interpreter\n", 0o700);
     let cannot = "failed_for_good cannot run";
     for (job, expected) in [
@@ -48,7 +48,7 @@ fn what_cannot_run_says_why_and_is_not_tried_again() {
         (command(&[""]), "``: not found in PATH /usr/local/bin:/usr/bin:/bin".into()),
         (command(&["{}"]).data(b"x\x1by"), "`x\\u{1b}y`: not found in PATH /usr/local/bin:/usr/bin:/bin".into()),
         (command(&[&plain]), format!("`{plain}`: not permitted, or not an executable file")),
-        (command(&[&odd]), format!("`{odd}`: not in a format that can be run (no #! line?)")),
+        (command(&[&odd]), format!("`{odd}`: not in a format that can be run")),
         (command(&[&orphan]), format!("`{orphan}`: it or its interpreter is not there")),
         (
             command(&["true"]).with(|c| c.directory = b"/no/where".to_vec()),

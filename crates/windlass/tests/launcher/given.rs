@@ -1,4 +1,4 @@
-//! What a job's process is given: data, arguments, environment, descriptors, session, signals, directory.
+//! What a job's process is given: data, arguments, environment, descriptors, process group, signals, directory.
 
 use crate::rig::{Rig, command, shell};
 
@@ -56,12 +56,13 @@ fn three_descriptors_and_no_more() {
 }
 
 #[test]
-fn a_session_of_its_own_without_a_terminal() {
+fn a_process_group_of_its_own_without_a_terminal() {
     let mut rig = Rig::new(1);
     let stat = String::from_utf8(rig.stdout(command(&["cat", "/proc/self/stat"]))).unwrap();
     let fields: Vec<&str> = stat.split(' ').collect();
     let (pid, group, session, terminal) = (fields[0], fields[4], fields[5], fields[6]);
-    assert_eq!((group, session, terminal), (pid, pid, "0"));
+    assert_eq!((group, terminal), (pid, "0"));
+    assert_eq!(session, rig.launchers()[0].to_string(), "it is not the session of whoever started the server");
 }
 
 #[test]
@@ -98,4 +99,17 @@ fn the_directory_and_the_path_count_from_it() {
     assert_eq!(rig.stdout(job), b"b\n");
     let job = command(&["true"]).with(|c| c.environment.clear());
     assert_eq!(rig.stdout(job), b"", "a default PATH where there is none");
+}
+
+#[test]
+fn a_script_that_names_no_interpreter_is_given_to_the_shell() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut rig = Rig::new(1);
+    let path = rig.dir.root().join("script");
+    std::fs::write(&path, "echo \"${0##*/} $# $1\"\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let directory = rig.dir.root().as_os_str().as_encoded_bytes().to_vec();
+    let here = |command: &mut windlass_core::policy::Command| command.directory = directory.clone();
+    assert_eq!(rig.stdout(command(&["./script", "a b"]).with(here)), b"script 1 a b\n");
+    assert_eq!(rig.stdout(command(&[path.to_str().unwrap()])), b"script 0 \n");
 }

@@ -56,7 +56,7 @@ fn what_a_job_leaves_behind_dies_with_it_and_holds_nothing_up() {
 }
 
 #[test]
-fn an_orphan_without_marker_or_session_goes_with_the_jobs_of_its_time() {
+fn an_orphan_without_marker_or_group_goes_with_the_jobs_of_its_time() {
     let mut rig = Rig::new(1);
     let fifo = rig.fifo("pid");
     let hide = format!("(env -i setsid sh -c 'echo $$ > {}; sleep 1000; :' &)", fifo.display());

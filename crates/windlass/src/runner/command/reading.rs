@@ -78,7 +78,7 @@ fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
         }
         (Step::Exec, libc::ENOENT) => format!("cannot run `{program}`: it or its interpreter is not there"),
         (_, libc::EACCES) => format!("cannot run `{program}`: not permitted, or not an executable file"),
-        (_, libc::ENOEXEC) => format!("cannot run `{program}`: not in a format that can be run (no #! line?)"),
+        (_, libc::ENOEXEC) => format!("cannot run `{program}`: not in a format that can be run"),
         (_, libc::E2BIG) => {
             format!("cannot run `{program}`: its arguments are too long; without {{}} the data comes on stdin")
         }

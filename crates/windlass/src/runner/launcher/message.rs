@@ -140,6 +140,7 @@ pub(crate) fn lay_stop(flight: Flight, why: Stop) -> Vec<u8> {
         Stop::Cancel => 0,
         Stop::Interrupt => 1,
         Stop::Kill => 2,
+        Stop::Withdraw => 3,
     });
     to.0
 }
@@ -153,6 +154,7 @@ impl Request {
             let why = match from.u8()? {
                 0 => Stop::Cancel,
                 1 => Stop::Interrupt,
+                3 => Stop::Withdraw,
                 _ => Stop::Kill,
             };
             return Some(Request::Stop(flight, why));
@@ -188,7 +190,7 @@ pub(crate) enum Step {
     Prepare,
     /// Looking for the program in PATH.
     Find,
-    /// Becoming a child: session, limits, descriptors.
+    /// Becoming a child: process group, limits, descriptors.
     Child,
     Directory,
     Exec,

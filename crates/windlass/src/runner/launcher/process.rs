@@ -15,7 +15,7 @@ pub const START_MARKER: &str = "WINDLASS_ATTEMPT";
 pub(super) struct Stat {
     pub(super) zombie: bool,
     pub(super) parent: i32,
-    pub(super) session: i32,
+    pub(super) group: i32,
     /// In clock ticks since boot.
     pub(super) born: u64,
 }
@@ -30,9 +30,9 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let mut fields = std::str::from_utf8(&bytes[behind..]).ok()?.split_ascii_whitespace();
     let zombie = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
-    let session = fields.nth(1)?.parse().ok()?;
-    let born = fields.nth(15)?.parse().ok()?;
-    Some(Stat { zombie, parent, session, born })
+    let group = fields.next()?.parse().ok()?;
+    let born = fields.nth(16)?.parse().ok()?;
+    Some(Stat { zombie, parent, group, born })
 }
 
 /// Whose marker a process carries; none where the environment is gone, overwritten or not ours to read.
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_name_full_of_brackets_is_only_a_name() {
         let line = b"42 (a) R 1 (b) Z) S 7 42 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        assert_eq!(parse_stat(line), Some(Stat { zombie: false, parent: 7, session: 40, born: 987_654 }));
+        assert_eq!(parse_stat(line), Some(Stat { zombie: false, parent: 7, group: 42, born: 987_654 }));
         assert_eq!(parse_stat(b"42 (a"), None);
     }
 

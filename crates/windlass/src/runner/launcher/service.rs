@@ -7,7 +7,7 @@
 use super::message::{Cut, End, Kept, Report, Request, Task};
 use super::output::{Capture, file_name};
 use super::slots::Table;
-use super::spawn::{Child, Spawner};
+use super::spawn::{Child, Pipe, Spawner};
 use super::tree::{Family, Orphanage};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
@@ -44,7 +44,7 @@ struct Running {
     note: usize,
     pid: Pid,
     handle: OwnedFd,
-    pipes: [Option<OwnedFd>; 2],
+    pipes: Option<[Pipe; 2]>,
     captures: [Capture; 2],
     started: Time,
     deadline: Option<Instant>,
@@ -200,7 +200,7 @@ impl Service {
     fn stop(&mut self, flight: Flight, why: Stop) -> io::Result<()> {
         let cut = match why {
             Stop::Cancel => Cut::Cancel,
-            Stop::Interrupt | Stop::Kill => Cut::Interrupt,
+            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Cut::Interrupt,
         };
         if let Some(at) = self.waiting.iter().position(|task| task.flight == flight) {
             let now = clock::now();
@@ -209,7 +209,7 @@ impl Service {
         }
         // One that has just ended is on its way to the server with the outcome it earned.
         let Some(&index) = self.by_flight.get(&flight) else { return Ok(()) };
-        let Some(job) = &mut self.jobs[index] else { return Ok(()) };
+        let Some(job) = &mut self.jobs[index].as_mut().filter(|_| why != Stop::Withdraw) else { return Ok(()) };
         // A person's word goes over every other reason, also over a time limit that is being enforced.
         if !job.ended && (job.cut.is_none() || cut == Cut::Cancel) {
             job.cut = Some(cut);
@@ -217,6 +217,7 @@ impl Service {
         match why {
             Stop::Cancel | Stop::Interrupt => self.ask_to_end(index),
             Stop::Kill => job.signal(Signal::KILL),
+            Stop::Withdraw => {}
         }
         Ok(())
     }
@@ -266,8 +267,8 @@ impl Service {
             EXIT => {
                 for stream in 0..2 {
                     read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
-                    job.pipes[stream] = None;
                 }
+                job.pipes = None;
                 job.ended = true;
                 job.signal(Signal::KILL);
                 if let Some(by) = job.deadline.take() {
@@ -292,7 +293,6 @@ impl Service {
             let Some(job) = &self.jobs[index] else { continue };
             if held.contains(&job.pid.as_raw_nonzero().get()) {
                 // Its end has been seen; only the death of the others is news now.
-                let _removed_before = epoll::delete(&self.epoll, &job.handle);
                 self.ended.push(index);
             } else {
                 self.report(index)?;
@@ -382,9 +382,12 @@ impl Service {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let token = |what: u64| EventData::new_u64(u64::from(generation) << 32 | (index as u64) << 2 | what);
-        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN)?;
-        epoll::add(&self.epoll, &child.stdout, token(STDOUT), EventFlags::IN)?;
-        epoll::add(&self.epoll, &child.stderr, token(STDOUT + 1), EventFlags::IN)?;
+        // Once only: what we close stays open, and in epoll, in a child that is just becoming its program, and an
+        // ended process is readable for ever. We would be woken without end by one that is long buried.
+        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN | EventFlags::ONESHOT)?;
+        for (pipe, what) in child.pipes.iter().zip(STDOUT..) {
+            epoll::add(&self.epoll, &pipe.read, token(what), EventFlags::IN)?;
+        }
         let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
         self.deadlines.extend(deadline.map(|by| (by, index, generation)));
         self.by_flight.insert(task.flight, index);
@@ -395,7 +398,7 @@ impl Service {
             note,
             pid: child.pid,
             handle: child.handle,
-            pipes: [Some(child.stdout), Some(child.stderr)],
+            pipes: Some(child.pipes),
             captures,
             started,
             deadline,
@@ -424,17 +427,16 @@ impl Service {
     }
 }
 
-/// Takes up to about `most` bytes out of one pipe, or one bufferful; closes it at its end.
+/// Takes up to about `most` bytes out of one pipe, or one bufferful. It has no end while we hold it: it is empty.
 fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &mut [u8], output: &std::path::Path) {
     let mut taken = 0;
     while taken < most
-        && let Some(pipe) = &job.pipes[stream]
+        && let Some(pipes) = &job.pipes
     {
-        match rustix::io::read(pipe, &mut *buffer) {
+        match rustix::io::read(&pipes[stream].read, &mut *buffer) {
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return,
-            // Nothing but the end can be wrong with a pipe.
-            Ok(0) | Err(_) => job.pipes[stream] = None,
+            // Nothing else can be wrong with a pipe.
+            Ok(0) | Err(_) => return,
             Ok(got) => {
                 let name = || file_name(job.task.job, job.task.start, ["out", "err"][stream]);
                 job.captures[stream].take(&buffer[..got], || output.join(name()));

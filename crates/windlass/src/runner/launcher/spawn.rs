@@ -2,7 +2,7 @@
 //!
 //! Everything is prepared before; between the clone and the exec the child makes system calls and nothing else,
 //! because it stands in our memory on a stack of its own while we are held. What went wrong it leaves where we
-//! find it. The child has its own session, no signal blocked or ignored, the limits that the launcher was born
+//! find it. The child has its own process group, no signal blocked or ignored, the limits that the launcher was born
 //! with, descriptors 0 to 2, and dies with the launcher.
 
 use super::message::{Step, Task};
@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const STACK: usize = 64 << 10;
+const SHELL: &CStr = c"/bin/sh";
 /// Where programs are looked for when the job's environment has no PATH.
 pub(crate) const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
@@ -26,8 +27,25 @@ pub(crate) const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 pub(super) struct Child {
     pub(super) pid: Pid,
     pub(super) handle: OwnedFd,
-    pub(super) stdout: OwnedFd,
-    pub(super) stderr: OwnedFd,
+    /// Standard output and standard error.
+    pub(super) pipes: [Pipe; 2],
+}
+
+/// Both ends of a pipe: as long as we hold the end for writing too, its closing by a child that exits wakes nobody,
+/// and the exit itself is the one thing that we are woken for.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Pipe {
+    fn new() -> rustix::io::Result<Pipe> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        // Our end alone: a program may not be handed an output that refuses to wait.
+        rustix::io::ioctl_fionbio(&read, true)?;
+        Ok(Pipe { read, write })
+    }
 }
 
 /// The step that failed and its errno.
@@ -78,24 +96,32 @@ impl Spawner {
         })
     }
 
-    /// Starts a task; the child's pid is in `note` before anything of its program runs.
+    /// Starts a task; the child's pid is in `note` before anything of its program runs. A script that does not name
+    /// its interpreter is given to the shell, as every shell does it.
     pub(super) fn start(&mut self, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
-        let prepare = |e: rustix::io::Errno| (Step::Prepare, e.raw_os_error());
         let program = find_program(task)?;
-        let stdin = feed(task.stdin()).map_err(prepare)?;
-        let (stdout, stdout_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(prepare)?;
-        let (stderr, stderr_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(prepare)?;
-        for end in [&stdout, &stderr] {
-            rustix::io::ioctl_fionbio(end, true).map_err(prepare)?;
+        self.point_at_strings(task);
+        match self.start_as(&program, task, note) {
+            Err((Step::Exec, libc::ENOEXEC)) if is_text(task, &program) => {
+                self.argv[0] = program.as_ptr();
+                self.argv.insert(0, SHELL.as_ptr());
+                self.start_as(SHELL, task, note)
+            }
+            other => other,
         }
-        let directory = self.point_at_strings(task);
+    }
+
+    fn start_as(&mut self, program: &CStr, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
+        let prepare = |e: rustix::io::Errno| (Step::Prepare, e.raw_os_error());
+        let stdin = feed(task.stdin()).map_err(prepare)?;
+        let pipes = [Pipe::new().map_err(prepare)?, Pipe::new().map_err(prepare)?];
         let stdin_end = stdin.as_ref().map_or(self.null.as_raw_fd(), AsRawFd::as_raw_fd);
         let mut plan = Plan {
             program: program.as_ptr(),
             argv: self.argv.as_ptr(),
             envp: self.envp.as_ptr(),
-            directory,
-            streams: [stdin_end, stdout_end.as_raw_fd(), stderr_end.as_raw_fd()],
+            directory: directory(task).as_ptr(),
+            streams: [stdin_end, pipes[0].write.as_raw_fd(), pipes[1].write.as_raw_fd()],
             own: self.own,
             descriptors: self.descriptors,
             note,
@@ -107,20 +133,18 @@ impl Spawner {
             let _ended = rustix::process::waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::EXITED);
             return Err(refusal);
         }
-        Ok(Child { pid, handle, stdout, stderr })
+        Ok(Child { pid, handle, pipes })
     }
 
-    /// Lets argv and envp point into the task's record; returns the directory.
-    fn point_at_strings(&mut self, task: &Task) -> *const c_char {
+    /// Lets argv and envp point into the task's record.
+    fn point_at_strings(&mut self, task: &Task) {
         self.argv.clear();
         self.envp.clear();
-        let mut strings = task.strings().map(|s| s.as_ptr().cast::<c_char>());
-        let directory = strings.next().unwrap_or(c"/".as_ptr());
+        let mut strings = task.strings().skip(1).map(|s| s.as_ptr().cast::<c_char>());
         self.argv.extend(strings.by_ref().take(task.argc));
         self.envp.extend(strings.take(task.envc));
         self.argv.push(std::ptr::null());
         self.envp.push(std::ptr::null());
-        directory
     }
 
     fn clone_child(&mut self, plan: &mut Plan) -> Result<(Pid, OwnedFd), Refusal> {
@@ -159,7 +183,9 @@ extern "C" fn become_the_program(plan: *mut c_void) -> c_int {
 unsafe fn child_steps(plan: &Plan) -> Step {
     // SAFETY: plain system calls on values that were prepared for them.
     unsafe {
-        if libc::setsid() < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+        // A group and not a session: where the kernel groups processes by session to share out the processors, every
+        // new session begins with next to no share, and starts take several times as long beside other load.
+        if libc::setpgid(0, 0) < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
             return Step::Child;
         }
         // The launcher may have died before the line above; then nobody will ever tell us.
@@ -199,6 +225,20 @@ fn feed(data: &[u8]) -> rustix::io::Result<Option<File>> {
     Ok(Some(file))
 }
 
+/// The directory that the job will stand in.
+fn directory(task: &Task) -> &CStr {
+    task.strings().next().and_then(|s| CStr::from_bytes_with_nul(s).ok()).unwrap_or(c"/")
+}
+
+/// Whether a file that the kernel does not know how to run is a script: what shells go by is that there is no NUL at
+/// its beginning, which a program of another machine has.
+fn is_text(task: &Task, program: &CStr) -> bool {
+    let path = Path::new(OsStr::from_bytes(directory(task).to_bytes())).join(OsStr::from_bytes(program.to_bytes()));
+    let mut beginning = [0u8; 80];
+    let read = File::open(path).and_then(|file| file.read_at(&mut beginning, 0));
+    read.is_ok_and(|read| !beginning[..read].contains(&0))
+}
+
 /// The path of the program: as it stands where it has a slash, else searched in the PATH of the job.
 fn find_program(task: &Task) -> Result<CString, Refusal> {
     let with_nul = task.strings().nth(1).unwrap_or_default();
@@ -209,7 +249,7 @@ fn find_program(task: &Task) -> Result<CString, Refusal> {
     if name.to_bytes().contains(&b'/') {
         return Ok(name.to_owned());
     }
-    let directory = task.strings().next().and_then(|s| s.strip_suffix(b"\0")).unwrap_or(b"/");
+    let directory = directory(task).to_bytes();
     let listed = task.strings().skip(1 + task.argc).find_map(|entry| entry.strip_prefix(b"PATH="));
     let listed = listed.and_then(|path| path.strip_suffix(b"\0")).unwrap_or(DEFAULT_PATH);
     let mut errno = libc::ENOENT;

@@ -2,7 +2,7 @@
 //!
 //! A process whose parent died becomes a child of the launcher, so the launcher's own children are all there is
 //! to look at, and one that is not reaped keeps its number: no signal can hit a stranger. An orphan belongs to
-//! the job whose session or marker it has. One that shed both could be any job's that ran at its birth; it goes
+//! the job whose process group or marker it has. One that shed both could be any job's that ran at its birth; it goes
 //! when the last of those has ended. A cgroup per job would tell at once; it would be asked here.
 
 use super::process::{self, Stat};
@@ -35,7 +35,7 @@ struct Orphan {
 
 impl Orphan {
     fn is_of(&self, family: &Family) -> bool {
-        self.stat.session == family.pid || self.marker == Some((family.job, family.start))
+        self.stat.group == family.pid || self.marker == Some((family.job, family.start))
     }
 }
 

@@ -1,0 +1,68 @@
+//! How many jobs a crew has claimed ahead: as many as its slots can end while the engine turns twice.
+//!
+//! A slot that becomes free during a turn stands idle until the next one has been committed. For long jobs that is
+//! nothing; for short ones it would be most of the time. It must not look at a clock: it is told how long things took.
+
+use std::time::Duration;
+
+/// No slot has more than this claimed ahead.
+const PER_SLOT_MAX: u32 = 64;
+/// Jobs that take longer than this many turns lose next to nothing by waiting for one.
+const TURNS: u32 = 8;
+/// A new value counts for one part in this many.
+const INERTIA: u32 = 8;
+
+/// How long something takes lately; nothing is known at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace(Option<Duration>);
+
+impl Pace {
+    pub fn took(&mut self, time: Duration) {
+        self.0 = Some(match self.0 {
+            None => time,
+            Some(lately) => (lately * (INERTIA - 1) + time) / INERTIA,
+        });
+    }
+
+    /// What a crew of so many slots has claimed ahead when its jobs go at this pace and turns at that.
+    pub fn stock(self, turns: Pace, slots: u32) -> u32 {
+        let (Some(job), Some(turn)) = (self.0, turns.0) else { return 0 };
+        if job > turn * TURNS {
+            return 0;
+        }
+        let in_two_turns = (turn * 2).as_micros().div_ceil(job.as_micros().max(1));
+        u32::try_from(in_two_turns).unwrap_or(PER_SLOT_MAX).min(PER_SLOT_MAX).saturating_mul(slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_jobs_are_claimed_ahead_and_long_ones_are_not() {
+        let pace = |micros| Pace(Some(Duration::from_micros(micros)));
+        for (job, turn, slots, stock) in [
+            (500, 1000, 2, 8),
+            (1000, 1000, 2, 4),
+            (1001, 1000, 2, 4),
+            (3000, 1000, 4, 4),
+            (8000, 1000, 4, 4),
+            (8001, 1000, 4, 0),
+            (1, 1000, 3, 192),
+            (0, 1000, 1, 64),
+            (0, 0, 1, 0),
+        ] {
+            assert_eq!(pace(job).stock(pace(turn), slots), stock, "{job} {turn}");
+        }
+        assert_eq!(Pace::default().stock(pace(1000), 4), 0, "nothing is known of the jobs yet");
+    }
+
+    #[test]
+    fn one_odd_value_does_not_turn_the_pace() {
+        let mut pace = Pace::default();
+        (0..20).for_each(|_| pace.took(Duration::from_millis(1)));
+        pace.took(Duration::from_millis(9));
+        assert_eq!(pace, Pace(Some(Duration::from_millis(2))));
+    }
+}
