@@ -34,7 +34,7 @@ Examples:
 pub(super) struct Args {
     /// The queue; it appears with its first job
     queue: OsString,
-    /// One job each; none, or a single `-`, reads one job per line of stdin
+    /// One job each; none, or a single `-`, reads one job per line of stdin, without the empty lines
     data: Vec<OsString>,
     /// Not before this time: RFC 3339, "2026-11-15 10:00" (local) or @SECONDS
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Print every id, also for lines
     #[arg(long)]
     ids: bool,
-    /// Jobs from stdin end with NUL instead of a newline
+    /// Jobs from stdin end with NUL instead of a newline, and may be empty
     #[arg(short = '0', long)]
     null: bool,
 }

@@ -24,7 +24,7 @@ Examples:
   windlass run --name import -- ./import-one {} < ids.txt      killed? the same command goes on
 
 Templates: {} the line, {.} without extension, {/} base name, {//} directory,
-           {#} number, {queue}, {id}";
+           {#} number, {queue}, {id}. Empty lines are passed over.";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]

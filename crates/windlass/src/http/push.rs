@@ -199,16 +199,12 @@ fn read_run(text: &str) -> Result<RunId, Problem> {
     text.parse().map_err(|bad| Problem::refused(format!("{text:?} is no run: {bad}")))
 }
 
-/// One job a line; the last one may lack its end.
+/// One job a line; empty lines are nothing, and the last one may lack its end.
 fn from_lines<'a>(body: &'a [u8], pattern: &Incoming<'a>) -> Result<Vec<Incoming<'a>>, Problem> {
-    let body = body.strip_suffix(b"\n").unwrap_or(if body.is_empty() { return Ok(Vec::new()) } else { body });
-    if memchr::memchr_iter(b'\n', body).count() >= JOBS_MAX {
-        return Err(too_large());
-    }
-    Ok(body
-        .split(|byte| *byte == b'\n')
-        .map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() })
-        .collect())
+    let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let jobs: Vec<Incoming<'a>> =
+        lines.take(JOBS_MAX + 1).map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() }).collect();
+    if jobs.len() > JOBS_MAX { Err(too_large()) } else { Ok(jobs) }
 }
 
 fn from_records(body: &[u8], run: Option<RunId>) -> Result<Vec<Incoming<'_>>, Problem> {

@@ -1,5 +1,6 @@
 //! The lines of a run's input, with their position and running hash, readable again until the run is known.
 //!
+//! Empty lines are nothing, as everywhere: neither the count nor the hash knows of them.
 //! An unfinished run is continued only if the input begins with the lines it has taken. Until that is certain
 //! the beginning can be read again: a file by seeking, a pipe out of a scratch file. Lines are handed out as soon
 //! as they are there; nothing here waits for more of them.
@@ -45,7 +46,7 @@ pub(super) struct Input {
     at: Taken,
 }
 
-/// Whole lines that wait in the buffer, each with its newline.
+/// Whole lines that wait in the buffer, each with its newline, and perhaps empty ones among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     bytes: usize,
@@ -78,6 +79,8 @@ impl Input {
     /// The next lines, at most `most` of them; waits only while there is no whole line. `None` is the end.
     pub(super) fn peek(&mut self, most: u64) -> Result<Option<Batch>, Failure> {
         loop {
+            let empty = self.buffer[self.start..].iter().take_while(|byte| **byte == b'\n').count();
+            self.start += empty;
             let waiting = &self.buffer[self.start..];
             if let Some(batch) = whole_lines(waiting, self.at, most)? {
                 return Ok(Some(batch));
@@ -179,18 +182,19 @@ impl Input {
 /// The batch at the head of the buffer, if there is a whole line.
 fn whole_lines(waiting: &[u8], at: Taken, most: u64) -> Result<Option<Batch>, Failure> {
     let mut bytes = 0;
-    let mut lines = at.lines;
+    let mut after = at;
     for end in memchr::memchr_iter(b'\n', waiting) {
-        if lines - at.lines == most || bytes >= BATCH_BYTES {
+        if after.lines - at.lines == most || bytes >= BATCH_BYTES {
             break;
         }
         if end - bytes > DATA_MAX {
-            return Err(too_long(lines + 1));
+            return Err(too_long(after.lines + 1));
         }
-        lines += 1;
+        if end > bytes {
+            after = Taken { lines: after.lines + 1, hash: hashed(after.hash, &waiting[bytes..=end]) };
+        }
         bytes = end + 1;
     }
-    let after = Taken { lines, hash: hashed(at.hash, &waiting[..bytes]) };
     Ok((bytes > 0).then_some(Batch { bytes, after }))
 }
 
@@ -232,9 +236,23 @@ mod tests {
     #[test]
     fn lines_come_in_batches_and_the_last_needs_no_newline() {
         let mut input = input(b"a\n\nb\r\nc");
-        assert_eq!(all(&mut input, 2), ["a\n\n", "b\r\n", "c\n"]);
-        assert_eq!(input.at(), Taken { lines: 4, hash: hashed(0, b"a\n\nb\r\nc\n") });
+        assert_eq!(all(&mut input, 2), ["a\n\nb\r\n", "c\n"]);
+        assert_eq!(input.at(), Taken { lines: 3, hash: hashed(0, b"a\nb\r\nc\n") });
         assert_eq!(all(&mut super::tests::input(b""), 2), [""; 0]);
+    }
+
+    #[test]
+    fn empty_lines_are_not_counted_wherever_a_batch_ends() {
+        let taken = Taken { lines: 2, hash: hashed(0, b"a\nb\n") };
+        for text in ["a\nb\n", "\n\na\n\n\nb\n\n", "a\n\nb", "\na\nb\n\n"] {
+            for most in [1, 2, 9] {
+                let mut input = input(text.as_bytes());
+                all(&mut input, most);
+                assert_eq!(input.at(), taken, "{text:?} by {most}");
+            }
+            assert_eq!(input(text.as_bytes()).reach(taken, true).unwrap(), Reached::Same, "{text:?}");
+        }
+        assert_eq!(all(&mut input(b"\n\n\n"), 2), [""; 0]);
     }
 
     #[test]
