@@ -13,9 +13,9 @@ use windlass_core::job::{JobId, Origin, QueueName};
 
 /// One record that a producer wrote.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
-    pub id: JobId,
-    pub end: usize,
+pub(crate) struct Written {
+    pub(crate) id: JobId,
+    pub(crate) end: usize,
 }
 
 #[derive(Debug)]
@@ -52,13 +52,13 @@ impl File {
 }
 
 #[derive(Debug)]
-pub struct Disk {
+pub(crate) struct Disk {
     files: Vec<File>,
     gatherer: Gatherer,
 }
 
 impl Disk {
-    pub fn new(random: &mut Random) -> Disk {
+    pub(crate) fn new(random: &mut Random) -> Disk {
         Disk { files: vec![File::new(Origin::from_random(random.next()))], gatherer: Gatherer::default() }
     }
 
@@ -68,13 +68,13 @@ impl Disk {
     }
 
     /// Where the next record of ours will stand, which is its id.
-    pub fn end(&mut self) -> (Origin, u64) {
+    pub(crate) fn end(&mut self) -> (Origin, u64) {
         let file = self.last();
         (file.origin, file.bytes.len() as u64)
     }
 
     /// Appends a job as our writers do; its id is its place.
-    pub fn write_job(&mut self, envelope: &Envelope, data: &[u8]) -> JobId {
+    pub(crate) fn write_job(&mut self, envelope: &Envelope, data: &[u8]) -> JobId {
         let file = self.last();
         let id = JobId { origin: file.origin, offset: file.bytes.len() as u64 };
         frame::write_job(&mut file.bytes, file.origin, envelope, data);
@@ -84,7 +84,7 @@ impl Disk {
     }
 
     /// Appends a line as any program might; nothing where a torn record would swallow it.
-    pub fn write_line(&mut self, queue: &QueueName, data: &[u8]) -> Option<JobId> {
+    pub(crate) fn write_line(&mut self, queue: &QueueName, data: &[u8]) -> Option<JobId> {
         let file = self.last();
         if file.torn {
             return None;
@@ -99,7 +99,7 @@ impl Disk {
     }
 
     /// A writer died in the middle of a record.
-    pub fn write_torn(&mut self, envelope: &Envelope, data: &[u8], random: &mut Random) {
+    pub(crate) fn write_torn(&mut self, envelope: &Envelope, data: &[u8], random: &mut Random) {
         let file = self.last();
         let mut bytes = Vec::new();
         frame::write_job(&mut bytes, file.origin, envelope, data);
@@ -109,7 +109,7 @@ impl Disk {
     }
 
     /// Bytes that make no sense: no tab, so that none of them can be taken for a job.
-    pub fn write_garbage(&mut self, random: &mut Random) {
+    pub(crate) fn write_garbage(&mut self, random: &mut Random) {
         let file = self.last();
         for _ in 0..random.between(1, 80) {
             let byte = random.next() as u8;
@@ -118,7 +118,7 @@ impl Disk {
         file.torn = true;
     }
 
-    pub fn write_seal(&mut self, run: windlass_core::job::RunId) {
+    pub(crate) fn write_seal(&mut self, run: windlass_core::job::RunId) {
         let (origin, end) = self.end();
         let file = self.last();
         frame::write_seal(&mut file.bytes, origin, run, &[(origin, end)]);
@@ -126,13 +126,13 @@ impl Disk {
     }
 
     /// A producer syncs what it appended: from here on those records are accepted, though no engine may know it.
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         let file = self.last();
         file.synced = file.bytes.len();
     }
 
     /// Loses power: of what was not synced a part stays, and may end in noise. Names the records that are gone.
-    pub fn power_cut(&mut self, random: &mut Random) -> Vec<JobId> {
+    pub(crate) fn power_cut(&mut self, random: &mut Random) -> Vec<JobId> {
         let mut gone = Vec::new();
         for file in &mut self.files {
             let kept = random.between(file.synced.min(file.bytes.len()) as u64, file.bytes.len() as u64) as usize;
@@ -151,7 +151,7 @@ impl Disk {
     }
 
     /// A new reader begins where the store left off.
-    pub fn reopen(&mut self, cursors: &[Cursor]) -> Result<(), String> {
+    pub(crate) fn reopen(&mut self, cursors: &[Cursor]) -> Result<(), String> {
         for file in &mut self.files {
             let cursor = cursors.iter().find(|cursor| cursor.origin == file.origin);
             file.position = cursor.map_or(FILE_HEADER, |cursor| cursor.offset as usize);
@@ -168,7 +168,7 @@ impl Disk {
     }
 
     /// Reads what is new into one lot; the bytes are on disk before it is handed over.
-    pub fn read(&mut self, locked: bool) -> Option<Lot> {
+    pub(crate) fn read(&mut self, locked: bool) -> Option<Lot> {
         let mut lot = Lot::default();
         for file in &mut self.files {
             let end = if file.closed { End::Closed } else if locked { End::Locked } else { End::Open };
@@ -198,12 +198,12 @@ impl Disk {
     }
 
     /// Files whose end was committed are removed.
-    pub fn committed(&mut self, closed: &[Origin]) {
+    pub(crate) fn committed(&mut self, closed: &[Origin]) {
         self.files.retain(|file| !closed.contains(&file.origin));
     }
 
     /// Where each file stood, for someone who asks whether all of that was read.
-    pub fn ids_written(&self) -> Vec<JobId> {
+    pub(crate) fn ids_written(&self) -> Vec<JobId> {
         self.files.iter().flat_map(|file| file.written.iter().map(|record| record.id)).collect()
     }
 }

@@ -7,7 +7,7 @@ use crate::world::{Due, Outcome, World};
 use windlass::store::StoreError;
 
 impl World {
-    pub fn fault(&mut self) -> Outcome<()> {
+    pub(crate) fn fault(&mut self) -> Outcome<()> {
         let after = self.random.between(1000, 900_000);
         self.at(after, Due::Fault);
         match self.random.below(10) {
@@ -32,7 +32,7 @@ impl World {
     }
 
     /// Before a turn: its commit may be made to fail.
-    pub fn fail_some_commit(&mut self) {
+    pub(crate) fn fail_some_commit(&mut self) {
         if self.calm || !self.random.chance(25) {
             return;
         }
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// After a commit: nobody may hear of it.
-    pub fn dies_before_effects(&mut self) -> bool {
+    pub(crate) fn dies_before_effects(&mut self) -> bool {
         !self.calm && self.random.chance(6) && self.may_die()
     }
 }

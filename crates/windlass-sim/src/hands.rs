@@ -14,7 +14,7 @@ use windlass_core::outcome;
 use windlass_core::time::Time;
 
 #[derive(Debug)]
-pub struct Flying {
+pub(crate) struct Flying {
     start: Start,
     begun: Option<Time>,
     /// Changes when it is stopped: the end that was planned before does not come.
@@ -23,22 +23,22 @@ pub struct Flying {
 }
 
 #[derive(Debug, Default)]
-pub struct Hands {
-    pub flights: BTreeMap<u64, Flying>,
+pub(crate) struct Hands {
+    pub(crate) flights: BTreeMap<u64, Flying>,
     /// Starts that reached their process since the machine came up.
-    pub begun: BTreeSet<(JobId, u32)>,
+    pub(crate) begun: BTreeSet<(JobId, u32)>,
     reported: BTreeMap<u64, Finished>,
 }
 
 impl Hands {
     /// Jobs that have a process now.
-    pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
+    pub(crate) fn running(&self) -> impl Iterator<Item = JobId> + '_ {
         self.flights.values().filter(|flying| flying.begun.is_some()).flat_map(|flying| flying.start.held.ids())
     }
 }
 
 impl World {
-    pub fn take_off(&mut self, start: Start) {
+    pub(crate) fn take_off(&mut self, start: Start) {
         let flight = start.flight.0;
         self.hands.flights.insert(flight, Flying { start, begun: None, plan: 0, stopped: None });
         let after = self.random.between(10, 3000);
@@ -46,7 +46,7 @@ impl World {
     }
 
     /// The process is there.
-    pub fn begin(&mut self, flight: u64) -> Outcome<()> {
+    pub(crate) fn begin(&mut self, flight: u64) -> Outcome<()> {
         let now = self.now();
         let Some(flying) = self.hands.flights.get_mut(&flight).filter(|flying| flying.stopped.is_none()) else {
             return Ok(());
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// The order to end: it does after a while, if its own end does not come first.
-    pub fn stop(&mut self, flight: Flight, why: Stop) {
+    pub(crate) fn stop(&mut self, flight: Flight, why: Stop) {
         let after = match why {
             Stop::Kill => self.random.between(10, 5000),
             Stop::Cancel | Stop::Interrupt => self.random.between(10, 10_000_000),
@@ -96,7 +96,7 @@ impl World {
         self.at(after, Due::End(flight.0, plan));
     }
 
-    pub fn end(&mut self, flight: u64, plan: u64) -> Outcome<()> {
+    pub(crate) fn end(&mut self, flight: u64, plan: u64) -> Outcome<()> {
         let now = self.now();
         if self.hands.flights.get(&flight).is_none_or(|flying| flying.plan != plan) {
             return Ok(());
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// The same report a second time.
-    pub fn report_again(&mut self, flight: u64) -> Outcome<()> {
+    pub(crate) fn report_again(&mut self, flight: u64) -> Outcome<()> {
         if let Some(finished) = self.hands.reported.remove(&flight) {
             self.send(Event::Finished(finished));
         }

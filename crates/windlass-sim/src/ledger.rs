@@ -15,47 +15,46 @@ use windlass_core::life_cycle::State;
 
 /// A job as the last commit left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    pub state: State,
-    pub queue: Arc<str>,
-    pub priority: Priority,
-    pub kind: LaneKind,
-    pub run: Option<RunId>,
-    pub record: Record,
-    pub reason: Option<Reason>,
-    pub data: u64,
+pub(crate) struct Known {
+    pub(crate) state: State,
+    pub(crate) queue: Arc<str>,
+    pub(crate) priority: Priority,
+    pub(crate) kind: LaneKind,
+    pub(crate) run: Option<RunId>,
+    pub(crate) record: Record,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) data: u64,
 }
 
 /// A run, counted from its jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunModel {
-    pub live: u64,
-    pub sealed: bool,
-    pub after: Vec<(Origin, u64)>,
-    pub ended: bool,
+pub(crate) struct RunModel {
+    pub(crate) live: u64,
+    pub(crate) sealed: bool,
+    pub(crate) after: Vec<(Origin, u64)>,
+    pub(crate) ended: bool,
 }
 
 /// Jobs that share one slot.
 #[derive(Clone, Debug)]
-pub struct Booking {
-    pub queue: Arc<str>,
-    pub kind: LaneKind,
-    pub priority: Priority,
-    pub left: BTreeSet<JobId>,
+pub(crate) struct Booking {
+    pub(crate) queue: Arc<str>,
+    pub(crate) kind: LaneKind,
+    pub(crate) priority: Priority,
+    pub(crate) left: BTreeSet<JobId>,
 }
 
 /// What one committed turn did.
 #[derive(Debug, Default)]
-pub struct Turned {
-    pub turn: u64,
+pub(crate) struct Turned {
     /// Every job that changed: as it was, as it is.
-    pub moved: Vec<(JobId, Option<Known>, Known)>,
-    pub claimed: Vec<Booking>,
-    pub settled: Vec<Settlement>,
-    pub ended: Vec<RunId>,
-    pub recovered: bool,
+    pub(crate) moved: Vec<(JobId, Option<Known>, Known)>,
+    pub(crate) claimed: Vec<Booking>,
+    pub(crate) settled: Vec<Settlement>,
+    pub(crate) ended: Vec<RunId>,
+    pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
-    pub revived: Vec<JobId>,
+    pub(crate) revived: Vec<JobId>,
 }
 
 /// The part of the ledger that a power cut takes back.
@@ -68,23 +67,23 @@ struct Undo {
 }
 
 #[derive(Debug, Default)]
-pub struct Ledger {
-    pub jobs: BTreeMap<JobId, Known>,
-    pub runs: BTreeMap<RunId, RunModel>,
-    pub bookings: Vec<Booking>,
-    pub cursors: BTreeMap<Origin, u64>,
+pub(crate) struct Ledger {
+    pub(crate) jobs: BTreeMap<JobId, Known>,
+    pub(crate) runs: BTreeMap<RunId, RunModel>,
+    pub(crate) bookings: Vec<Booking>,
+    pub(crate) cursors: BTreeMap<Origin, u64>,
     /// Every settled start that no power cut took back.
-    pub settled: Vec<(JobId, u32)>,
+    pub(crate) settled: Vec<(JobId, u32)>,
     names: BTreeMap<String, Arc<str>>,
     at_risk: Vec<Undo>,
 }
 
 impl Ledger {
     /// Takes in a committed turn; an error is a contradiction within the store itself.
-    pub fn learn(&mut self, committed: &Committed, store: &Memory) -> Result<Turned, String> {
+    pub(crate) fn learn(&mut self, committed: &Committed, store: &Memory) -> Result<Turned, String> {
         let mut undo = Undo { settled: self.settled.len(), ..Undo::default() };
         let (runs, cursors) = (self.runs.clone(), self.cursors.clone());
-        let mut turned = Turned { turn: committed.turn, ..Turned::default() };
+        let mut turned = Turned::default();
         let mut touched = BTreeSet::new();
         let mut succeeded = BTreeSet::new();
         for verb in &committed.verbs {
@@ -100,6 +99,10 @@ impl Ledger {
                 self.jobs.insert(id, after.clone());
                 turned.moved.push((id, before, after));
             }
+        }
+        for booking in &mut turned.claimed {
+            let job = booking.left.first().and_then(|id| self.jobs.get(id));
+            booking.queue = job.map_or_else(|| "".into(), |job| job.queue.clone());
         }
         turned.ended = committed.ended.iter().map(|info: &RunInfo| info.id).collect();
         if turned.recovered {
@@ -117,7 +120,7 @@ impl Ledger {
     }
 
     /// Notes the ends that a checker found right.
-    pub fn note_ended(&mut self, ended: &[RunId]) {
+    pub(crate) fn note_ended(&mut self, ended: &[RunId]) {
         for id in ended {
             self.runs.entry(*id).or_default().ended = true;
         }
@@ -145,10 +148,9 @@ impl Ledger {
             }
             Verb::Claimed(held) => {
                 touched.extend(held.iter().flat_map(Held::ids));
-                let queue = self.jobs.get(&first(held)).map_or_else(|| "".into(), |job| job.queue.clone());
                 let (kind, priority) = (held[0].lane.kind, held[0].lane.priority);
                 let left = held.iter().flat_map(Held::ids).collect();
-                turned.claimed.push(Booking { queue, kind, priority, left });
+                turned.claimed.push(Booking { queue: "".into(), kind, priority, left });
             }
             Verb::Settled(settlements) => {
                 for settlement in settlements {
@@ -246,12 +248,12 @@ impl Ledger {
     }
 
     /// How many commits a power cut could take.
-    pub fn at_risk(&self) -> usize {
+    pub(crate) fn at_risk(&self) -> usize {
         self.at_risk.len()
     }
 
     /// Goes back to the first `kept` commits since the last one that was on disk; names the jobs that changed.
-    pub fn power_cut(&mut self, kept: usize) -> BTreeSet<JobId> {
+    pub(crate) fn power_cut(&mut self, kept: usize) -> BTreeSet<JobId> {
         let mut changed = BTreeSet::new();
         for undo in self.at_risk.drain(kept..).rev() {
             for (id, before) in undo.jobs.into_iter().rev() {
@@ -270,7 +272,7 @@ impl Ledger {
     }
 
     /// Compares everything with the store.
-    pub fn audit(&self, store: &Memory) -> Result<(), String> {
+    pub(crate) fn audit(&self, store: &Memory) -> Result<(), String> {
         for (id, known) in &self.jobs {
             let found = store.job(*id).map_err(|error| error.to_string())?.map(|job| job.state);
             let expected = Some(known.state).filter(|state| *state != State::Succeeded);
@@ -280,8 +282,4 @@ impl Ledger {
         }
         Ok(())
     }
-}
-
-fn first(held: &[Held]) -> JobId {
-    held[0].jobs.id(usize::from(held[0].first))
 }

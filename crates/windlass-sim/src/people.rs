@@ -36,11 +36,11 @@ enum Ask {
 type Told = (u64, Result<Option<RunId>, String>);
 
 #[derive(Debug)]
-pub struct People {
+pub(crate) struct People {
     /// How much is still to be done before the calm.
-    pub actions: u64,
+    pub(crate) actions: u64,
     /// The one job that kills its server, once it is made.
-    pub killer: Option<JobId>,
+    pub(crate) killer: Option<JobId>,
     makes_killer: bool,
     asks: BTreeMap<u64, Ask>,
     last: u64,
@@ -54,7 +54,7 @@ pub struct People {
 }
 
 impl People {
-    pub fn new(random: &mut Random) -> People {
+    pub(crate) fn new(random: &mut Random) -> People {
         let (mouth, ear) = channel();
         People {
             actions: random.between(20, 160),
@@ -82,14 +82,14 @@ impl People {
         })
     }
 
-    pub fn forget_asks(&mut self) {
+    pub(crate) fn forget_asks(&mut self) {
         self.asks.clear();
         self.rules.clear();
         while self.ear.try_recv().is_ok() {}
     }
 
     /// The rules that the engine has just been given.
-    pub fn take_rules(&mut self, options: &mut EngineOptions) {
+    pub(crate) fn take_rules(&mut self, options: &mut EngineOptions) {
         for (policies, slots) in self.rules.drain(..) {
             options.policies = policies;
             options.slots = slots;
@@ -97,7 +97,7 @@ impl People {
     }
 
     /// A question that should have been answered by now.
-    pub fn unanswered(&self, ledger: &Ledger, quiet: bool) -> Option<String> {
+    pub(crate) fn unanswered(&self, ledger: &Ledger, quiet: bool) -> Option<String> {
         let due = |ask: &&Ask| match ask {
             Ask::AwaitRun(run) => ledger.runs.get(run).is_none_or(|run| run.ended),
             Ask::Drained { .. } => quiet,
@@ -108,7 +108,7 @@ impl People {
 }
 
 impl World {
-    pub fn people_act(&mut self) -> Outcome<()> {
+    pub(crate) fn people_act(&mut self) -> Outcome<()> {
         if self.calm {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// The trouble is over: everything open is sealed, everything paused goes on, what hangs is ended.
-    pub fn people_settle(&mut self) -> Outcome<()> {
+    pub(crate) fn people_settle(&mut self) -> Outcome<()> {
         if self.engine.is_none() {
             // It comes back by itself; the order below is given to the one that is there then.
             while self.engine.is_none() {
@@ -307,7 +307,7 @@ impl World {
     }
 
     /// Hears the answers that a turn gave.
-    pub fn people_hear(&mut self, quiet_before: bool) -> Outcome<()> {
+    pub(crate) fn people_hear(&mut self, quiet_before: bool) -> Outcome<()> {
         while let Ok((number, answer)) = self.people.ear.try_recv() {
             let Some(ask) = self.people.asks.remove(&number) else { return Err("an answer came twice".into()) };
             match (ask, answer) {

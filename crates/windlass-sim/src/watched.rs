@@ -13,7 +13,7 @@ use windlass_core::time::Time;
 
 /// One verb as it was called, with what came of it.
 #[derive(Clone, Debug)]
-pub enum Verb {
+pub(crate) enum Verb {
     Admitted(Lot),
     Opened(RunId),
     /// One order: all of it holds one slot.
@@ -26,25 +26,25 @@ pub enum Verb {
 
 /// A turn that was committed.
 #[derive(Clone, Debug)]
-pub struct Committed {
-    pub turn: u64,
-    pub durability: Durability,
-    pub verbs: Vec<Verb>,
-    pub ended: Vec<RunInfo>,
+pub(crate) struct Committed {
+    pub(crate) turn: u64,
+    pub(crate) durability: Durability,
+    pub(crate) verbs: Vec<Verb>,
+    pub(crate) ended: Vec<RunInfo>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Watched {
-    pub memory: Memory,
+pub(crate) struct Watched {
+    pub(crate) memory: Memory,
     verbs: Vec<Verb>,
     ended: Vec<RunInfo>,
     /// What recovery has to say to the engine's first turn.
     kept: Changes,
-    pub committed: Vec<Committed>,
+    pub(crate) committed: Vec<Committed>,
 }
 
 impl Watched {
-    pub fn new(memory: Memory) -> Watched {
+    pub(crate) fn new(memory: Memory) -> Watched {
         Watched { memory, verbs: Vec::new(), ended: Vec::new(), kept: Changes::default(), committed: Vec::new() }
     }
 

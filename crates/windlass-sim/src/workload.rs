@@ -9,18 +9,18 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 /// Queues that producers use; the last is served by nobody.
-pub const QUEUES: [&str; 6] = ["mail", "thumb.a", "thumb.b", "report", "bulk", "nobody"];
+pub(crate) const QUEUES: [&str; 6] = ["mail", "thumb.a", "thumb.b", "report", "bulk", "nobody"];
 
 /// How one start goes.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub(crate) struct Script {
     /// Microseconds of work; nothing for one that hangs until it is stopped.
-    pub length: Option<u64>,
-    pub outcome: Outcome,
+    pub(crate) length: Option<u64>,
+    pub(crate) outcome: Outcome,
 }
 
 /// Draws a set of rules.
-pub fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
+pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
     let mut policies = Vec::new();
     for pattern in ["mail", "thumb.*", "report", "bulk"] {
         let service = if random.chance(500) {
@@ -39,12 +39,12 @@ pub fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
     (policies, random.between(1, 8) as u32)
 }
 
-pub fn priority(random: &mut Random) -> Priority {
+pub(crate) fn priority(random: &mut Random) -> Priority {
     let value = if random.chance(700) { 0 } else { random.between(0, 20) as i64 - 10 };
     Priority::new(value).unwrap_or_default()
 }
 
-pub fn data(random: &mut Random) -> Vec<u8> {
+pub(crate) fn data(random: &mut Random) -> Vec<u8> {
     let number = random.next();
     match random.below(10) {
         0 => Vec::new(),
@@ -55,7 +55,7 @@ pub fn data(random: &mut Random) -> Vec<u8> {
 }
 
 /// How this start of this job goes: a function of both, so that the order of events does not change it.
-pub fn script(seed: u64, id: JobId, start: u32, suspicions: u32, calm: bool) -> Script {
+pub(crate) fn script(seed: u64, id: JobId, start: u32, suspicions: u32, calm: bool) -> Script {
     let mut random = Random::new(random::hash(format!("{seed} {id} {start}").as_bytes()));
     let length = match random.below(20) {
         0 if !calm && start < 4 => None,

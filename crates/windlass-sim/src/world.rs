@@ -23,7 +23,7 @@ use windlass_core::time::Time;
 
 /// What will happen at some moment.
 #[derive(Clone, Copy, Debug)]
-pub enum Due {
+pub(crate) enum Due {
     Turn,
     Wake(u64),
     People,
@@ -39,56 +39,56 @@ pub enum Due {
 
 /// What a simulation came to, for the summary.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    pub jobs: u64,
-    pub starts: u64,
-    pub crashes: u64,
-    pub cuts: u64,
-    pub checks: u64,
-    pub trace: u64,
+pub(crate) struct Totals {
+    pub(crate) jobs: u64,
+    pub(crate) starts: u64,
+    pub(crate) crashes: u64,
+    pub(crate) cuts: u64,
+    pub(crate) checks: u64,
+    pub(crate) trace: u64,
 }
 
 #[derive(Debug)]
-pub struct World {
-    pub seed: u64,
-    pub random: Random,
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) random: Random,
     /// Microseconds since the world began; the wall clock is this and an offset that may jump.
-    pub mono: u64,
-    pub offset: i64,
+    pub(crate) mono: u64,
+    pub(crate) offset: i64,
     due: BTreeMap<(u64, u64), (u64, Due)>,
     last_due: u64,
     wake: u64,
-    pub engine: Option<Engine<Watched>>,
+    pub(crate) engine: Option<Engine<Watched>>,
     /// The store while no engine has it.
-    pub down: Option<Watched>,
+    pub(crate) down: Option<Watched>,
     /// Counts the engines; what was due for a dead one does not happen.
-    pub life: u64,
-    pub same_boot: bool,
-    pub options: EngineOptions,
-    pub ledger: Ledger,
+    pub(crate) life: u64,
+    pub(crate) same_boot: bool,
+    pub(crate) options: EngineOptions,
+    pub(crate) ledger: Ledger,
     checkers: Vec<Box<dyn Checker>>,
-    pub disk: Disk,
-    pub hands: Hands,
-    pub people: People,
-    pub mail: Vec<Event>,
+    pub(crate) disk: Disk,
+    pub(crate) hands: Hands,
+    pub(crate) people: People,
+    pub(crate) mail: Vec<Event>,
     turn_due: bool,
     /// Outcomes on their way to the archive, by turn.
-    pub archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
+    pub(crate) archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
     lots: VecDeque<Vec<Origin>>,
     delivered: u64,
     committed: u64,
     reading: Vec<(u64, u64)>,
     /// The monotonic time of the last turn that found no space.
     full_at: Option<u64>,
-    pub calm: bool,
-    pub totals: Totals,
+    pub(crate) calm: bool,
+    pub(crate) totals: Totals,
     verbose: bool,
 }
 
-pub type Outcome<T> = Result<T, String>;
+pub(crate) type Outcome<T> = Result<T, String>;
 
 impl World {
-    pub fn new(seed: u64, verbose: bool) -> Outcome<World> {
+    pub(crate) fn new(seed: u64, verbose: bool) -> Outcome<World> {
         let mut random = Random::new(seed);
         let (policies, slots) = workload::policies(&mut random);
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
@@ -141,18 +141,18 @@ impl World {
         Ok(world)
     }
 
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time(self.offset + self.mono as i64)
     }
 
     /// Lets something happen after so many microseconds.
-    pub fn at(&mut self, after: u64, due: Due) {
+    pub(crate) fn at(&mut self, after: u64, due: Due) {
         self.last_due += 1;
         self.due.insert((self.mono + after, self.last_due), (self.life, due));
     }
 
     /// One line of the story, and its share of the hash by which two tellings are compared.
-    pub fn tell(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
         let line = line();
         self.totals.trace = (self.totals.trace ^ random::hash(line.as_bytes())).wrapping_mul(0x0100_0000_01b3);
         if self.verbose {
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    pub fn show(&mut self, seen: &Seen<'_>) -> Outcome<()> {
+    pub(crate) fn show(&mut self, seen: &Seen<'_>) -> Outcome<()> {
         for checker in &mut self.checkers {
             self.totals.checks += 1;
             checker.see(seen, &self.ledger).map_err(|what| format!("{}: {what}", checker.name()))?;
@@ -168,13 +168,13 @@ impl World {
         Ok(())
     }
 
-    pub fn show_rules(&mut self) -> Outcome<()> {
+    pub(crate) fn show_rules(&mut self) -> Outcome<()> {
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.show(&Seen::Rules { policies: &policies, slots })
     }
 
     /// Runs the seed's whole story: trouble first, then calm until everything that can end has ended.
-    pub fn run(&mut self) -> Outcome<Totals> {
+    pub(crate) fn run(&mut self) -> Outcome<Totals> {
         while self.people.actions > 0 {
             self.step()?;
         }
@@ -218,7 +218,7 @@ impl World {
     }
 
     /// What `drained` should mean: nothing that can run waits or runs.
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.ledger.jobs.values().all(|job| match job.state {
             State::Running => false,
             State::Scheduled | State::Ready | State::Retrying => !self.is_served(job),
@@ -226,7 +226,7 @@ impl World {
         })
     }
 
-    pub fn step(&mut self) -> Outcome<()> {
+    pub(crate) fn step(&mut self) -> Outcome<()> {
         let Some(((when, _), (life, due))) = self.due.pop_first() else { return Err("nothing is due".into()) };
         self.mono = self.mono.max(when);
         let belongs = life == self.life;
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// Hands an event to the engine; it turns soon, perhaps with more.
-    pub fn send(&mut self, event: Event) {
+    pub(crate) fn send(&mut self, event: Event) {
         if self.engine.is_none() {
             return;
         }
@@ -441,7 +441,7 @@ impl World {
     }
 
     /// The engine is gone with everything that it had in memory; processes die with it.
-    pub fn die(&mut self, power_cut: bool) -> Outcome<()> {
+    pub(crate) fn die(&mut self, power_cut: bool) -> Outcome<()> {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let mut store = engine.store().clone();
         drop(engine);

@@ -22,7 +22,7 @@ use windlass_core::policy::Policy;
 
 /// Something that happened, as seen from outside the engine.
 #[derive(Debug)]
-pub enum Seen<'a> {
+pub(crate) enum Seen<'a> {
     /// A producer is about to hand this over: from now on it may become a job.
     Offered { id: JobId, data: u64 },
     /// Somebody was told that it is safe.
@@ -49,7 +49,7 @@ pub enum Seen<'a> {
 }
 
 /// One invariant.
-pub trait Checker: std::fmt::Debug {
+pub(crate) trait Checker: std::fmt::Debug {
     fn name(&self) -> &'static str;
     fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String>;
     /// Everything is quiet and nothing more will happen.
@@ -59,7 +59,7 @@ pub trait Checker: std::fmt::Debug {
 }
 
 /// All of them.
-pub fn all() -> Vec<Box<dyn Checker>> {
+pub(crate) fn all() -> Vec<Box<dyn Checker>> {
     vec![
         Box::<acceptance::Acceptance>::default(),
         Box::<life::Life>::default(),

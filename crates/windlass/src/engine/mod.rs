@@ -116,7 +116,8 @@ impl<S: Store> Engine<S> {
             waiters: Waiters::default(),
             queues: Vec::new(),
             jitter: Jitter(options.seed | 1),
-            pending: VecDeque::new(),
+            // What waits in the store must be started although nothing happens.
+            pending: VecDeque::from([Event::Nudge]),
             stopping: Stopping::No,
             drain_until: None,
             sync_by: None,

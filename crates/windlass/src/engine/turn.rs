@@ -12,6 +12,7 @@ use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
@@ -34,7 +35,7 @@ struct Absorbed {
 pub(super) struct Progress {
     durability: Option<Durability>,
     departed: Vec<Flight>,
-    landed: Vec<Flight>,
+    landed: BTreeSet<Flight>,
 }
 
 impl Progress {
@@ -47,9 +48,7 @@ impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.pending.extend(events);
-        if self.full_until.is_some_and(|until| until <= now) {
-            self.full_until = None;
-        }
+        self.look_at_the_clock(now);
         let mut absorbed = self.absorb();
         let mut progress = Progress::default();
         let mut effects = Effects::default();
@@ -61,6 +60,17 @@ impl<S: Store> Engine<S> {
             }
             Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
+    /// is further away than it was made is due as well.
+    fn look_at_the_clock(&mut self, now: Time) {
+        if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
+            self.full_until = None;
+        }
+        for (deadline, most) in [(&mut self.sync_by, OS_SYNC), (&mut self.drain_until, self.options.drain)] {
+            *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
         }
     }
 
@@ -144,7 +154,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
         for end in finished {
-            let Some(flight) = self.flights.get(end.flight) else {
+            // A flight stays known until its turn is committed, so two reports may also meet in one turn.
+            let Some(flight) = self.flights.get(end.flight).filter(|_| progress.landed.insert(end.flight)) else {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
             };
@@ -163,7 +174,6 @@ impl<S: Store> Engine<S> {
             }
             assert_eq!(first, flight.held.count, "a runner reports every job of a start");
             self.flights.release(end.flight, &mut self.scheduler);
-            progress.landed.push(end.flight);
         }
         if !settlements.is_empty() {
             progress.needs(self.options.durability);
@@ -401,7 +411,9 @@ impl<S: Store> Engine<S> {
         }
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
-        let mut effects = Effects::default();
+        // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
+        let Effects { stops, read_inbox, nudge, .. } = dropped;
+        let mut effects = Effects { stops, read_inbox, nudge, ..Effects::default() };
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }
