@@ -36,7 +36,7 @@ pub(super) fn move_in(dir: &DataDir) -> Outcome<()> {
 
 /// Waits until everything in the inbox is in the store.
 pub(super) fn read(handle: &EngineHandle) -> Outcome<()> {
-    Ok(handle.ask(|answer| Event::ReadInbox { answer })?)
+    Ok(handle.ask(|answer| Event::CatchUp { answer })?)
 }
 
 /// Waits until everything that can run has ended.

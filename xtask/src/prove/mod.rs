@@ -57,7 +57,8 @@ fn read(words: &[&str]) -> Result<(Vec<&'static Proof>, Sizes), String> {
             name => {
                 let known = || PROOFS.iter().map(|proof| proof.name).collect::<Vec<_>>().join(", ");
                 let proof = PROOFS.iter().find(|proof| proof.name == name);
-                chosen.push(proof.ok_or_else(|| format!("expected {}, --cycles N or --seeds N, got: {name}", known()))?);
+                chosen
+                    .push(proof.ok_or_else(|| format!("expected {}, --cycles N or --seeds N, got: {name}", known()))?);
                 continue;
             }
         };

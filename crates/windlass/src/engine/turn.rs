@@ -13,7 +13,7 @@ use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
@@ -41,7 +41,8 @@ struct Absorbed {
 pub(super) struct Progress {
     durability: Option<Durability>,
     departed: Vec<Flight>,
-    landed: Vec<(Flight, Ended)>,
+    /// Starts whose end this turn writes, and how their workers ended.
+    landed: BTreeMap<Flight, Ended>,
 }
 
 impl Progress {
@@ -55,9 +56,7 @@ impl<S: Store> Engine<S> {
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.is_new = false;
         self.pending.extend(events);
-        if self.full_until.is_some_and(|until| until <= now) {
-            self.full_until = None;
-        }
+        self.look_at_the_clock(now);
         let mut absorbed = self.absorb();
         let mut progress = Progress::default();
         let mut effects = Effects::default();
@@ -69,6 +68,17 @@ impl<S: Store> Engine<S> {
             }
             Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
+    /// is further away than it was made is due as well.
+    fn look_at_the_clock(&mut self, now: Time) {
+        if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
+            self.full_until = None;
+        }
+        for (deadline, most) in [(&mut self.sync_by, OS_SYNC), (&mut self.drain_until, self.options.drain)] {
+            *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
         }
     }
 
@@ -157,7 +167,9 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
         for end in finished {
-            let Some(flight) = self.flights.get(end.flight) else {
+            // A flight stays known until its turn is committed, so two reports may also meet in one turn.
+            let again = progress.landed.contains_key(&end.flight);
+            let Some(flight) = self.flights.get(end.flight).filter(|_| !again) else {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
             };
@@ -180,7 +192,7 @@ impl<S: Store> Engine<S> {
             assert_eq!(first, flight.held.count, "a runner reports every job of a start");
             self.flights.release(end.flight, &mut self.scheduler);
             let lost = end.outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Lost);
-            progress.landed.push((end.flight, if lost { Ended::Died } else { Ended::Done }));
+            progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
         }
         if !settlements.is_empty() {
             progress.needs(self.options.durability);
@@ -286,7 +298,7 @@ impl<S: Store> Engine<S> {
 
     /// Crews of which something has just ended claim ahead where their jobs are short.
     fn plan_stock(&mut self, progress: &Progress) -> Vec<Planned> {
-        let landed = progress.landed.iter().filter_map(|flight| self.flights.get(*flight));
+        let landed = progress.landed.keys().filter_map(|flight| self.flights.get(*flight));
         let crews: BTreeSet<CrewNo> = landed.map(|flight| flight.crew).collect();
         let mut planned = Vec::new();
         for crew in crews {
@@ -440,7 +452,9 @@ impl<S: Store> Engine<S> {
         }
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
-        let mut effects = Effects::default();
+        // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
+        let Effects { stops, read_inbox, nudge, .. } = dropped;
+        let mut effects = Effects { stops, read_inbox, nudge, ..Effects::default() };
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }

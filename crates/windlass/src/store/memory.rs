@@ -343,7 +343,7 @@ impl Memory {
         if let Some(no) = self.queue_names.get(name) {
             return *no;
         }
-        let no = QueueNo(self.queues.rows().len() as u32 + 1);
+        let no = QueueNo(self.queues.rows().len() as u32);
         self.queues.put(no, Some((name.clone(), QueueStats::default())));
         self.queue_names.put(name.clone(), Some(no));
         self.changes.queues.push((no, name.clone()));

@@ -98,16 +98,8 @@ impl Embedded {
         let (mut db, epoch, opened) = schema::open_writer(dir, boot)?;
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
-        let store = Embedded {
-            db,
-            epoch,
-            memory,
-            housekeeper,
-            changes_before: 0,
-            broken: false,
-            unsynced: false,
-            lost: None,
-        };
+        let store =
+            Embedded { db, epoch, memory, housekeeper, changes_before: 0, broken: false, unsynced: false, lost: None };
         Ok((store, opened))
     }
 

@@ -19,6 +19,9 @@ use windlass_core::time::Time;
 
 impl Store for Memory {
     fn backlog(&mut self) -> Result<Changes, StoreError> {
+        // What recovery or a dropped turn moved is in the backlog: it must not be counted a second time.
+        self.changes.moves.clear();
+        self.changes.queues.clear();
         let queues = self.queues.rows().iter().map(|(no, (name, _))| (*no, name.clone())).collect();
         let mut waiting: BTreeMap<(Lane, Option<RunNo>, State), u64> = BTreeMap::new();
         for job in self.jobs.rows().values().filter(|job| waits(job.state)) {

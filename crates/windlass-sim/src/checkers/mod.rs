@@ -1,0 +1,107 @@
+//! The invariants, one file each. A checker sees everything that happens and says at once what must not be.
+//!
+//! Each keeps what it needs of the past itself and may look at the ledger. None may change anything.
+
+mod acceptance;
+mod archive;
+mod attempts;
+mod drained;
+mod duplicates;
+mod life;
+mod order;
+mod poison;
+mod run_end;
+mod slots;
+mod tokens;
+
+use crate::ledger::{Ledger, Turned};
+use std::collections::BTreeSet;
+use windlass::store::Durability;
+use windlass_core::job::JobId;
+use windlass_core::policy::Policy;
+
+/// Something that happened, as seen from outside the engine.
+#[derive(Debug)]
+pub(crate) enum Seen<'a> {
+    /// A producer is about to hand this over: from now on it may become a job.
+    Offered {
+        id: JobId,
+        data: u64,
+    },
+    /// Somebody was told that it is safe.
+    Accepted {
+        id: JobId,
+        durability: Durability,
+        at: u64,
+    },
+    /// Somebody was told that it is not there and never will be.
+    Rejected {
+        id: JobId,
+    },
+    /// A producer's bytes went with a power cut before it had been told that they are safe.
+    Withdrawn {
+        id: JobId,
+    },
+    Turned(&'a Turned),
+    /// A start reached its process.
+    Begun {
+        id: JobId,
+        start: u32,
+        epoch: u64,
+        data: u64,
+        attempts: u32,
+    },
+    /// The engine is dead; after a power cut these jobs went back to what the disk knew.
+    Died {
+        power_cut: bool,
+        undone: &'a BTreeSet<JobId>,
+        at: u64,
+    },
+    /// Rules that hold from now on.
+    Rules {
+        policies: &'a [Policy],
+        slots: u32,
+    },
+    /// Somebody was told that everything has ended; whether that was so before or after this turn.
+    Drained {
+        quiet: bool,
+    },
+    /// A turn's outcomes are in the archive now, by job and start.
+    Archived {
+        turn: u64,
+        starts: &'a [(JobId, u32)],
+    },
+    /// A job that kills its server.
+    Killer {
+        id: JobId,
+    },
+    /// A start that no policy serves now, or that nothing may be claimed for.
+    Holding(bool),
+}
+
+/// One invariant.
+pub(crate) trait Checker: std::fmt::Debug {
+    fn name(&self) -> &'static str;
+    fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String>;
+    /// Everything is quiet and nothing more will happen.
+    fn end(&mut self, _ledger: &Ledger) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<Box<dyn Checker>> {
+    vec![
+        Box::<acceptance::Acceptance>::default(),
+        Box::<life::Life>::default(),
+        Box::<tokens::Tokens>::default(),
+        Box::<duplicates::Duplicates>::default(),
+        Box::<run_end::RunEnd>::default(),
+        Box::<slots::Slots>::default(),
+        Box::<order::Order>::default(),
+        Box::<poison::Poison>::default(),
+        Box::<attempts::Attempts>::default(),
+        Box::<drained::Drained>::default(),
+        Box::<archive::Archive>::default(),
+    ]
+}

@@ -1,0 +1,63 @@
+//! Priority is strict, and a free slot is never idle while a job that may start waits for it.
+
+use super::{Checker, Seen};
+use crate::ledger::{Booking, Known, Ledger};
+use windlass_core::job::LaneKind;
+use windlass_core::life_cycle::State;
+use windlass_core::policy::Policy;
+
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    policies: Vec<Policy>,
+    slots: u32,
+    /// Nothing is started for now: no space, draining, or the archive is behind.
+    holding: bool,
+}
+
+impl Order {
+    fn crew(&self, queue: &str) -> Option<usize> {
+        self.policies.iter().position(|policy| policy.matches(queue)).filter(|crew| !self.policies[*crew].paused)
+    }
+
+    /// What one job that was left waiting says about this turn.
+    fn fair(&self, waiting: &Known, claimed: &[Booking], ledger: &Ledger) -> Result<(), String> {
+        let Some(crew) = self.crew(&waiting.queue) else { return Ok(()) };
+        let used = ledger.bookings.iter().filter(|booking| self.crew(&booking.queue) == Some(crew)).count();
+        let full = used >= self.policies[crew].slots as usize;
+        if !full && ledger.bookings.len() < self.slots as usize {
+            return Err(format!("a job of queue {} waits although a slot is free", waiting.queue));
+        }
+        let rival = |booking: &&Booking| {
+            let same = self.crew(&booking.queue) == Some(crew);
+            (same || !full) && booking.priority < waiting.priority
+        };
+        match claimed.iter().find(rival) {
+            Some(rival) => Err(format!("priority {} was started before {}", rival.priority, waiting.priority)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Checker for Order {
+    fn name(&self) -> &'static str {
+        "strict priority and no idle slot"
+    }
+
+    fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        match seen {
+            Seen::Rules { policies, slots } => {
+                self.policies = policies.to_vec();
+                self.slots = *slots;
+            }
+            Seen::Holding(holding) => self.holding = *holding,
+            Seen::Turned(turned) if !turned.recovered && !self.holding => {
+                let ready = |job: &&Known| job.state == State::Ready && job.kind != LaneKind::Suspect;
+                for waiting in ledger.jobs.values().filter(ready) {
+                    self.fair(waiting, &turned.claimed, ledger)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

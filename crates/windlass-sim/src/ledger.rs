@@ -1,0 +1,285 @@
+//! What a witness outside knows: every job and run as the committed turns left them, and how to go back.
+//!
+//! It is told of each committed turn and reads the jobs it touched from the store's view. Runs are counted here
+//! again from the jobs alone, never from the store's counters. It must not judge: that is the checkers'.
+
+use crate::random;
+use crate::watched::{Committed, Verb};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use windlass::store::memory::Memory;
+use windlass::store::{Durability, Held, RunInfo, Settlement, StoreView};
+use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
+use windlass_core::judge::{Reason, Verdict};
+use windlass_core::life_cycle::State;
+
+/// A job as the last commit left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) state: State,
+    pub(crate) queue: Arc<str>,
+    pub(crate) priority: Priority,
+    pub(crate) kind: LaneKind,
+    pub(crate) run: Option<RunId>,
+    pub(crate) record: Record,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) data: u64,
+}
+
+/// A run, counted from its jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunModel {
+    pub(crate) live: u64,
+    pub(crate) sealed: bool,
+    pub(crate) after: Vec<(Origin, u64)>,
+    pub(crate) ended: bool,
+}
+
+/// Jobs that share one slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Booking {
+    pub(crate) queue: Arc<str>,
+    pub(crate) kind: LaneKind,
+    pub(crate) priority: Priority,
+    pub(crate) left: BTreeSet<JobId>,
+}
+
+/// What one committed turn did.
+#[derive(Debug, Default)]
+pub(crate) struct Turned {
+    /// Every job that changed: as it was, as it is.
+    pub(crate) moved: Vec<(JobId, Option<Known>, Known)>,
+    pub(crate) claimed: Vec<Booking>,
+    pub(crate) settled: Vec<Settlement>,
+    pub(crate) ended: Vec<RunId>,
+    pub(crate) recovered: bool,
+    /// Jobs that a person gave another try.
+    pub(crate) revived: Vec<JobId>,
+}
+
+/// The part of the ledger that a power cut takes back.
+#[derive(Clone, Debug, Default)]
+struct Undo {
+    jobs: Vec<(JobId, Option<Known>)>,
+    runs: Option<BTreeMap<RunId, RunModel>>,
+    cursors: Option<BTreeMap<Origin, u64>>,
+    settled: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) jobs: BTreeMap<JobId, Known>,
+    pub(crate) runs: BTreeMap<RunId, RunModel>,
+    pub(crate) bookings: Vec<Booking>,
+    pub(crate) cursors: BTreeMap<Origin, u64>,
+    /// Every settled start that no power cut took back.
+    pub(crate) settled: Vec<(JobId, u32)>,
+    names: BTreeMap<String, Arc<str>>,
+    at_risk: Vec<Undo>,
+}
+
+impl Ledger {
+    /// Takes in a committed turn; an error is a contradiction within the store itself.
+    pub(crate) fn learn(&mut self, committed: &Committed, store: &Memory) -> Result<Turned, String> {
+        let mut undo = Undo { settled: self.settled.len(), ..Undo::default() };
+        let (runs, cursors) = (self.runs.clone(), self.cursors.clone());
+        let mut turned = Turned::default();
+        let mut touched = BTreeSet::new();
+        let mut succeeded = BTreeSet::new();
+        for verb in &committed.verbs {
+            self.take(verb, &mut turned, &mut touched, &mut succeeded);
+        }
+        for id in touched {
+            let before = self.jobs.get(&id).cloned();
+            let after = self.read(id, before.as_ref(), succeeded.contains(&id), store)?;
+            let Some(after) = after else { continue };
+            if before.as_ref() != Some(&after) {
+                undo.jobs.push((id, before.clone()));
+                self.recount(before.as_ref(), &after);
+                self.jobs.insert(id, after.clone());
+                turned.moved.push((id, before, after));
+            }
+        }
+        for booking in &mut turned.claimed {
+            let job = booking.left.first().and_then(|id| self.jobs.get(id));
+            booking.queue = job.map_or_else(|| "".into(), |job| job.queue.clone());
+        }
+        turned.ended = committed.ended.iter().map(|info: &RunInfo| info.id).collect();
+        if turned.recovered {
+            self.bookings.clear();
+        }
+        self.bookings.extend(turned.claimed.iter().cloned());
+        if committed.durability == Durability::Full {
+            self.at_risk.clear();
+        } else {
+            undo.runs = Some(runs);
+            undo.cursors = Some(cursors);
+            self.at_risk.push(undo);
+        }
+        Ok(turned)
+    }
+
+    /// Notes the ends that a checker found right.
+    pub(crate) fn note_ended(&mut self, ended: &[RunId]) {
+        for id in ended {
+            self.runs.entry(*id).or_default().ended = true;
+        }
+    }
+
+    fn take(
+        &mut self,
+        verb: &Verb,
+        turned: &mut Turned,
+        touched: &mut BTreeSet<JobId>,
+        succeeded: &mut BTreeSet<JobId>,
+    ) {
+        match verb {
+            Verb::Admitted(lot) => {
+                for new in &lot.jobs {
+                    touched.extend((0..new.jobs.len()).map(|index| new.jobs.id(index)));
+                    if let Some(run) = new.run {
+                        self.runs.entry(run).or_default();
+                    }
+                }
+                self.take_seals(lot);
+            }
+            Verb::Opened(run) => {
+                self.runs.entry(*run).or_default();
+            }
+            Verb::Claimed(held) => {
+                touched.extend(held.iter().flat_map(Held::ids));
+                let (kind, priority) = (held[0].lane.kind, held[0].lane.priority);
+                let left = held.iter().flat_map(Held::ids).collect();
+                turned.claimed.push(Booking { queue: "".into(), kind, priority, left });
+            }
+            Verb::Settled(settlements) => {
+                for settlement in settlements {
+                    let start = settlement.held.start();
+                    for id in settlement.held.ids() {
+                        touched.insert(id);
+                        self.settled.push((id, start));
+                        self.bookings.iter_mut().for_each(|booking| {
+                            booking.left.remove(&id);
+                        });
+                        if matches!(settlement.verdict, Verdict::Succeed { .. }) {
+                            succeeded.insert(id);
+                        }
+                    }
+                }
+                self.bookings.retain(|booking| !booking.left.is_empty());
+                turned.settled.extend(settlements.iter().cloned());
+            }
+            Verb::Released => {
+                let timed = |job: &Known| matches!(job.state, State::Scheduled | State::Retrying);
+                touched.extend(self.jobs.iter().filter(|(_, job)| timed(job)).map(|(id, _)| *id));
+            }
+            Verb::Amended(amended) => {
+                use windlass::store::{Amended, Amendment};
+                for (id, amendment, what) in amended {
+                    touched.insert(*id);
+                    if *amendment == Amendment::Retry && matches!(what, Amended::Done { .. }) {
+                        turned.revived.push(*id);
+                    }
+                }
+            }
+            Verb::Recovered => {
+                turned.recovered = true;
+                let running = self.jobs.iter().filter(|(_, job)| job.state == State::Running);
+                touched.extend(running.map(|(id, _)| *id));
+            }
+        }
+    }
+
+    fn take_seals(&mut self, lot: &windlass::store::Lot) {
+        for cursor in &lot.cursors {
+            self.cursors.insert(cursor.origin, cursor.offset);
+        }
+        for seal in &lot.seals {
+            let run = self.runs.entry(seal.run).or_default();
+            if !run.sealed {
+                run.sealed = seal.after.is_empty();
+                run.after = seal.after.clone();
+            }
+        }
+        for run in self.runs.values_mut().filter(|run| !run.after.is_empty()) {
+            let read = |origin: &Origin| self.cursors.get(origin).copied().unwrap_or(0);
+            run.after.retain(|(origin, offset)| read(origin) < *offset && !lot.closed.contains(origin));
+            run.sealed |= run.after.is_empty();
+        }
+        for origin in &lot.closed {
+            self.cursors.remove(origin);
+        }
+    }
+
+    fn read(
+        &mut self,
+        id: JobId,
+        before: Option<&Known>,
+        succeeded: bool,
+        store: &Memory,
+    ) -> Result<Option<Known>, String> {
+        let info = store.job(id).map_err(|error| error.to_string())?;
+        match (info, before) {
+            (Some(info), _) => {
+                let name = info.queue.to_string();
+                let queue = self.names.entry(name.clone()).or_insert_with(|| name.as_str().into()).clone();
+                let (priority, kind, run, record) = (info.priority, info.kind, info.run, info.record);
+                let (state, reason, data) = (info.state, info.reason, random::hash(&info.data));
+                Ok(Some(Known { state, queue, priority, kind, run, record, reason, data }))
+            }
+            (None, Some(before)) if succeeded => Ok(Some(Known { state: State::Succeeded, ..before.clone() })),
+            (None, Some(before)) if before.state == State::Succeeded => Ok(None),
+            (None, None) => Ok(None),
+            (None, Some(before)) => Err(format!("{id} was {} and is gone", before.state)),
+        }
+    }
+
+    fn recount(&mut self, before: Option<&Known>, after: &Known) {
+        let lives = |job: &Known| job.run.filter(|_| !job.state.is_end());
+        if let Some(run) = before.and_then(lives) {
+            self.runs.entry(run).or_default().live -= 1;
+        }
+        if let Some(id) = after.run {
+            let model = self.runs.entry(id).or_default();
+            // A later generation takes what comes until it ends: it is sealed from the start.
+            model.sealed |= id.generation > 1;
+            model.live += u64::from(!after.state.is_end());
+        }
+    }
+
+    /// How many commits a power cut could take.
+    pub(crate) fn at_risk(&self) -> usize {
+        self.at_risk.len()
+    }
+
+    /// Goes back to the first `kept` commits since the last one that was on disk; names the jobs that changed.
+    pub(crate) fn power_cut(&mut self, kept: usize) -> BTreeSet<JobId> {
+        let mut changed = BTreeSet::new();
+        for undo in self.at_risk.drain(kept..).rev() {
+            for (id, before) in undo.jobs.into_iter().rev() {
+                changed.insert(id);
+                match before {
+                    Some(before) => self.jobs.insert(id, before),
+                    None => self.jobs.remove(&id),
+                };
+            }
+            self.settled.truncate(undo.settled);
+            self.runs = undo.runs.unwrap_or_default();
+            self.cursors = undo.cursors.unwrap_or_default();
+        }
+        self.at_risk.clear();
+        changed
+    }
+
+    /// Compares everything with the store.
+    pub(crate) fn audit(&self, store: &Memory) -> Result<(), String> {
+        for (id, known) in &self.jobs {
+            let found = store.job(*id).map_err(|error| error.to_string())?.map(|job| job.state);
+            let expected = Some(known.state).filter(|state| *state != State::Succeeded);
+            if found != expected {
+                return Err(format!("{id} is {found:?} in the store, expected {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+}

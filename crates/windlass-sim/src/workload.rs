@@ -1,0 +1,79 @@
+//! What the outside wants: the rules, the jobs, how each start of a job goes, and what people ask for.
+//!
+//! Everything is a function of the seed. It must not touch the engine: it makes up values, the world hands them on.
+
+use crate::random::{self, Random};
+use std::time::Duration;
+use windlass_core::job::{JobId, Priority};
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::{Backoff, Command, Policy, Service};
+
+/// Queues that producers use; the last is served by nobody.
+pub(crate) const QUEUES: [&str; 6] = ["mail", "thumb.a", "thumb.b", "report", "bulk", "nobody"];
+
+/// How one start goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    /// Microseconds of work; nothing for one that hangs until it is stopped.
+    pub(crate) length: Option<u64>,
+    pub(crate) outcome: Outcome,
+}
+
+/// Draws a set of rules.
+pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
+    let mut policies = Vec::new();
+    for pattern in ["mail", "thumb.*", "report", "bulk"] {
+        let service = if random.chance(500) {
+            Service::Command(Command { argv: vec![b"work".to_vec()], ..Command::default() })
+        } else {
+            Service::Handler { name: "work".into(), batch: random.between(1, 12) as u32 }
+        };
+        let mut policy = Policy::new(pattern, service);
+        policy.slots = random.between(1, 4) as u32;
+        policy.weight = random.between(1, 5) as u32;
+        policy.attempts = random.between(0, 5) as u32;
+        policy.backoff = Backoff { base: Duration::from_millis(random.between(1, 2000)), cap: Duration::from_secs(60) };
+        policy.paused = random.chance(30);
+        policies.push(policy);
+    }
+    (policies, random.between(1, 8) as u32)
+}
+
+pub(crate) fn priority(random: &mut Random) -> Priority {
+    let value = if random.chance(700) { 0 } else { random.between(0, 20) as i64 - 10 };
+    Priority::new(value).unwrap_or_default()
+}
+
+pub(crate) fn data(random: &mut Random) -> Vec<u8> {
+    let number = random.next();
+    match random.below(10) {
+        0 => Vec::new(),
+        1 => [b"\x18\n\x10c".as_slice(), &number.to_le_bytes()].concat(),
+        2 => vec![number as u8; random.between(1, 3000) as usize],
+        _ => format!("job {number:x}").into_bytes(),
+    }
+}
+
+/// How this start of this job goes: a function of both, so that the order of events does not change it.
+pub(crate) fn script(seed: u64, id: JobId, start: u32, suspicions: u32, calm: bool) -> Script {
+    let mut random = Random::new(random::hash(format!("{seed} {id} {start}").as_bytes()));
+    let length = match random.below(20) {
+        0 if !calm && start < 4 => None,
+        1 => Some(random.between(1_000_000, 30_000_000)),
+        2..=6 => Some(random.between(10_000, 1_000_000)),
+        _ => Some(random.between(100, 20_000)),
+    };
+    let error = || "it failed".to_owned();
+    let outcome = match random.below(24) {
+        0 | 1 => Outcome::Failed { error: error() },
+        2 => Outcome::Crashed { error: error() },
+        3 => Outcome::TimedOut { limit: Duration::from_secs(1) },
+        4 => Outcome::FailedForGood { error: error() },
+        5 => Outcome::RetryLater { after: Some(Duration::from_secs(random.between(0, 20))), error: error() },
+        6 => Outcome::Interrupted,
+        7 if !calm && suspicions < 2 => Outcome::Lost,
+        // Where failures have no end, the work must have one.
+        _ => Outcome::Succeeded { message: String::new() },
+    };
+    Script { length, outcome }
+}

@@ -1,0 +1,515 @@
+//! The world around one engine: virtual time, what is due, and the driver's duties, one step after another.
+//!
+//! It does what `engine/drive.rs` does, with a clock of its own: events become turns, effects are performed after
+//! the commit. It owns everything outside the engine but the faults (`faults.rs`), the hands (`hands.rs`) and the
+//! people (`people.rs`). Whatever happens is shown to the checkers.
+
+use crate::checkers::{self, Checker, Seen};
+use crate::disk::Disk;
+use crate::hands::Hands;
+use crate::ledger::{Known, Ledger};
+use crate::people::People;
+use crate::random::{self, Random};
+use crate::watched::Watched;
+use crate::workload;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use windlass::engine::{Effects, Engine, EngineOptions, Event, Stopping};
+use windlass::store::memory::Memory;
+use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
+use windlass_core::job::{JobId, Origin};
+use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
+
+/// What will happen at some moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    Turn,
+    Wake(u64),
+    People,
+    Fault,
+    Begin(u64),
+    End(u64, u64),
+    Report(u64),
+    Archive,
+    Scan,
+    Restart,
+    Kill,
+}
+
+/// What a simulation came to, for the summary.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) jobs: u64,
+    pub(crate) starts: u64,
+    pub(crate) crashes: u64,
+    pub(crate) cuts: u64,
+    pub(crate) checks: u64,
+    pub(crate) trace: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) random: Random,
+    /// Microseconds since the world began; the wall clock is this and an offset that may jump.
+    pub(crate) mono: u64,
+    pub(crate) offset: i64,
+    due: BTreeMap<(u64, u64), (u64, Due)>,
+    last_due: u64,
+    wake: u64,
+    pub(crate) engine: Option<Engine<Watched>>,
+    /// The store while no engine has it.
+    pub(crate) down: Option<Watched>,
+    /// Counts the engines; what was due for a dead one does not happen.
+    pub(crate) life: u64,
+    pub(crate) same_boot: bool,
+    pub(crate) options: EngineOptions,
+    pub(crate) ledger: Ledger,
+    checkers: Vec<Box<dyn Checker>>,
+    pub(crate) disk: Disk,
+    pub(crate) hands: Hands,
+    pub(crate) people: People,
+    pub(crate) mail: Vec<Event>,
+    turn_due: bool,
+    /// Outcomes on their way to the archive, by turn.
+    pub(crate) archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
+    lots: VecDeque<Vec<Origin>>,
+    delivered: u64,
+    committed: u64,
+    reading: Vec<(u64, u64)>,
+    /// The monotonic time of the last turn that found no space.
+    full_at: Option<u64>,
+    pub(crate) calm: bool,
+    pub(crate) totals: Totals,
+    verbose: bool,
+}
+
+pub(crate) type Outcome<T> = Result<T, String>;
+
+impl World {
+    pub(crate) fn new(seed: u64, verbose: bool) -> Outcome<World> {
+        let mut random = Random::new(seed);
+        let (policies, slots) = workload::policies(&mut random);
+        let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
+        let options = EngineOptions {
+            policies,
+            slots,
+            durability,
+            serve_open_runs: true,
+            serves_runs: true,
+            drain: Duration::from_secs(random.between(1, 20)),
+            seed: random.next(),
+        };
+        let disk = Disk::new(&mut random);
+        let people = People::new(&mut random);
+        let mut world = World {
+            seed,
+            disk,
+            people,
+            mono: 0,
+            offset: 1_800_000_000_000_000,
+            due: BTreeMap::new(),
+            last_due: 0,
+            wake: 0,
+            engine: None,
+            down: Some(Watched::new(Memory::new(random.next()))),
+            life: 0,
+            same_boot: false,
+            options,
+            ledger: Ledger::default(),
+            checkers: checkers::all(),
+            hands: Hands::default(),
+            mail: Vec::new(),
+            turn_due: false,
+            archive: VecDeque::new(),
+            lots: VecDeque::new(),
+            delivered: 0,
+            committed: 0,
+            reading: Vec::new(),
+            full_at: None,
+            calm: false,
+            totals: Totals::default(),
+            verbose,
+            random,
+        };
+        world.show_rules()?;
+        world.at(0, Due::Restart);
+        world.at(1000, Due::People);
+        world.at(5000, Due::Fault);
+        world.at(2000, Due::Scan);
+        Ok(world)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(self.offset + self.mono as i64)
+    }
+
+    /// Lets something happen after so many microseconds.
+    pub(crate) fn at(&mut self, after: u64, due: Due) {
+        self.last_due += 1;
+        self.due.insert((self.mono + after, self.last_due), (self.life, due));
+    }
+
+    /// One line of the story, and its share of the hash by which two tellings are compared.
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+        let line = line();
+        self.totals.trace = (self.totals.trace ^ random::hash(line.as_bytes())).wrapping_mul(0x0100_0000_01b3);
+        if self.verbose {
+            println!("{:>14.6} {line}", self.mono as f64 / 1e6);
+        }
+    }
+
+    pub(crate) fn show(&mut self, seen: &Seen<'_>) -> Outcome<()> {
+        for checker in &mut self.checkers {
+            self.totals.checks += 1;
+            checker.see(seen, &self.ledger).map_err(|what| format!("{}: {what}", checker.name()))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn show_rules(&mut self) -> Outcome<()> {
+        let (policies, slots) = (self.options.policies.clone(), self.options.slots);
+        self.show(&Seen::Rules { policies: &policies, slots })
+    }
+
+    /// Runs the seed's whole story: trouble first, then calm until everything that can end has ended.
+    pub(crate) fn run(&mut self) -> Outcome<Totals> {
+        while self.people.actions > 0 {
+            self.step()?;
+        }
+        self.tell(|| "calm".into());
+        self.calm = true;
+        self.people_settle()?;
+        let limit = self.mono + 24 * 3_600_000_000;
+        while self.mono < limit && !self.due.is_empty() {
+            self.step()?;
+        }
+        self.check_end()?;
+        self.totals.jobs = self.ledger.jobs.len() as u64;
+        Ok(self.totals)
+    }
+
+    fn check_end(&mut self) -> Outcome<()> {
+        if self.engine.is_none() {
+            return Err("liveness: the engine did not come back".into());
+        }
+        for (id, job) in &self.ledger.jobs {
+            let waits = matches!(job.state, State::Suspended) || !self.is_served(job) && job.state != State::Running;
+            if !job.state.is_end() && !waits {
+                return Err(format!("liveness: {id} of queue {} is still {}", job.queue, job.state));
+            }
+        }
+        // A record that is on the disk was accepted, whoever wrote it and however often the engine died since.
+        if let Some(id) = self.disk.ids_written().iter().find(|id| !self.ledger.jobs.contains_key(id)) {
+            return Err(format!("nothing accepted is lost: {id} stands in the inbox and is no job"));
+        }
+        if let Some(ask) = self.people.unanswered(&self.ledger, self.is_quiet()) {
+            return Err(format!("liveness: {ask} was never answered"));
+        }
+        for checker in &mut self.checkers {
+            checker.end(&self.ledger).map_err(|what| format!("{}: {what}", checker.name()))?;
+        }
+        Ok(())
+    }
+
+    fn is_served(&self, job: &Known) -> bool {
+        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| !policy.paused)
+    }
+
+    /// What `drained` should mean: nothing that can run waits or runs.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ledger.jobs.values().all(|job| match job.state {
+            State::Running => false,
+            State::Scheduled | State::Ready | State::Retrying => !self.is_served(job),
+            State::Suspended | State::Succeeded | State::Failed | State::Cancelled => true,
+        })
+    }
+
+    pub(crate) fn step(&mut self) -> Outcome<()> {
+        let Some(((when, _), (life, due))) = self.due.pop_first() else { return Err("nothing is due".into()) };
+        self.mono = self.mono.max(when);
+        let belongs = life == self.life;
+        match due {
+            Due::People => self.people_act(),
+            Due::Fault if !self.calm => self.fault(),
+            Due::Restart => self.restart(),
+            Due::Turn if belongs => self.turn(),
+            Due::Wake(number) if belongs && number == self.wake => self.turn(),
+            Due::Begin(flight) if belongs => self.begin(flight),
+            Due::End(flight, plan) if belongs => self.end(flight, plan),
+            Due::Report(flight) if belongs => self.report_again(flight),
+            Due::Archive if belongs => self.archive_some(),
+            Due::Scan => self.scan(),
+            Due::Kill if belongs => self.die(false),
+            Due::Fault
+            | Due::Turn
+            | Due::Wake(_)
+            | Due::Begin(_)
+            | Due::End(..)
+            | Due::Report(_)
+            | Due::Archive
+            | Due::Kill => Ok(()),
+        }
+    }
+
+    /// Hands an event to the engine; it turns soon, perhaps with more.
+    pub(crate) fn send(&mut self, event: Event) {
+        if self.engine.is_none() {
+            return;
+        }
+        self.mail.push(event);
+        if !std::mem::replace(&mut self.turn_due, true) {
+            let after = self.random.below(600);
+            self.at(after, Due::Turn);
+        }
+    }
+
+    fn turn(&mut self) -> Outcome<()> {
+        self.turn_due = false;
+        let now = self.now();
+        self.fail_some_commit();
+        let Some(mut engine) = self.engine.take() else { return Ok(()) };
+        let behind = self.archive.len() >= 12;
+        engine.archive_keeps_up(!behind);
+        let mail = std::mem::take(&mut self.mail);
+        let reloads = mail.iter().any(|event| matches!(event, Event::Reload { .. }));
+        let quiet_before = self.is_quiet();
+        let names: Vec<&'static str> = mail.iter().map(name).collect();
+        self.tell(|| format!("turn {}", names.join(" ")));
+        let turned = engine.turn(now, mail);
+        if reloads {
+            self.people.take_rules(&mut self.options);
+            self.show_rules()?;
+        }
+        let full = turned.as_ref().is_ok_and(|effects| effects.notes.iter().any(|note| note.starts_with("no space")));
+        if full {
+            self.tell(|| "no space".into());
+            self.full_at = Some(self.mono);
+        }
+        let recently_full = self.full_at.is_some_and(|at| self.mono < at + 1_000_000);
+        let holding = behind || recently_full || engine.stopping() != Stopping::No;
+        self.show(&Seen::Holding(holding))?;
+        self.engine = Some(engine);
+        self.learn()?;
+        match turned {
+            Ok(effects) => self.after_turn(effects, quiet_before),
+            Err(StoreError::Io(_)) => self.die(false),
+            Err(other) => Err(format!("the engine ended: {other}")),
+        }
+    }
+
+    /// Takes what was committed into the ledger and shows it around.
+    fn learn(&mut self) -> Outcome<()> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        for committed in std::mem::take(&mut engine.store().committed) {
+            let Some(engine) = &mut self.engine else { return Ok(()) };
+            let turned = self.ledger.learn(&committed, &engine.store().memory)?;
+            for (id, before, after) in &turned.moved {
+                let from = before.as_ref().map_or("new", |job| job.state.word());
+                self.tell(|| format!("  {id} {from} -> {} {:?}", after.state, after.record));
+            }
+            self.show(&Seen::Turned(&turned))?;
+            self.ledger.note_ended(&turned.ended);
+        }
+        Ok(())
+    }
+
+    fn after_turn(&mut self, effects: Effects, quiet_before: bool) -> Outcome<()> {
+        if self.dies_before_effects() {
+            self.tell(|| "died before the effects".into());
+            return self.die(false);
+        }
+        self.perform(effects, quiet_before)?;
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        if engine.is_over() {
+            self.tell(|| "over".into());
+            return self.die(false);
+        }
+        self.set_wake()
+    }
+
+    fn set_wake(&mut self) -> Outcome<()> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        let wake = engine.next_wake().map_err(|error| error.to_string())?;
+        self.wake += 1;
+        if let Some(wake) = wake {
+            let after = wake.since(self.now()).as_micros() as u64;
+            // A driver that is told "at once" turns in its next round, with what has arrived meanwhile.
+            self.at(after.max(1), Due::Wake(self.wake));
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effects: Effects, quiet_before: bool) -> Outcome<()> {
+        effects.answers.give();
+        self.people_hear(quiet_before)?;
+        for start in effects.starts {
+            self.take_off(start);
+        }
+        let mut stops = effects.stops;
+        stops.sort_by_key(|(flight, _)| *flight);
+        for (flight, why) in stops {
+            self.stop(flight, why);
+        }
+        if !effects.archive.is_empty() {
+            let settlements = effects.archive.iter().map(|entry| &entry.settlement);
+            let starts = settlements.flat_map(|s| s.held.ids().map(|id| (id, s.held.start()))).collect();
+            self.archive.push_back((effects.turn, starts));
+            let after = self.random.between(100, 50_000);
+            self.at(after, Due::Archive);
+        }
+        for _ in 0..effects.ingested {
+            self.committed += 1;
+            let closed = self.lots.pop_front().unwrap_or_default();
+            self.disk.committed(&closed);
+        }
+        for waiter in effects.read_inbox {
+            self.read_inbox(true);
+            self.reading.push((waiter, self.delivered));
+        }
+        self.answer_readers();
+        Ok(())
+    }
+
+    fn answer_readers(&mut self) {
+        let committed = self.committed;
+        let (done, left) = std::mem::take(&mut self.reading).into_iter().partition(|(_, after)| *after <= committed);
+        self.reading = left;
+        let done: Vec<(u64, u64)> = done;
+        for (waiter, _) in done {
+            self.send(Event::InboxRead { waiter });
+        }
+    }
+
+    fn scan(&mut self) -> Outcome<()> {
+        if self.engine.is_some() && self.lots.len() < 3 {
+            self.read_inbox(false);
+        }
+        if !self.calm || !self.disk.ids_written().iter().all(|id| self.ledger.jobs.contains_key(id)) {
+            let after = self.random.between(1000, 200_000);
+            self.at(after, Due::Scan);
+        }
+        Ok(())
+    }
+
+    fn read_inbox(&mut self, locked: bool) {
+        if let Some(lot) = self.disk.read(locked) {
+            self.delivered += 1;
+            self.lots.push_back(lot.closed.clone());
+            self.send(Event::Ingested(lot));
+        }
+    }
+
+    /// The archive syncs what it has, says so, or dies with the engine before it could say so.
+    fn archive_some(&mut self) -> Outcome<()> {
+        let mut last = None;
+        for (turn, starts) in std::mem::take(&mut self.archive) {
+            self.show(&Seen::Archived { turn, starts: &starts })?;
+            last = Some(turn);
+        }
+        if let Some(turn) = last {
+            self.send(Event::Archived { turn });
+        }
+        Ok(())
+    }
+
+    /// A new engine takes over what the last one left.
+    fn restart(&mut self) -> Outcome<()> {
+        let Some(store) = self.down.take() else { return Ok(()) };
+        let now = self.now();
+        let (same_boot, hands) = (self.same_boot, &self.hands);
+        let begun = |id: JobId, start: u32| !same_boot || hands.begun.contains(&(id, start));
+        let evidence = Evidence { begun: &begun, same_boot };
+        let options = EngineOptions { seed: self.random.next(), ..self.options.clone() };
+        let (mut engine, recovered) = Engine::new(store, options, evidence, now).map_err(|e| e.to_string())?;
+        self.tell(|| format!("restart {recovered:?}"));
+        let unarchived = engine.store().unarchived().map_err(|error| error.to_string())?;
+        let cursors = engine.store().memory.cursors().map_err(|error| error.to_string())?;
+        self.engine = Some(engine);
+        self.same_boot = true;
+        self.learn()?;
+        self.disk.reopen(&cursors)?;
+        for left in unarchived {
+            let starts = left.settlements.iter().flat_map(|s| s.held.ids().map(|id| (id, s.held.start())));
+            self.archive.push_back((left.turn, starts.collect()));
+        }
+        if !self.archive.is_empty() {
+            self.at(1000, Due::Archive);
+        }
+        self.set_wake()
+    }
+
+    /// The engine is gone with everything that it had in memory; processes die with it.
+    pub(crate) fn die(&mut self, power_cut: bool) -> Outcome<()> {
+        let Some(mut engine) = self.engine.take() else { return Ok(()) };
+        let mut store = engine.store().clone();
+        drop(engine);
+        let mut undone = BTreeSet::new();
+        if power_cut {
+            self.totals.cuts += 1;
+            let kept = self.random.between(0, self.ledger.at_risk() as u64) as usize;
+            store.memory.power_cut(kept);
+            undone = self.ledger.power_cut(kept);
+            self.same_boot = false;
+            self.hands.begun.clear();
+            let random = &mut self.random;
+            for id in self.disk.power_cut(random) {
+                self.show(&Seen::Withdrawn { id })?;
+            }
+        } else {
+            self.totals.crashes += 1;
+            store.memory.crash();
+        }
+        self.ledger.audit(&store.memory)?;
+        self.tell(|| format!("died, power cut {power_cut}, {} jobs undone", undone.len()));
+        self.show(&Seen::Died { power_cut, undone: &undone, at: self.mono })?;
+        if self.random.chance(500) {
+            // What was handed over was written, but nobody heard of it.
+            for (turn, starts) in std::mem::take(&mut self.archive) {
+                self.show(&Seen::Archived { turn, starts: &starts })?;
+            }
+        }
+        self.down = Some(store);
+        self.life += 1;
+        self.forget_life();
+        let after = self.random.between(1000, 2_000_000);
+        self.at(after, Due::Restart);
+        Ok(())
+    }
+
+    fn forget_life(&mut self) {
+        self.archive.clear();
+        self.mail.clear();
+        self.turn_due = false;
+        self.lots.clear();
+        (self.delivered, self.committed) = (0, 0);
+        self.reading.clear();
+        self.full_at = None;
+        self.hands.flights.clear();
+        self.people.forget_asks();
+    }
+}
+
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::Finished(_) => "finished",
+        Event::Ingested(_) => "ingested",
+        Event::Pushed { .. } => "pushed",
+        Event::OpenRun { .. } => "open_run",
+        Event::SealRun { .. } => "seal_run",
+        Event::Amend { .. } => "amend",
+        Event::AwaitRun { .. } => "await_run",
+        Event::AwaitDrained { .. } => "await_drained",
+        Event::ReadInbox { .. } => "read_inbox",
+        Event::InboxRead { .. } => "inbox_read",
+        Event::Follow { .. } => "follow",
+        Event::Archived { .. } => "archived",
+        Event::Forget { .. } => "forget",
+        Event::Reload { .. } => "reload",
+        Event::Flights { .. } => "flights",
+        Event::Nudge => "nudge",
+        Event::Drain => "drain",
+        Event::Halt => "halt",
+    }
+}
