@@ -86,6 +86,9 @@ impl World {
     pub(crate) fn stop(&mut self, flight: Flight, why: Stop) {
         let after = match why {
             Stop::Kill => self.random.between(10, 5000),
+            // What has begun may go on; what has not comes back at once.
+            Stop::Withdraw if self.hands.flights.get(&flight.0).is_none_or(|flying| flying.begun.is_some()) => return,
+            Stop::Withdraw => 0,
             Stop::Cancel | Stop::Interrupt => self.random.between(10, 10_000_000),
         };
         self.tell(|| format!("stop {} {why:?}", flight.0));
@@ -105,7 +108,7 @@ impl World {
         let outcomes = self.scripts(&flying.start).into_iter().map(|script| match flying.stopped {
             None => (1, script.outcome),
             Some(Stop::Cancel) => (1, outcome::Outcome::Cancelled),
-            Some(Stop::Interrupt | Stop::Kill) => (1, outcome::Outcome::Interrupted),
+            Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => (1, outcome::Outcome::Interrupted),
         });
         let finished = Finished {
             flight: flying.start.flight,

@@ -501,7 +501,7 @@ fn name(event: &Event) -> &'static str {
         Event::Amend { .. } => "amend",
         Event::AwaitRun { .. } => "await_run",
         Event::AwaitDrained { .. } => "await_drained",
-        Event::ReadInbox { .. } => "read_inbox",
+        Event::CatchUp { .. } => "catch_up",
         Event::InboxRead { .. } => "inbox_read",
         Event::Follow { .. } => "follow",
         Event::Archived { .. } => "archived",
