@@ -45,7 +45,8 @@ impl<'t> InboxDoor<'t> {
     pub(super) fn push_input(&mut self, separator: u8, input: &mut dyn Read) -> Result<(), Failure> {
         let pushed = self.take_all(separator, input);
         pushed.map_err(|mut failure| {
-            // What was written before is accepted whether or not it can be synced; the first failure is the one to tell.
+            // What was written before is accepted whether or not it can be synced; the first failure is the one to
+            // tell.
             let _ = self.sync();
             failure.text = format!("{}; {} before that were accepted", failure.text, jobs(self.count));
             failure

@@ -1,3 +1,5 @@
+//! The table of verbs: its help, its refusals, and what is refused before anything happens.
+
 use super::*;
 
 fn help_of(verb: &str) -> String {

@@ -1,3 +1,5 @@
+//! The default file against the code, and every way in which a file is wrong.
+
 use super::*;
 use windlass_core::policy::Backoff;
 

@@ -1,3 +1,5 @@
+//! The times and durations that people write, and those that are refused.
+
 use super::*;
 
 const NOW: Time = Time(0);

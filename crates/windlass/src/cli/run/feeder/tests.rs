@@ -1,3 +1,5 @@
+//! The feeder against a run in memory: what is taken, what is taken up again, and what is never taken twice.
+
 use super::super::input::hashed;
 use super::*;
 use std::io::{Seek, Write};
