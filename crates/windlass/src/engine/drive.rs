@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
 use crate::runner::Runner;
 use crate::store::Store;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// The most events that one turn is handed; the rest waits in the channel.
@@ -58,14 +58,7 @@ impl<S: Store> Driver<S> {
             None => self.events.recv().ok(),
             Some(at) => {
                 let left = at.since(clock::now());
-                if left == Duration::ZERO {
-                    self.events.try_recv().ok()
-                } else {
-                    match self.events.recv_timeout(left) {
-                        Ok(event) => Some(event),
-                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-                    }
-                }
+                if left == Duration::ZERO { self.events.try_recv().ok() } else { self.events.recv_timeout(left).ok() }
             }
         };
         let mut events: Vec<Event> = first.into_iter().collect();
