@@ -51,7 +51,10 @@ thumbs() {
 mkfifo "$work/said"
 thumbs >"$work/said" & run=$!
 exec 3<"$work/said"
-for ((n = 0; n < seen; n++)); do read -r line <&3; echo "$line"; done >"$work/first"
+for ((n = 0; n < seen; n++)); do
+    read -r line <&3 || { echo "WRONG: it ended after $n jobs" >&2; exit 1; }
+    echo "$line"
+done >"$work/first"
 kill -9 "$run"
 wait "$run" 2>/dev/null && { echo "WRONG: it ended before it could be killed" >&2; exit 1; }
 cat <&3 >>"$work/first"                      # what it had said before it died

@@ -3,6 +3,8 @@
 //! What they need beyond Rust is set up by `cargo xtask test`. Here it is asked for first, so that a missing program is
 //! named and not installed by a test.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

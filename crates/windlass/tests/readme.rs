@@ -3,6 +3,8 @@
 //! `windlass` and `cargo run … --bin windlass --` are the binary under test, to save a build; nothing else is changed.
 //! The block that runs all tests, of which this is one, is held against `.ci/run` instead.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

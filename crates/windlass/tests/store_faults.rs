@@ -77,7 +77,7 @@ fn sqlite_keeps_every_answered_transaction_whichever_call_fails() {
             }
         }
     }
-    println!("store: {runs} runs of SQLite with a failing call, no answered transaction lost");
+    println!("store: SQLite {runs} times with each call failing in turn, no answered transaction lost");
 }
 
 #[test]

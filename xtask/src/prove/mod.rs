@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 const KILL_CYCLES: u64 = 10_000;
 const SEEDS: u64 = 1_000_000;
+const KNOWN: &str = "kill, sim, store, --cycles N or --seeds N";
 
 /// A proof: what it is called and how to get its command and its figure.
 struct Proof {
@@ -55,10 +56,8 @@ fn read(words: &[&str]) -> Result<(Vec<&'static Proof>, Sizes), String> {
             "--cycles" => &mut sizes.cycles,
             "--seeds" => &mut sizes.seeds,
             name => {
-                let known = || PROOFS.iter().map(|proof| proof.name).collect::<Vec<_>>().join(", ");
                 let proof = PROOFS.iter().find(|proof| proof.name == name);
-                chosen
-                    .push(proof.ok_or_else(|| format!("expected {}, --cycles N or --seeds N, got: {name}", known()))?);
+                chosen.push(proof.ok_or_else(|| format!("expected {KNOWN}, got: {name}"))?);
                 continue;
             }
         };

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// The first row of the table of figures.
+const HEADING: &str = "| proof | figure | commit | date |\n";
+
 /// Replaces the row of a proof on the page.
 pub(super) fn note(page: &Path, name: &str, figure: &str, commit: &str, date: &str) -> Result<(), String> {
     let shown = page.display();
@@ -12,11 +15,13 @@ pub(super) fn note(page: &Path, name: &str, figure: &str, commit: &str, date: &s
 }
 
 fn with_row(text: &str, name: &str, figure: &str, commit: &str, date: &str) -> Option<String> {
+    // The page has another table whose rows begin alike.
+    let (before, table) = text.split_once(HEADING)?;
     let begin = format!("| `{name}` |");
-    let old = text.lines().find(|line| line.starts_with(&begin))?;
+    let old = table.lines().find(|line| line.starts_with(&begin))?;
     // A bar would end the cell.
     let row = format!("{begin} {} | {commit} | {date} |", figure.replace('|', "/"));
-    Some(text.replacen(old, &row, 1))
+    Some(format!("{before}{HEADING}{}", table.replacen(old, &row, 1)))
 }
 
 #[cfg(test)]
@@ -25,10 +30,12 @@ mod tests {
 
     #[test]
     fn only_the_row_of_that_name_changes() {
-        let page = "# Proof\n\n| `kill` | not yet taken | | |\n| `sim` | 5 seeds | abc | 2026-01-01 |\n\nend\n";
-        let text = with_row(page, "sim", "6 seeds | 1 s", "def-dirty", "2026-02-02").unwrap();
+        let other = "| `sim` | what it shows |\n\n";
+        let page =
+            format!("{other}{HEADING}| `kill` | not yet taken | | |\n| `sim` | 5 seeds | abc | 2026-01-01 |\nend\n");
+        let text = with_row(&page, "sim", "6 seeds | 1 s", "def-dirty", "2026-02-02").unwrap();
         let row = "| `sim` | 6 seeds / 1 s | def-dirty | 2026-02-02 |";
-        assert_eq!(text, format!("# Proof\n\n| `kill` | not yet taken | | |\n{row}\n\nend\n"));
-        assert_eq!(with_row(page, "store", "", "", ""), None);
+        assert_eq!(text, format!("{other}{HEADING}| `kill` | not yet taken | | |\n{row}\nend\n"));
+        assert_eq!(with_row(&page, "store", "", "", ""), None);
     }
 }

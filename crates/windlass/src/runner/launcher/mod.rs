@@ -32,6 +32,7 @@ pub(in crate::runner) use wire::{Inbox, Outbox, Received};
 const WORD: &str = "__launcher";
 
 /// Becomes a launcher and does not come back where the first argument says so; to be called before all else.
+#[expect(clippy::disallowed_methods, reason = "this is the main of another process, with nothing to return to")]
 pub fn take_over_if_asked() {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_none_or(|first| first != WORD) {

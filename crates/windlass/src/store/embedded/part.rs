@@ -167,7 +167,7 @@ mod tests {
         let read = Part::decode(head(10), &part.encode()).unwrap();
         assert_eq!((read.waiting, read.claimed), (1, 6));
         assert_eq!(read.stretches(Mark::Claimed), [0..2, 5..9]);
-        assert_eq!(read.stretches(Mark::Waiting), [9..10]);
+        assert_eq!(read.stretches(Mark::Waiting), std::slice::from_ref(&(9..10)));
         assert!(Part::decode(head(10), &[2, 0]).is_err());
         assert!(Part::decode(head(1), &[2, 3]).is_err());
     }
