@@ -25,8 +25,8 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
 
     let begun = Instant::now();
     let mut serving = Serving::spawn(&dir, Kind::First)?;
-    serving.expect("ready")?;
-    serving.expect("first")?;
+    serving.hear("ready")?;
+    serving.hear("first")?;
     let start = begun.elapsed().as_secs_f64();
     let resting = serving.memory("VmRSS")?;
     serving.stop()?;

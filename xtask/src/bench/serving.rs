@@ -86,7 +86,7 @@ impl Serving {
     /// Starts it and returns when it serves.
     pub(super) fn start(dir: &DataDir, kind: Kind) -> Outcome<Serving> {
         let mut serving = Serving::spawn(dir, kind)?;
-        serving.expect("ready")?;
+        serving.hear("ready")?;
         Ok(serving)
     }
 
@@ -106,7 +106,7 @@ impl Serving {
     }
 
     /// Waits for this word.
-    pub(super) fn expect(&mut self, word: &str) -> Outcome<()> {
+    pub(super) fn hear(&mut self, word: &str) -> Outcome<()> {
         let mut line = String::new();
         self.words.read_line(&mut line)?;
         if line.trim_end() == word { Ok(()) } else { Err(format!("the server said {line:?}, expected {word}").into()) }
@@ -115,7 +115,7 @@ impl Serving {
     /// Waits until everything in the inbox is in the store.
     pub(super) fn read(&mut self) -> Outcome<()> {
         self.orders.as_mut().ok_or("a server without input")?.write_all(b"read\n")?;
-        self.expect("done")
+        self.hear("done")
     }
 
     pub(super) fn pid(&self) -> u32 {
