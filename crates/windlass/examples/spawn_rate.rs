@@ -84,7 +84,8 @@ fn through_launchers(launchers: usize, slots: u32) -> Duration {
     let tell = Mutex::new(tell);
     let hear = move |finished| tell.lock().expect("no panic").send(finished).expect("a listener");
     let settings = Settings { launchers, ..Settings::of(&dir) };
-    let mut runner = CommandRunner::new(settings, Box::new(hear)).expect("launchers");
+    let mut runner =
+        CommandRunner::new(settings, Box::new(hear), Box::new(|failure| panic!("{failure}"))).expect("launchers");
     let argv = vec![b"/bin/true".to_vec(), b"{}".to_vec()];
     let mut policy = Policy::new("q", Service::Command(Command { argv, ..Command::default() }));
     policy.slots = slots;

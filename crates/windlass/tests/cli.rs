@@ -202,6 +202,20 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
 }
 
 #[test]
+fn a_job_sees_no_signal_blocked_or_ignored_whatever_its_callers_did() {
+    let place = tempfile::tempdir().unwrap();
+    let ignoring =
+        "trap '' HUP INT USR1 USR2 XFSZ IO; exec \"$0\" run -j 1 -- grep -hE '^Sig(Blk|Ign):' /proc/self/status {}";
+    let program = env!("CARGO_BIN_EXE_windlass");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("echo /dev/null | ({ignoring})"), program]);
+    shell.env("HOME", place.path().join("home")).env("WINDLASS_DIR", place.path().join("data"));
+    let (code, stdout, stderr) = told(&shell.output().unwrap());
+    let nought = "0".repeat(16);
+    assert_eq!((code, stdout), (0, format!("SigBlk:\t{nought}\nSigIgn:\t{nought}\n")), "{stderr}");
+}
+
+#[test]
 fn a_reader_that_leaves_or_a_full_device() {
     let place = tempfile::tempdir().unwrap();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();

@@ -226,3 +226,69 @@ fn pauses_and_draining_hold_and_let_go() {
     assert_eq!(s.plan().len(), 1);
     assert_eq!(s.why(QueueNo(0)).to_string(), "all slots of its config entry are taken (slots = 1)");
 }
+
+#[test]
+fn a_stock_waits_for_the_crews_own_slots() {
+    let mut s = with_queues(vec![command("a", 2, 1)], 9, &["a"]);
+    s.ready(fresh(0), 10);
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    assert_eq!(s.plan_stock(crew, 3), [], "while slots are free nothing is put in stock");
+    assert_eq!(s.plan().len(), 2);
+    assert_eq!(s.plan_stock(crew, 3).len(), 3);
+    assert_eq!(s.plan_stock(crew, 3), []);
+    assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (2, 5), "what is in stock has no slot");
+    s.finished(crew, LaneKind::Fresh);
+    assert_eq!(s.plan(), [], "the slot went to the stock");
+    assert_eq!((s.in_flight(), s.plan_stock(crew, 3).len()), (2, 1));
+    (0..3).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    assert_eq!(s.in_flight(), 2);
+    (0..2).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (0, 4));
+}
+
+#[test]
+fn nothing_is_put_in_stock_while_another_crew_waits_for_a_slot() {
+    let mut s = with_queues(vec![command("a", 2, 1), command("b", 2, 1)], 2, &["a", "b"]);
+    s.ready(fresh(0), 10);
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    assert_eq!(s.plan().len(), 2);
+    assert_eq!(s.plan_stock(crew, 2).len(), 2, "nobody else is there");
+    s.ready(fresh(1), 1);
+    assert_eq!(s.plan_stock(crew, 4), []);
+    (0..2).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    assert_eq!(s.plan(), [], "it waits behind the stock");
+    s.finished(crew, LaneKind::Fresh);
+    assert_eq!(s.plan()[0].lane.queue, QueueNo(1), "and behind no more than that");
+}
+
+#[test]
+fn a_stock_begins_where_a_reload_gives_more_slots_and_shrinks_with_fewer() {
+    let mut s = with_queues(vec![command("a", 2, 1)], 9, &["a"]);
+    s.ready(fresh(0), 20);
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    assert_eq!(s.plan().len() + s.plan_stock(crew, 4).len(), 6);
+    s.reload(vec![command("a", 5, 1)], 9);
+    assert_eq!((s.in_flight(), s.plan().len()), (5, 0));
+    s.reload(vec![command("a", 1, 1)], 9);
+    (0..4).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    assert_eq!(s.in_flight(), 1, "slots that are gone are not filled again");
+    s.finished(crew, LaneKind::Fresh);
+    assert_eq!(s.in_flight(), 1, "the last of the stock has the one slot");
+    s.finished(crew, LaneKind::Fresh);
+    assert_eq!(s.in_flight(), 0);
+}
+
+#[test]
+fn a_suspect_does_not_wait_in_a_stock_and_a_drain_fills_none() {
+    let mut s = with_queues(vec![command("a", 1, 1)], 9, &["a"]);
+    s.ready(fresh(0), 5);
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    assert_eq!(s.plan().len(), 1);
+    s.ready(lane(0, 10, LaneKind::Suspect), 1);
+    assert_eq!(s.plan_stock(crew, 4), []);
+    s.finished(crew, LaneKind::Fresh);
+    assert_eq!(s.plan()[0].lane.kind, LaneKind::Suspect);
+    assert_eq!(s.plan_stock(crew, 1).len(), 1, "others may wait beside it");
+    s.set_draining(true);
+    assert_eq!(s.plan_stock(crew, 4), []);
+}

@@ -121,6 +121,32 @@ fn slots_bound_what_runs_and_a_freed_slot_is_filled_in_the_same_turn() {
 }
 
 #[test]
+fn jobs_shorter_than_a_turn_are_claimed_ahead_and_a_drain_takes_back_what_has_not_begun() {
+    let mut world = World::new(vec![serving("q")]);
+    world.push("q", 300);
+    assert_eq!(world.finish(succeeded()).starts.len(), 1, "nothing is known of turns yet");
+    world.engine.turn_took(Duration::from_millis(1));
+    assert_eq!(world.finish(succeeded()).starts.len(), 1 + 4 * 64, "for jobs that take no time at all");
+    let second = world.finish(succeeded());
+    assert_eq!(second.starts.len(), 1, "what the slots took from the stock is claimed again");
+    let effects = world.turn([Event::Drain]);
+    assert_eq!(effects.stops.len(), world.under_way.len());
+    assert!(effects.stops.iter().all(|(_, why)| *why == Stop::Withdraw));
+    while world.under_way.len() > 4 {
+        let start = world.under_way.pop().unwrap();
+        let end = finished(&start, Outcome::Interrupted, world.now);
+        assert_eq!(world.turn([Event::Finished(end)]).starts.len(), 0);
+    }
+    while !world.under_way.is_empty() {
+        assert!(!world.engine.is_over());
+        world.finish(succeeded());
+    }
+    assert!(world.engine.is_over());
+    let waiting = world.engine.queues.iter().next().unwrap().1.by_state[State::Ready.index()];
+    assert_eq!(waiting, 300 - 7, "three ended before the drain and four during it");
+}
+
+#[test]
 fn a_queue_that_nobody_serves_accumulates_and_runs_after_a_reload() {
     let mut world = World::new(Vec::new());
     world.push("q", 3);

@@ -4,7 +4,8 @@
 //! takes the place of a job that ends without asking the engine. A launcher that dies is noticed, its trees are
 //! proven dead, its jobs are reported, and another takes its place. It must not judge outcomes.
 
-use super::launcher::{self, Inbox, Outbox, Received, Report, slots};
+use super::launcher::slots::{self, SlotsEvidence};
+use super::launcher::{self, Inbox, Outbox, Received, Report};
 use super::{Finished, Flight, Output, Runner, Start, Stop};
 use crate::clock;
 use crate::data_dir::DataDir;
@@ -27,6 +28,9 @@ const LAUNCHERS_MAX: usize = 4;
 
 /// Hears of every end, on any thread.
 pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
+
+/// Hears that the server must stop.
+pub type Fatal = Box<dyn Fn(Failure) + Send + Sync>;
 
 /// Where launchers come from and where they write.
 #[derive(Clone, Debug)]
@@ -91,6 +95,7 @@ struct State {
 struct Shared {
     settings: Settings,
     hear: Hear,
+    fatal: Fatal,
     state: Mutex<State>,
 }
 
@@ -109,8 +114,8 @@ impl fmt::Debug for CommandRunner {
 impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
-    pub fn new(settings: Settings, hear: Hear) -> Result<CommandRunner, Failure> {
-        let shared = Arc::new(Shared { settings, hear, state: Mutex::default() });
+    pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
+        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default() });
         let mut runner = CommandRunner { shared, readers: Vec::new() };
         for index in 0..runner.shared.settings.launchers.max(1) {
             runner.shared.state().hands.push(Hand::default());
@@ -340,17 +345,21 @@ impl Shared {
         if self.state().stopping {
             return None;
         }
-        let evidence = match slots::prove_one_dead(&self.slots(index)) {
-            Ok(evidence) => evidence,
-            Err(failure) => end_without_proof(&failure),
-        };
+        let evidence = slots::prove_one_dead(&self.slots(index));
+        let proven = evidence.is_ok();
+        // Without proof nothing may be started again: the server stops before it hears of these jobs, and the next
+        // one looks anew before it starts anything. No evidence says that all of them had begun.
+        let evidence = evidence.unwrap_or_else(|failure| {
+            (self.fatal)(failure);
+            SlotsEvidence::default()
+        });
         // Taken down before another launcher can be given anything.
         let mut state = self.state();
         state.hands[index].socket = None;
         let lost: Vec<Flight> =
             state.aloft.iter().filter(|(_, aloft)| aloft.hand == Some(index)).map(|(flight, _)| *flight).collect();
         drop(state);
-        let next = self.start_launcher(index).ok();
+        let next = proven.then(|| self.start_launcher(index).ok()).flatten();
         let mut ends = Vec::new();
         let mut state = self.state();
         state.hands[index].manned = next.is_some();
@@ -367,15 +376,6 @@ impl Shared {
         ends.into_iter().for_each(&self.hear);
         next
     }
-}
-
-/// Without proof that its jobs are dead none of them may be started again, and without an outcome the engine would
-/// wait for them for ever: so the process ends, and the next one looks anew before it starts anything.
-fn end_without_proof(failure: &Failure) -> ! {
-    use std::io::Write;
-    // There is nobody to tell that standard error is closed.
-    let _unheard = writeln!(std::io::stderr(), "windlass: cannot prove the jobs of a dead launcher dead: {failure}");
-    std::process::exit(failure.kind.exit_code().into())
 }
 
 /// The end of a start of which nothing more is known.

@@ -2,7 +2,7 @@
 //!
 //! It keeps no books of its own; it must not know what a runner does with a start.
 
-use super::command::{CommandRunner, Settings};
+use super::command::{CommandRunner, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::data_dir::DataDir;
@@ -24,13 +24,14 @@ impl Runners {
         dir: Option<&DataDir>,
         handlers: Handlers,
         hear: Arc<dyn Fn(Finished) + Send + Sync>,
+        fatal: Fatal,
     ) -> Result<Runners, Failure> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if handlers.is_empty() { 0 } else { cores };
         let theirs = Arc::clone(&hear);
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands = dir.map(|dir| CommandRunner::new(Settings::of(dir), hear)).transpose()?;
+        let commands = dir.map(|dir| CommandRunner::new(Settings::of(dir), hear, fatal)).transpose()?;
         Ok(Runners { commands, handlers })
     }
 }

@@ -60,7 +60,7 @@ impl Server {
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
-        let runner = start_runners(&options, &events)?;
+        let runner = start_runners(&options, &events, &trouble)?;
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
         let http = start_http(&options, &handle)?;
         let log = Arc::clone(&options.log);
@@ -198,14 +198,15 @@ fn start_ingest(
     Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
 }
 
-fn start_runners(options: &ServerOptions, events: &Sender<Event>) -> Result<Runners, Failure> {
+fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Runners, Failure> {
     let events = events.clone();
     let finished = move |finished: Finished| {
         // An engine that has ended has no flights: the claim is taken back at the next start.
         let _ = events.send(Event::Finished(finished));
     };
     let dir = options.serves.then_some(&options.dir);
-    Runners::start(dir, options.handlers.clone(), Arc::new(finished))
+    let trouble = trouble.clone();
+    Runners::start(dir, options.handlers.clone(), Arc::new(finished), Box::new(move |failure| trouble.fatal(failure)))
 }
 
 fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Server, Failure> {

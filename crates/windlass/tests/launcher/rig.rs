@@ -91,7 +91,7 @@ impl Rig {
         let hear = move |finished| drop(tell.lock().unwrap().send(finished));
         let program = PathBuf::from(env!("CARGO_BIN_EXE_windlass"));
         let settings = Settings { program, launchers, ..Settings::of(&dir) };
-        let runner = CommandRunner::new(settings, Box::new(hear)).unwrap();
+        let runner = CommandRunner::new(settings, Box::new(hear), Box::new(|failure| panic!("{failure}"))).unwrap();
         Rig { runner, heard, dir, origin: Origin::from_random(origin), next: 1, _root: root }
     }
 
