@@ -16,7 +16,9 @@ const USAGE: &str = "usage: cargo xtask test            set up what the tests ne
        cargo xtask prove [NAME…] [--cycles N] [--seeds N]   the long proofs; figures go to docs/proof.md";
 
 fn main() -> ExitCode {
-    windlass::runner::launcher::take_over_if_asked();
+    if let Some(code) = windlass::runner::launcher::take_over_if_asked() {
+        return code;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {

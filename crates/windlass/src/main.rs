@@ -6,6 +6,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    windlass::runner::launcher::take_over_if_asked();
+    if let Some(code) = windlass::runner::launcher::take_over_if_asked() {
+        return code;
+    }
     windlass::cli::main()
 }

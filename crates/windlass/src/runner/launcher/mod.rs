@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::process::{Child, Command, Stdio};
 
 mod message;
@@ -31,12 +32,12 @@ pub(in crate::runner) use wire::{Inbox, Outbox, Received};
 /// The first argument that makes this program a launcher.
 const WORD: &str = "__launcher";
 
-/// Becomes a launcher and does not come back where the first argument says so; to be called before all else.
-#[expect(clippy::disallowed_methods, reason = "this is the main of another process, with nothing to return to")]
-pub fn take_over_if_asked() {
+/// Is a launcher to its end where the first argument says so; a program's `main` asks before all else and returns
+/// what it is given.
+pub fn take_over_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_none_or(|first| first != WORD) {
-        return;
+        return None;
     }
     let (slots, output) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
     let code = match main(&PathBuf::from(slots), &PathBuf::from(output)) {
@@ -48,7 +49,7 @@ pub fn take_over_if_asked() {
             failure.kind.exit_code()
         }
     };
-    std::process::exit(code.into());
+    Some(ExitCode::from(code))
 }
 
 fn main(slots: &Path, output: &Path) -> Result<(), Failure> {
