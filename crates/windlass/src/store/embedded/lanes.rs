@@ -216,12 +216,15 @@ impl Turn<'_> {
         statement.execute(params![row.arrival, State::Running.index()]).map_err(failed)?;
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
-        Ok(row.held(row.record))
+        let held = row.held(row.record);
+        let record = Record { starts: row.record.starts + 1, ..row.record };
+        self.m.running.insert(row.arrival, Row { state: State::Running, record, data: Vec::new(), ..row });
+        Ok(held)
     }
 
     /// Makes due jobs ready, earliest first. A chunk is released as a whole, so the last one may go over the limit.
     pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        let rows = rows::many(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
+        let rows = rows::light(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
         let mut rows = rows.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
         let mut left = u64::from(limit);

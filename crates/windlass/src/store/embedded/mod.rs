@@ -41,6 +41,7 @@ pub use view::View;
 
 use lanes::Windows;
 use part::{Mark, Part};
+use rows::Row;
 use runs::Runs;
 use schema::{StateRow, corrupt, failed};
 use tally::Queues;
@@ -73,6 +74,8 @@ struct Memory {
     windows: Windows,
     /// Opened chunks by first arrival, until the archive has all of their outcomes.
     parts: HashMap<u64, Part>,
+    /// Claimed rows by arrival, without their data: what a settlement is checked against.
+    running: HashMap<u64, Row>,
     /// Parts to be written with this turn.
     touched: Vec<u64>,
     /// What is over but kept for the archive, with the turn in which it ended, oldest first.
@@ -263,6 +266,7 @@ impl Memory {
             runs: Runs::load(db)?,
             windows: Windows::default(),
             parts: HashMap::new(),
+            running: HashMap::new(),
             touched: Vec::new(),
             finished: VecDeque::new(),
             turns: VecDeque::new(),
@@ -272,6 +276,8 @@ impl Memory {
         };
         let mut finished = chunks::load_parts(db, &mut memory.parts)?;
         turns::load(db, &mut memory.turns, &mut finished)?;
+        let running = rows::light(db, "WHERE state = 2", [])?;
+        memory.running = running.into_iter().map(|row| (row.arrival, row)).collect();
         finished.sort();
         memory.finished = finished.into();
         Ok(memory)

@@ -36,6 +36,7 @@ impl Turn<'_> {
             }
             row.update(self.db)?;
         }
+        self.m.running.clear();
         self.m.windows.clear();
         self.end_runs(now);
         Ok(recovered)

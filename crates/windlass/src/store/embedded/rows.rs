@@ -229,7 +229,17 @@ fn one(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Option<
 
 /// The rows that a query with these columns and this key gives.
 pub(super) fn many(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
-    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM job {rest}")).map_err(failed)?;
+    select(db, &format!("SELECT {COLUMNS} FROM job {rest}"), key)
+}
+
+/// The same without their data, for what only changes their states; `update` does not write data.
+pub(super) fn light(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
+    let columns = COLUMNS.strip_suffix("data").unwrap_or(COLUMNS);
+    select(db, &format!("SELECT {columns} x'' FROM job {rest}"), key)
+}
+
+fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let mut rows = statement.query(key).map_err(failed)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {

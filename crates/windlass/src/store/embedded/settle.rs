@@ -7,7 +7,7 @@
 use super::super::{Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
-use super::rows::{self, Row};
+use super::rows::Row;
 use super::schema::corrupt;
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
@@ -17,24 +17,23 @@ use windlass_core::time::Time;
 impl Turn<'_> {
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
         refuse_overlaps(settlements)?;
-        let mut rows = Vec::with_capacity(settlements.len());
         for settlement in settlements {
-            rows.push(self.check_held(&settlement.held)?);
+            self.check_held(&settlement.held)?;
         }
-        for (settlement, row) in settlements.iter().zip(rows) {
+        for settlement in settlements {
             self.save_times(settlement);
             self.note_outcome(settlement);
-            match row {
-                Some(row) => self.settle_row(row, settlement, now)?,
-                None => self.settle_range(settlement, now)?,
+            match settlement.held.place {
+                Place::Chunk(first) => self.settle_range(first.0, settlement, now)?,
+                Place::Row(arrival) => self.settle_row(arrival.0, settlement, now)?,
             }
         }
         self.end_runs(now);
         Ok(())
     }
 
-    /// Checks that a claim is still held, before anything changes; returns the row where it is one.
-    fn check_held(&self, held: &Held) -> Result<Option<Row>, StoreError> {
+    /// Checks that a claim is still held, before anything changes.
+    fn check_held(&self, held: &Held) -> Result<(), StoreError> {
         let stale = || {
             let id = held.jobs.id(usize::from(held.first));
             StoreError::Stale(format!("start {} of {id} is no longer held", held.start()))
@@ -43,23 +42,21 @@ impl Turn<'_> {
             Place::Chunk(first) => {
                 let part = self.m.parts.get(&first.0).ok_or_else(stale)?;
                 let ours = held.count > 0 && held.record.starts == 0 && part.all_are(held.range(), Mark::Claimed);
-                if ours { Ok(None) } else { Err(stale()) }
+                if ours { Ok(()) } else { Err(stale()) }
             }
             Place::Row(arrival) => {
-                let row = rows::by_arrival(self.db, arrival.0)?.ok_or_else(stale)?;
-                let ours = row.state == State::Running && row.record.starts == held.start();
-                if ours { Ok(Some(row)) } else { Err(stale()) }
+                let row = self.m.running.get(&arrival.0).filter(|row| row.record.starts == held.start());
+                row.map(|_| ()).ok_or_else(stale)
             }
         }
     }
 
-    fn settle_range(&mut self, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
+    fn settle_range(&mut self, first: u64, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
         let held = &settlement.held;
-        let Place::Chunk(first) = held.place else { return Ok(()) };
         let count = u64::from(held.count);
-        let part = self.m.parts.get(&first.0);
-        let head = part.map(|part| part.head).ok_or_else(|| corrupt(format!("chunk {} is not open", first.0)))?;
-        self.mark(first.0, held.range(), Mark::Claimed, Mark::Gone)?;
+        let part = self.m.parts.get(&first);
+        let head = part.map(|part| part.head).ok_or_else(|| corrupt(format!("chunk {first} is not open")))?;
+        self.mark(first, held.range(), Mark::Claimed, Mark::Gone)?;
         let change = change_of(&settlement.verdict);
         let mut lane = held.lane;
         if change != Change::Succeed {
@@ -75,7 +72,9 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn settle_row(&mut self, mut row: Row, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
+    fn settle_row(&mut self, arrival: u64, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
+        let row = self.m.running.remove(&arrival);
+        let mut row = row.ok_or_else(|| corrupt(format!("job {arrival} does not run")))?;
         let change = change_of(&settlement.verdict);
         row.turn = self.number();
         apply(&mut row, &settlement.verdict, now);

@@ -1,27 +1,29 @@
 //! The write-ahead log: synced when a turn promises `full`, and brought back into the main file before it grows.
 //!
-//! A helper thread checkpoints passively from 16 MiB on and does the bulk without stopping the engine; from 64 MiB on
-//! the engine restarts the log between two turns. A reader that holds its snapshot keeps the log from restarting:
-//! from 96 MiB on the engine waits for it up to a second. Our own readers hold one only within a call.
+//! A helper thread checkpoints passively from 4 MiB on, round after round, and does the bulk without stopping the
+//! engine. From 32 MiB on the engine restarts the log between two turns, when the helper has just ended a round, so
+//! that little is left to do. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on the
+//! engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by doubling.
+//! Our own readers hold a snapshot only within a call.
 
 use super::super::{StoreError, fault};
 use super::schema::{self, PAGE, failed};
 use rusqlite::Connection;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 const MIB: u32 = (1 << 20) / PAGE;
-const PASSIVE_AT: u32 = 16 * MIB;
-const RESTART_AT: u32 = 64 * MIB;
-const PATIENT_AT: u32 = 96 * MIB;
-/// Long enough for the helper to end its round.
-const SHORT: Duration = Duration::from_millis(20);
-const PATIENT: Duration = Duration::from_secs(1);
+const PASSIVE_AT: u32 = 4 * MIB;
+const RESTART_AT: u32 = 32 * MIB;
+const PATIENT_AT: u32 = 64 * MIB;
+/// A reader's call is over by then.
+const SHORT: Duration = Duration::from_millis(5);
+const PATIENT: Duration = Duration::from_secs(2);
 
 /// Watches the size of the log and keeps it small.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(super) struct Housekeeper {
     path: PathBuf,
     log: Option<File>,
     nudge: Option<SyncSender<()>>,
+    /// The helper was asked and has not ended its round.
+    busy: Arc<AtomicBool>,
     helper: Option<JoinHandle<()>>,
     trouble: Arc<Mutex<Option<StoreError>>>,
 }
@@ -48,16 +52,18 @@ impl Housekeeper {
         let (nudge, nudged) = sync_channel(1);
         let trouble = Arc::new(Mutex::new(None));
         let reported = trouble.clone();
+        let busy = Arc::new(AtomicBool::new(false));
+        let done = busy.clone();
         let own = schema::open_checkpointer(path)?;
         let helper = std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || checkpoint(&own, &nudged, &reported))
+            .spawn(move || checkpoint(&own, &nudged, &done, &reported))
             .map_err(|error| StoreError::Io(format!("cannot start the checkpoint thread: {error}")))?;
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
         let path = PathBuf::from(log);
         let (nudge, helper) = (Some(nudge), Some(helper));
-        Ok(Housekeeper { pages, restart_at: RESTART_AT, path, log: None, nudge, helper, trouble })
+        Ok(Housekeeper { pages, restart_at: RESTART_AT, path, log: None, nudge, busy, helper, trouble })
     }
 
     /// Makes the last commit survive a power cut. What failed once is not tried again: the process ends.
@@ -81,12 +87,15 @@ impl Housekeeper {
         if let Some(error) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
-        if let Some(nudge) = &self.nudge {
-            // A full channel means that the helper is asked already.
-            let _ = nudge.try_send(());
+        // Two who checkpoint would wait for each other, so the engine does it only while the helper rests.
+        let rests = !self.busy.load(Ordering::Acquire);
+        if pages >= self.restart_at && rests || pages >= self.restart_at.max(PATIENT_AT) {
+            return self.restart(db, pages);
         }
-        if pages >= self.restart_at {
-            self.restart(db, pages)?;
+        if let Some(nudge) = self.nudge.as_ref().filter(|_| rests) {
+            self.busy.store(true, Ordering::Release);
+            // It takes what it is sent as long as it lives, and says so if it does not.
+            let _ = nudge.try_send(());
         }
         Ok(())
     }
@@ -104,7 +113,7 @@ impl Housekeeper {
         };
         self.restart_at = match (busy, patient) {
             (false, _) => RESTART_AT,
-            (true, false) => (pages + PASSIVE_AT).min(PATIENT_AT.max(pages + 1)),
+            (true, false) => (pages + PASSIVE_AT).min(PATIENT_AT),
             (true, true) => pages.saturating_mul(2),
         };
         if !busy {
@@ -124,7 +133,7 @@ impl Drop for Housekeeper {
     }
 }
 
-fn checkpoint(db: &Connection, nudged: &Receiver<()>, trouble: &Mutex<Option<StoreError>>) {
+fn checkpoint(db: &Connection, nudged: &Receiver<()>, busy: &AtomicBool, trouble: &Mutex<Option<StoreError>>) {
     while nudged.recv().is_ok() {
         match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed) {
             Ok(()) | Err(StoreError::Full(_) | StoreError::Locked(_)) => {}
@@ -133,5 +142,6 @@ fn checkpoint(db: &Connection, nudged: &Receiver<()>, trouble: &Mutex<Option<Sto
                 return;
             }
         }
+        busy.store(false, Ordering::Release);
     }
 }
