@@ -37,6 +37,9 @@ impl<S> std::fmt::Debug for Driver<S> {
 impl<S: Store> Driver<S> {
     /// Turns until the engine was told to stop and nothing is in flight.
     pub fn run(mut self) -> Result<(), Failure> {
+        // What waited through a restart announces itself to nobody: the first turn looks for it.
+        let effects = self.engine.turn(clock::now(), [])?;
+        self.perform(effects);
         while !self.engine.is_over() {
             let events = self.wait()?;
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
