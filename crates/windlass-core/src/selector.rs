@@ -122,6 +122,27 @@ impl Selector {
         State::ALL.into_iter().filter(possible).collect()
     }
 
+    /// True where not every queue is meant.
+    pub fn names_queues(&self) -> bool {
+        self.terms.iter().any(|term| matches!(term.test, Test::Queue(_)))
+    }
+
+    /// The only run that a matching job can belong to, if there is one.
+    pub fn only_run(&self) -> Option<&str> {
+        self.terms.iter().find_map(|term| match &term.test {
+            Test::Run(runs) if !term.negated && runs.len() == 1 => Some(runs[0].as_str()),
+            _ => None,
+        })
+    }
+
+    /// True where priorities or failures are asked for.
+    pub fn asks_numbers(&self) -> bool {
+        let asks = |test: &Test| {
+            matches!(test, Test::Priority(_) | Test::Attempt(_) | Test::PriorityIs(..) | Test::AttemptIs(..))
+        };
+        self.terms.iter().any(|term| asks(&term.test))
+    }
+
     /// Whether a job of this queue can match, so that a store reads no other queue.
     pub fn may_match_queue(&self, queue: &str) -> bool {
         self.terms.iter().all(|term| match &term.test {

@@ -8,12 +8,14 @@ use super::index::{Index, IndexEntry, Stored, Summary};
 use super::output::{Unrolled, unroll};
 use super::record::{AttemptRecord, Extent, Kept};
 use super::segment::{self, Header, Walk, segment_path};
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::pattern_matches;
@@ -25,6 +27,41 @@ const LISTED_BYTES: usize = 200;
 const PEEK: usize = 8 << 10;
 /// A replay decodes so many bytes of frames at a time.
 const REPLAY: u64 = 512 << 10;
+
+/// A place in the archive: everything before it is older than everything behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    segment: u32,
+    at: u64,
+    /// In the frame that begins there, the attempts below this.
+    below: usize,
+}
+
+impl Place {
+    fn before_frame_end(segment: u32, at: u64) -> Place {
+        Place { segment, at, below: usize::MAX }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.segment, self.at, self.below)
+    }
+}
+
+impl FromStr for Place {
+    type Err = Failure;
+    fn from_str(text: &str) -> Result<Place, Failure> {
+        let bad = || Failure::new(Kind::Usage, format!("{text:?} is no place in the archive"));
+        let mut parts = text.splitn(3, '.');
+        let mut part = || parts.next().ok_or_else(bad);
+        Ok(Place {
+            segment: part()?.parse().map_err(|_| bad())?,
+            at: part()?.parse().map_err(|_| bad())?,
+            below: part()?.parse().map_err(|_| bad())?,
+        })
+    }
+}
 
 /// Which attempts a listing wants; empty lists mean all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +75,8 @@ pub struct ListFilter {
     /// Finished before this.
     pub until: Option<Time>,
     pub limit: usize,
+    /// Only what is before this place, at which an earlier listing stopped.
+    pub before: Option<Place>,
     /// The most bytes of frames and indexes to read; what is older is then left out, and said so.
     pub most_bytes: u64,
 }
@@ -51,6 +90,7 @@ impl Default for ListFilter {
             since: None,
             until: None,
             limit: 100,
+            before: None,
             most_bytes: 256 << 20,
         }
     }
@@ -85,6 +125,8 @@ pub struct Listing {
     pub attempts: Vec<AttemptRecord>,
     /// False where the search ended at its limit of work and older attempts were not looked at.
     pub complete: bool,
+    /// Where older attempts begin, if there may be any.
+    pub next: Option<Place>,
 }
 
 /// Reads an archive directory.
@@ -114,18 +156,20 @@ impl ArchiveReader {
 
     /// Attempts that match, newest first, without more of data and output than fits in a line.
     pub fn list(&self, filter: &ListFilter) -> Result<Listing, Failure> {
-        let mut listing = Listing { attempts: Vec::new(), complete: true };
+        let mut listing = Listing { complete: true, ..Listing::default() };
         let mut left = filter.most_bytes;
-        for number in segment::numbers(&self.dir)?.into_iter().rev() {
+        let reached = |number: &u32| filter.before.is_none_or(|before| *number <= before.segment);
+        for number in segment::numbers(&self.dir)?.into_iter().rev().filter(reached) {
             if listing.attempts.len() >= filter.limit {
+                listing.next = Some(Place::before_frame_end(number, u64::MAX));
                 break;
             }
             let Some(segment) = Segment::open(&self.dir, number)? else { continue };
             if segment.is_covered() && !segment.stored.as_ref().is_some_and(|s| filter.may_want(&s.summary)) {
                 continue;
             }
-            segment.list(filter, &mut listing, &mut left).map_err(|e| cannot_read(number, &e))?;
-            if !listing.complete {
+            segment.list(number, filter, &mut listing, &mut left).map_err(|e| cannot_read(number, &e))?;
+            if listing.next.is_some() {
                 break;
             }
         }
@@ -233,13 +277,15 @@ impl Segment {
         Ok(head.is_none_or(|head| head.offsets.binary_search(&id.offset).is_ok()))
     }
 
-    fn list(mut self, filter: &ListFilter, listing: &mut Listing, left: &mut u64) -> io::Result<()> {
+    fn list(mut self, number: u32, filter: &ListFilter, listing: &mut Listing, left: &mut u64) -> io::Result<()> {
+        let before = filter.before.filter(|before| before.segment == number);
         let mut index = self.index()?;
         *left = left.saturating_sub(64 * index.entries.len() as u64);
         let summary = &index.summary;
         let wanted: Vec<bool> = summary.queues.iter().map(|queue| filter.wants_queue(&queue.name)).collect();
         index.entries.retain(|entry| {
-            wanted[entry.queue as usize]
+            before.is_none_or(|before| entry.at <= before.at)
+                && wanted[entry.queue as usize]
                 && filter.wants_state(entry.state)
                 && filter.wants_time(entry.finished)
                 && filter.run.is_none_or(|run| summary.run_of(entry) == Some(run))
@@ -247,19 +293,26 @@ impl Segment {
         index.entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.at));
         for entry in &index.entries {
             let room = filter.limit.saturating_sub(listing.attempts.len());
-            if room == 0 {
+            if room == 0 || *left == 0 {
+                listing.complete = room == 0;
+                listing.next = Some(Place::before_frame_end(number, entry.at));
                 break;
             }
-            if *left == 0 {
-                listing.complete = false;
-                break;
-            }
+            let below = before.filter(|before| before.at == entry.at).map_or(usize::MAX, |before| before.below);
             self.with_frame(entry.at, |attempts| {
                 *left = left.saturating_sub(attempts.data.len() as u64 + 512);
-                let skipped = attempts.head.offsets.len().saturating_sub(room);
-                let records = AttemptRecord::of_frame(attempts, |at| at >= skipped, Extent::Beginning(LISTED_BYTES));
+                let end = attempts.head.offsets.len().min(below);
+                let wanted = end.saturating_sub(room)..end;
+                let skipped = wanted.start;
+                let records = AttemptRecord::of_frame(attempts, |at| wanted.contains(&at), Extent::Beginning(LISTED_BYTES));
                 listing.attempts.extend(records.into_iter().rev());
+                if skipped > 0 {
+                    listing.next = Some(Place { segment: number, at: entry.at, below: skipped });
+                }
             })?;
+            if listing.next.is_some() {
+                break;
+            }
         }
         Ok(())
     }

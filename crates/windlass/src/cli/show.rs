@@ -1,10 +1,11 @@
 //! `windlass show`: everything that is known of one job or one run.
 
 use super::Context;
-use super::connect::{Link, encoded};
+use super::connect::{Connection, Link, encoded};
 use super::print::{self, Out, data_of, field, visible};
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use serde_json::Value;
+use windlass_core::job::{JobId, RunId};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,9 +21,11 @@ pub(super) struct Args {
 
 pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
-    let family = if args.id.starts_with("r-") { "runs" } else { "jobs" };
-    let path = format!("/api/v1/{family}/{}", encoded(&args.id));
-    let found: Value = Link::with(&dir, |server| server.get_json(&path))?;
+    let found: Value = Link::with(&dir, |server| {
+        let id = whole_id(server, &args.id)?;
+        let family = if id.starts_with("r-") { "runs" } else { "jobs" };
+        server.get_json(&format!("/api/v1/{family}/{}", encoded(&id)))
+    })?;
     if context.json {
         return print::document(&found);
     }
@@ -31,6 +34,33 @@ pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
         out.line(line);
     }
     out.finish()
+}
+
+/// The only id that begins so; an id that is whole is itself, whatever others begin with it.
+pub(super) fn whole_id(server: &mut Connection, text: &str) -> Result<String, Failure> {
+    let whole = text.parse::<JobId>().is_ok() || text.parse::<RunId>().is_ok();
+    let (path, what) = match text.get(..2) {
+        Some("j-") if !whole => (format!("/api/v1/jobs?limit=1000&selector={}", encoded(text)), "job"),
+        Some("r-") if !whole => ("/api/v1/runs?limit=1000".to_owned(), "run"),
+        _ => return Ok(text.to_owned()),
+    };
+    let mut found: Vec<String> = Vec::new();
+    let mut next = Some(path.clone());
+    while let Some(page) = next.take().filter(|_| found.len() < 2) {
+        let page: Value = server.get_json(&page)?;
+        let items = page.get("items").and_then(Value::as_array).into_iter().flatten();
+        found.extend(items.map(|item| field(item, "id")).filter(|id| id.starts_with(text)));
+        let cursor = page.get("next").and_then(Value::as_str);
+        next = cursor.map(|cursor| format!("{path}&cursor={}", encoded(cursor)));
+    }
+    match (found.pop(), found.pop()) {
+        (Some(id), None) => Ok(id),
+        (Some(_), Some(_)) => {
+            let text = format!("several {what}s begin with {text}");
+            Err(Failure::new(Kind::Usage, text).hint("give more of the id"))
+        }
+        (None, _) => Err(Failure::new(Kind::NotFound, format!("no {what} begins with {text}"))),
+    }
 }
 
 /// What a person looks for first, in this order; the rest follows by name.

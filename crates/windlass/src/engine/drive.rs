@@ -47,6 +47,9 @@ impl<S> std::fmt::Debug for Driver<S> {
 impl<S: Store> Driver<S> {
     /// Turns until the engine was told to stop and nothing is in flight.
     pub fn run(mut self) -> Result<(), Failure> {
+        // What waited through a restart announces itself to nobody: the first turn looks for it.
+        let effects = self.engine.turn(clock::now(), [])?;
+        self.perform(effects);
         while !self.engine.is_over() {
             let mut events = self.wait()?;
             self.retain(&mut events);

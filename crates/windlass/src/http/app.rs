@@ -87,6 +87,11 @@ impl App {
         })
     }
 
+    /// Comes back when what stands in the inbox now is in the store: an id is told before it is read in.
+    pub(super) async fn read_inbox(&self) -> Result<(), Failure> {
+        self.unless_stopped(self.ask(|answer| Event::ReadInbox { answer })).await
+    }
+
     /// Reads the store or the archive on a thread that may block.
     pub(super) async fn read<T: Send + 'static>(
         &self,

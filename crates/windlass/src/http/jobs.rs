@@ -4,7 +4,7 @@
 
 use super::app::{App, Call, json};
 use super::problem::Problem;
-use super::selection;
+use super::selection::{self, Choice};
 use crate::api::{self, Action, PAGE_MAX};
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -14,6 +14,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId};
 use windlass_core::life_cycle::State;
 
@@ -25,26 +26,45 @@ const SLICE: usize = 1000;
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let query = call.query(&["selector", "limit", "cursor"])?;
-    let filter = selection::parse(query.get("selector").unwrap_or(""))?;
+    let choice = selection::parse(query.get("selector").unwrap_or(""))?;
     let limit = query.number("limit", 1, PAGE_MAX as u64)?.unwrap_or(PAGE) as usize;
-    let from = Arrival(query.number("cursor", 0, u64::MAX)?.unwrap_or(0));
+    // Live jobs come first, from an arrival on; then finished ones, from a place in the archive on.
+    let (from, place) = match query.get("cursor").map(|cursor| cursor.strip_prefix('a').ok_or(cursor)) {
+        Some(Ok(place)) => (None, Some(place.to_owned())),
+        Some(Err(_)) => (query.number("cursor", 0, u64::MAX)?, None),
+        None => (Some(0), None),
+    };
     let page = call.app.read(move |reads| {
-        let (live, archived) = split(&filter);
         let mut page = api::Page { items: Vec::new(), next: None };
-        if let Some(filter) = live {
-            let found = (reads.view)()?.list(&filter, from, limit)?;
-            for job in &found.jobs {
+        let view = (reads.view)()?;
+        let Some(filter) = choice.filter(&*view)? else { return Ok(page) };
+        let (live, archived) = split(&filter);
+        if let Some((filter, from)) = live.zip(from) {
+            let found = view.list(&filter, Arrival(from), limit)?;
+            for job in found.jobs.iter().filter(|job| choice.wants(job)) {
                 page.items.push(to_value(&api::Job::new(job, DATA_LISTED))?);
             }
             page.next = found.next.map(|next| next.0.to_string());
         }
-        if let Some(filter) = archived.filter(|_| page.next.is_none() && page.items.len() < limit) {
-            let attempts = (reads.archive.list)(&filter, limit - page.items.len())?;
-            page.items.extend(attempts.into_iter().map(|attempt| with_attempts(attempt, 0)));
+        let archived = archived.filter(|_| page.next.is_none() && choice.may_be_archived());
+        if let Some(filter) = archived.filter(|_| page.items.len() < limit) {
+            let (items, next) = (reads.archive.list)(&filter, place.as_deref(), limit - page.items.len())?;
+            page.items.extend(items.into_iter().filter(|item| choice.wants_archived(item)).map(as_job));
+            page.next = next.map(|place| format!("a{place}"));
         }
         Ok(page)
     });
     json(StatusCode::OK, &page.await?)
+}
+
+/// An archived attempt in the words of a job.
+fn as_job(mut attempt: Value) -> Value {
+    if let Some(fields) = attempt.as_object_mut() {
+        let starts = fields.get("start").cloned().unwrap_or_default();
+        fields.insert("attempts".into(), serde_json::json!({ "starts": starts }));
+        fields.insert("ended".into(), fields.get("finished").cloned().unwrap_or_default());
+    }
+    attempt
 }
 
 /// The part of a choice that the store can answer, and the part that only the archive can.
@@ -61,14 +81,13 @@ pub(super) async fn show(call: Call) -> Result<Response, Problem> {
     let id = call.job()?;
     let mut found = find(&call.app, id).await?;
     if found.is_none() {
-        // An id is final once it was printed: its job may stand in the inbox still, or be on its way to the archive.
-        call.app.ask(|answer| Event::CatchUp { answer }).await?;
+        call.app.read_inbox().await?;
         found = find(&call.app, id).await?;
     }
     json(StatusCode::OK, &found.ok_or_else(|| no_job(id))?)
 }
 
-async fn find(app: &App, id: JobId) -> Result<Option<Value>, Problem> {
+async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
     let found = app.read(move |reads| {
         let info = (reads.view)()?.job(id)?;
         let history = (reads.archive.find)(id)?;
@@ -77,25 +96,16 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Problem> {
             None => finished(id, history),
         })
     });
-    Ok(found.await?)
+    found.await
 }
 
 /// A job that only the archive knows: what its last attempt says about it, and all attempts.
 fn finished(id: JobId, history: Vec<Value>) -> Option<Value> {
-    let failures = history.iter().filter(|attempt| attempt.get("error").is_some()).count() as u64;
-    let last = with_attempts(history.last()?.clone(), failures);
-    let mut job: Map<String, Value> = last.as_object().cloned().unwrap_or_default();
+    let mut job: Map<String, Value> = as_job(history.last()?.clone()).as_object().cloned().unwrap_or_default();
     job.insert("id".into(), id.to_string().into());
     job.entry("state").or_insert_with(|| State::Succeeded.word().into());
     job.insert("history".into(), history.into());
     Some(job.into())
-}
-
-/// An archived attempt with the counters that a job has everywhere else.
-fn with_attempts(mut attempt: Value, failures: u64) -> Value {
-    let starts = attempt.get("start").and_then(Value::as_u64).unwrap_or(1);
-    attempt["attempts"] = serde_json::json!({ "starts": starts, "failures": failures, "suspicions": 0 });
-    attempt
 }
 
 pub(super) async fn output(call: Call) -> Result<Response, Problem> {
@@ -128,7 +138,11 @@ async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem
     call.query(&[])?;
     call.no_body().await?;
     let id = call.job()?;
-    let amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+    let mut amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+    if amended.first() == Some(&Amended::Unknown) {
+        call.app.read_inbox().await?;
+        amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+    }
     let changed = |result: &str, from: Option<State>, to: Option<State>| api::Changed {
         id: id.to_string(),
         result: result.into(),
@@ -157,7 +171,7 @@ async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem
 pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let operation: api::Operation = call.json().await?;
-    let filter = selection::parse(&operation.selector)?;
+    let choice = Arc::new(selection::parse(&operation.selector)?);
     let amendment = match operation.action {
         Action::Retry => Amendment::Retry,
         Action::Cancel => Amendment::Cancel,
@@ -165,7 +179,7 @@ pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
     let mut result = api::OperationResult::default();
     let mut from = Some(Arrival(0));
     while let Some(start) = from {
-        let (ids, next) = slice(&call.app, &filter, start).await?;
+        let (ids, next) = slice(&call.app, &choice, start).await?;
         result.matched += ids.len() as u64;
         from = next;
     }
@@ -177,7 +191,7 @@ pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
     from = Some(Arrival(0));
     // A job that was changed may come by again behind the others; the count bounds the work for good.
     while let Some(start) = from.filter(|_| left > 0) {
-        let (mut ids, next) = slice(&call.app, &filter, start).await?;
+        let (mut ids, next) = slice(&call.app, &choice, start).await?;
         ids.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left -= ids.len() as u64;
         from = next;
@@ -195,11 +209,13 @@ pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &result)
 }
 
-async fn slice(app: &App, filter: &Filter, from: Arrival) -> Result<(Vec<JobId>, Option<Arrival>), Failure> {
-    let filter = filter.clone();
+async fn slice(app: &App, choice: &Arc<Choice>, from: Arrival) -> Result<(Vec<JobId>, Option<Arrival>), Failure> {
+    let choice = choice.clone();
     let read = app.read(move |reads| {
-        let page = (reads.view)()?.list(&filter, from, SLICE)?;
-        Ok((page.jobs.iter().map(|job| job.id).collect(), page.next))
+        let view = (reads.view)()?;
+        let Some(filter) = choice.filter(&*view)? else { return Ok((Vec::new(), None)) };
+        let page = view.list(&filter, from, SLICE)?;
+        Ok((page.jobs.iter().filter(|job| choice.wants(job)).map(|job| job.id).collect(), page.next))
     });
     read.await
 }

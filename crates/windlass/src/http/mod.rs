@@ -72,8 +72,10 @@ impl fmt::Debug for Reads {
 
 /// The finished attempts of a job, oldest first; none where the archive does not know it.
 pub type FindArchived = Box<dyn Fn(JobId) -> Result<Vec<serde_json::Value>, Failure> + Send + Sync>;
-/// The newest finished jobs that a filter wants, at most so many.
-pub type ListArchived = Box<dyn Fn(&Filter, usize) -> Result<Vec<serde_json::Value>, Failure> + Send + Sync>;
+/// The newest finished jobs that a filter wants, at most so many, from the place on that an earlier page named.
+pub type ListArchived = Box<dyn Fn(&Filter, Option<&str>, usize) -> Result<ArchivedPage, Failure> + Send + Sync>;
+/// Finished jobs, and where older ones begin.
+pub type ArchivedPage = (Vec<serde_json::Value>, Option<String>);
 /// What one start (or the last one) of a job wrote: standard output, or standard error where asked.
 pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<Vec<u8>>, Failure> + Send + Sync>;
 

@@ -14,15 +14,19 @@ pub(super) fn reads(dir: &DataDir) -> Reads {
         view: Box::new(move || Ok(Box::new(View::open(&state_db)?) as Box<dyn StoreView + Send>)),
         archive: Archive {
             find: Box::new(move |id| Ok(finder.find(id)?.iter().map(|attempt| attempt.to_json()).collect())),
-            list: Box::new(move |filter: &Filter, limit| {
+            list: Box::new(move |filter: &Filter, place, limit| {
+                let before = place.map(str::parse).transpose()?;
                 let wanted = ListFilter {
                     queues: filter.queues.clone(),
                     states: filter.states.clone(),
                     run: filter.run,
                     limit,
+                    before,
                     ..ListFilter::default()
                 };
-                Ok(lister.list(&wanted)?.attempts.iter().map(|attempt| attempt.to_json()).collect())
+                let found = lister.list(&wanted)?;
+                let items = found.attempts.iter().map(|attempt| attempt.to_json()).collect();
+                Ok((items, found.next.map(|place| place.to_string())))
             }),
             output: Box::new(move |id, start, stderr| {
                 let attempts = outputs.find(id)?;

@@ -189,12 +189,14 @@ impl Session {
         self.begin_leg()
     }
 
-    /// The unfinished run of that name has other lines, so it is left alone and the next name is tried.
+    /// The unfinished run of that name has other lines: nothing is added to it, and the next name is tried.
     fn open_another(&mut self) -> Result<(), Failure> {
         let (left, name) = (self.id(), self.order.name(self.number));
         self.number += 1;
         let next = self.order.name(self.number);
-        self.say(format!("run {left} ({name}) was begun with other lines and is left alone; this one is {next}"));
+        self.say(format!(
+            "run {left} ({name}) was begun with other lines; what is left of it is done as well, and this one is {next}"
+        ));
         self.open_run()
     }
 

@@ -274,12 +274,10 @@ pub(super) fn reads() -> Reads {
                     Vec::new()
                 })
             }),
-            list: Box::new(|filter, most| {
+            list: Box::new(|filter, _, most| {
                 assert_eq!(filter.states, [State::Succeeded]);
-                Ok(vec![json!({"id": job_id(77_777).to_string(), "state": "succeeded"})]
-                    .into_iter()
-                    .take(most)
-                    .collect())
+                let one = json!({"id": job_id(77_777).to_string(), "queue": "mail", "state": "succeeded"});
+                Ok((vec![one].into_iter().take(most).collect(), None))
             }),
             output: Box::new(move |id, start, stderr| {
                 Ok(known(id).then(|| format!("{start:?} {stderr}\0").into_bytes()))

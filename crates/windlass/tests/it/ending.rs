@@ -1,0 +1,71 @@
+//! Jobs that end badly: beyond their time, with their server, with their launcher; and readers that do not read.
+
+use crate::rig::Rig;
+use rustix::process::Signal;
+use std::path::Path;
+
+#[test]
+fn a_time_limit_kills_the_whole_tree_and_keeps_the_output() {
+    let rig = Rig::new();
+    let (mut bell, gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!(
+        "trap '' TERM; echo begun; setsid sh -c 'echo $$ > {b}; read x < {g}' & wait; read x < {g}",
+        b = bell.path,
+        g = gate.path
+    );
+    let server = rig.serve(&format!(
+        "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}]\ntime_limit = \"300ms\"\ngrace = \"100ms\"\nattempts = 1\n"
+    ));
+    let id = rig.call(&["push", "q", "x"]).fine().trim_end().to_owned();
+    let daemon = bell.next();
+    rig.drained();
+    assert!(!Path::new(&format!("/proc/{daemon}")).exists(), "a child in a session of its own is killed too");
+    let text = rig.call(&["show", &id]).fine().to_owned();
+    assert!(text.contains("time limit"), "{text}");
+    assert_eq!(rig.call(&["logs", &id]).fine(), "begun\n");
+    server.stop();
+}
+
+#[test]
+fn a_job_that_kills_its_server_is_poison_and_its_neighbours_are_not() {
+    let rig = Rig::new();
+    let pid = rig.path("pid");
+    let script = format!("test $1 = bad && kill -9 $(cat {}); echo fine", pid.display());
+    let config = format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n");
+    let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+    let mut deaths = 0;
+    // The server dies as often as the job is believed innocent; the one that lives is stopped by hand.
+    let server = loop {
+        let mut server = rig.serve_with_pid(&pid);
+        let ready = server.out_line();
+        if !ready.is_empty() && [Some(0), Some(1)].contains(&rig.call(&["wait", "--drained"]).code) {
+            break server;
+        }
+        assert_eq!(server.end().code, None, "killed");
+        deaths += 1;
+        assert!(deaths < 10, "it goes on for ever");
+    };
+    server.signal(Signal::TERM);
+    server.end().fine();
+    let jobs: Vec<_> = ids.lines().map(|id| rig.call(&["show", id, "--json"]).json()).collect();
+    let states: Vec<_> = jobs.iter().map(|job| job["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["succeeded", "failed", "succeeded", "succeeded"], "{deaths} deaths: {jobs:?}");
+    assert_eq!(jobs[1]["reason"], "poison");
+}
+
+#[test]
+fn a_job_that_kills_its_launcher_is_poison_and_its_neighbours_are_not() {
+    let rig = Rig::new();
+    let script = "test $1 = bad && kill -9 $PPID; echo fine";
+    let server =
+        rig.serve(&format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"));
+    let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
+    rig.drained();
+    let jobs: Vec<_> = ids.lines().map(|id| rig.call(&["show", id, "--json"]).json()).collect();
+    let states: Vec<_> = jobs.iter().map(|job| job["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["succeeded", "failed", "succeeded", "succeeded"], "{jobs:?}");
+    assert_eq!(jobs[1]["reason"], "poison", "{}", jobs[1]);
+    server.stop();
+}
