@@ -30,8 +30,6 @@ struct File {
     /// The last write was torn: only a fence may follow, or the next line would become part of it.
     torn: bool,
     written: Vec<Written>,
-    /// The file is read to its end and removed with the lot under way.
-    removing: bool,
 }
 
 impl File {
@@ -46,7 +44,6 @@ impl File {
             skip: None,
             torn: false,
             written: Vec::new(),
-            removing: false,
         }
     }
 }
@@ -55,11 +52,14 @@ impl File {
 pub(crate) struct Disk {
     files: Vec<File>,
     gatherer: Gatherer,
+    /// Files that were removed; their cursors can go with the next lot.
+    removed: Vec<Origin>,
 }
 
 impl Disk {
     pub(crate) fn new(random: &mut Random) -> Disk {
-        Disk { files: vec![File::new(Origin::from_random(random.next()))], gatherer: Gatherer::default() }
+        let files = vec![File::new(Origin::from_random(random.next()))];
+        Disk { files, gatherer: Gatherer::default(), removed: Vec::new() }
     }
 
     fn last(&mut self) -> &mut File {
@@ -152,11 +152,13 @@ impl Disk {
 
     /// A new reader begins where the store left off.
     pub(crate) fn reopen(&mut self, cursors: &[Cursor]) -> Result<(), String> {
+        // A death may have come between the removal of a file and the commit that says so.
+        let gone = |cursor: &&Cursor| !self.files.iter().any(|file| file.origin == cursor.origin);
+        self.removed = cursors.iter().filter(gone).map(|cursor| cursor.origin).collect();
         for file in &mut self.files {
             let cursor = cursors.iter().find(|cursor| cursor.origin == file.origin);
             file.position = cursor.map_or(FILE_HEADER, |cursor| cursor.offset as usize);
             file.skip = None;
-            file.removing = false;
             if file.position > file.bytes.len() {
                 return Err(format!("the store has read {} to {}, beyond its end", file.origin, file.position));
             }
@@ -167,9 +169,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Reads what is new into one lot; the bytes are on disk before it is handed over.
-    pub(crate) fn read(&mut self, locked: bool) -> Option<Lot> {
+    /// Reads what is new into one lot; the bytes are on disk before it is handed over. A file that nobody appends
+    /// to is removed once everything of it is committed.
+    pub(crate) fn read(&mut self, locked: bool, all_committed: bool) -> Option<Lot> {
         let mut lot = Lot::default();
+        let done = |file: &File| all_committed && file.closed && file.position == file.bytes.len();
+        self.removed.extend(self.files.iter().filter(|file| done(file)).map(|file| file.origin));
+        self.files.retain(|file| !done(file));
+        lot.closed = std::mem::take(&mut self.removed);
         for file in &mut self.files {
             let end = if file.closed { End::Closed } else if locked { End::Locked } else { End::Open };
             let stretch = &file.bytes[file.position..];
@@ -189,17 +196,9 @@ impl Disk {
             }
             if moved {
                 file.synced = file.bytes.len();
-            } else if file.closed && !file.removing {
-                file.removing = true;
-                lot.closed.push(file.origin);
             }
         }
         (!lot.is_empty()).then_some(lot)
-    }
-
-    /// Files whose end was committed are removed.
-    pub(crate) fn committed(&mut self, closed: &[Origin]) {
-        self.files.retain(|file| !closed.contains(&file.origin));
     }
 
     /// Where each file stood, for someone who asks whether all of that was read.
