@@ -7,7 +7,7 @@
 use crate::random::{self, Random};
 use windlass::inbox::frame::{self, Envelope, FILE_HEADER, FileHeader};
 use windlass::inbox::gather::Gatherer;
-use windlass::inbox::scan::{End, Scan, Skip};
+use windlass::inbox::scan::{End, Found, Scan, Skip};
 use windlass::store::{Cursor, Lot};
 use windlass_core::job::{JobId, Origin, QueueName};
 
@@ -26,6 +26,8 @@ struct File {
     /// A power cut closed it: nobody appends any more.
     closed: bool,
     position: usize,
+    /// Handed over up to here.
+    cursor: usize,
     skip: Option<Skip>,
     /// The last write was torn: only a fence may follow, or the next line would become part of it.
     torn: bool,
@@ -41,6 +43,7 @@ impl File {
             synced: 0,
             closed: false,
             position: FILE_HEADER,
+            cursor: FILE_HEADER,
             skip: None,
             torn: false,
             written: Vec::new(),
@@ -158,6 +161,7 @@ impl Disk {
         for file in &mut self.files {
             let cursor = cursors.iter().find(|cursor| cursor.origin == file.origin);
             file.position = cursor.map_or(FILE_HEADER, |cursor| cursor.offset as usize);
+            file.cursor = file.position;
             file.skip = None;
             if file.position > file.bytes.len() {
                 return Err(format!("the store has read {} to {}, beyond its end", file.origin, file.position));
@@ -181,21 +185,31 @@ impl Disk {
             let end = if file.closed { End::Closed } else if locked { End::Locked } else { End::Open };
             let stretch = &file.bytes[file.position..];
             let mut scan = Scan::new(stretch, file.position as u64, Some(file.origin), end, file.skip);
+            let mut damage = None;
             while let Some(found) = scan.next() {
+                if let Found::Bad { offset, .. } = &found {
+                    damage = Some(*offset as usize);
+                }
                 // What is no job goes to quarantine, which is not simulated: nothing of it may become a job.
                 let _ = self.gatherer.add(stretch, found);
             }
             let (consumed, skip) = (scan.consumed(), scan.skipping());
             lot.seals.extend(self.gatherer.finish(stretch, file.origin, &mut lot.jobs));
-            let moved = consumed > 0;
+            // While something is being passed over the cursor stays in front of it: a restart must begin there.
+            let cursor = match (skip, damage) {
+                (None, _) => file.position + consumed,
+                (Some(_), Some(from)) if file.skip.is_none() || from > file.position => from,
+                (Some(_), _) => file.cursor,
+            };
             file.position += consumed;
             file.skip = skip;
-            if moved && skip.is_none() {
-                let tail = tail(&file.bytes[..file.position]);
-                lot.cursors.push(Cursor { origin: file.origin, offset: file.position as u64, tail });
-            }
-            if moved {
+            if consumed > 0 {
                 file.synced = file.bytes.len();
+            }
+            if cursor > file.cursor {
+                file.cursor = cursor;
+                let tail = tail(&file.bytes[..cursor]);
+                lot.cursors.push(Cursor { origin: file.origin, offset: cursor as u64, tail });
             }
         }
         (!lot.is_empty()).then_some(lot)

@@ -149,8 +149,14 @@ impl<S: Store> Engine<S> {
     fn start_over(&mut self) -> Result<(), StoreError> {
         self.store.rollback()?;
         self.scheduler.clear_ready();
+        let known = self.queues.len();
         self.queues.clear();
-        self.fill()
+        self.fill()?;
+        // A number that was given out in the dropped turn will be another queue's: its crew must not stick to it.
+        for number in self.queues.len()..known {
+            self.scheduler.queue_vanished(QueueNo(number as u32));
+        }
+        Ok(())
     }
 
     /// When the engine wants to turn although nothing happened.
