@@ -7,7 +7,7 @@
 use crate::random::{self, Random};
 use windlass::inbox::frame::{self, Envelope, FILE_HEADER, FileHeader};
 use windlass::inbox::gather::Gatherer;
-use windlass::inbox::scan::{End, Scan, Skip};
+use windlass::inbox::scan::{End, Found, Scan, Skip};
 use windlass::store::{Cursor, Lot};
 use windlass_core::job::{JobId, Origin, QueueName};
 
@@ -26,12 +26,12 @@ struct File {
     /// A power cut closed it: nobody appends any more.
     closed: bool,
     position: usize,
+    /// Handed over up to here.
+    cursor: usize,
     skip: Option<Skip>,
     /// The last write was torn: only a fence may follow, or the next line would become part of it.
     torn: bool,
     written: Vec<Written>,
-    /// The file is read to its end and removed with the lot under way.
-    removing: bool,
 }
 
 impl File {
@@ -43,10 +43,10 @@ impl File {
             synced: 0,
             closed: false,
             position: FILE_HEADER,
+            cursor: FILE_HEADER,
             skip: None,
             torn: false,
             written: Vec::new(),
-            removing: false,
         }
     }
 }
@@ -55,11 +55,14 @@ impl File {
 pub(crate) struct Disk {
     files: Vec<File>,
     gatherer: Gatherer,
+    /// Files that were removed; their cursors can go with the next lot.
+    removed: Vec<Origin>,
 }
 
 impl Disk {
     pub(crate) fn new(random: &mut Random) -> Disk {
-        Disk { files: vec![File::new(Origin::from_random(random.next()))], gatherer: Gatherer::default() }
+        let files = vec![File::new(Origin::from_random(random.next()))];
+        Disk { files, gatherer: Gatherer::default(), removed: Vec::new() }
     }
 
     fn last(&mut self) -> &mut File {
@@ -152,11 +155,14 @@ impl Disk {
 
     /// A new reader begins where the store left off.
     pub(crate) fn reopen(&mut self, cursors: &[Cursor]) -> Result<(), String> {
+        // A death may have come between the removal of a file and the commit that says so.
+        let gone = |cursor: &&Cursor| !self.files.iter().any(|file| file.origin == cursor.origin);
+        self.removed = cursors.iter().filter(gone).map(|cursor| cursor.origin).collect();
         for file in &mut self.files {
             let cursor = cursors.iter().find(|cursor| cursor.origin == file.origin);
             file.position = cursor.map_or(FILE_HEADER, |cursor| cursor.offset as usize);
+            file.cursor = file.position;
             file.skip = None;
-            file.removing = false;
             if file.position > file.bytes.len() {
                 return Err(format!("the store has read {} to {}, beyond its end", file.origin, file.position));
             }
@@ -167,9 +173,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Reads what is new into one lot; the bytes are on disk before it is handed over.
-    pub(crate) fn read(&mut self, locked: bool) -> Option<Lot> {
+    /// Reads what is new into one lot; the bytes are on disk before it is handed over. A file that nobody appends
+    /// to is removed once everything of it is committed.
+    pub(crate) fn read(&mut self, locked: bool, all_committed: bool) -> Option<Lot> {
         let mut lot = Lot::default();
+        let done = |file: &File| all_committed && file.closed && file.position == file.bytes.len();
+        self.removed.extend(self.files.iter().filter(|file| done(file)).map(|file| file.origin));
+        self.files.retain(|file| !done(file));
+        lot.closed = std::mem::take(&mut self.removed);
         for file in &mut self.files {
             let end = if file.closed {
                 End::Closed
@@ -180,32 +191,34 @@ impl Disk {
             };
             let stretch = &file.bytes[file.position..];
             let mut scan = Scan::new(stretch, file.position as u64, Some(file.origin), end, file.skip);
+            let mut damage = None;
             while let Some(found) = scan.next() {
+                if let Found::Bad { offset, .. } = &found {
+                    damage = Some(*offset as usize);
+                }
                 // What is no job goes to quarantine, which is not simulated: nothing of it may become a job.
                 let _ = self.gatherer.add(stretch, found);
             }
             let (consumed, skip) = (scan.consumed(), scan.skipping());
             lot.seals.extend(self.gatherer.finish(stretch, file.origin, &mut lot.jobs));
-            let moved = consumed > 0;
+            // While something is being passed over the cursor stays in front of it: a restart must begin there.
+            let cursor = match (skip, damage) {
+                (None, _) => file.position + consumed,
+                (Some(_), Some(from)) if file.skip.is_none() || from > file.position => from,
+                (Some(_), _) => file.cursor,
+            };
             file.position += consumed;
             file.skip = skip;
-            if moved && skip.is_none() {
-                let tail = tail(&file.bytes[..file.position]);
-                lot.cursors.push(Cursor { origin: file.origin, offset: file.position as u64, tail });
-            }
-            if moved {
+            if consumed > 0 {
                 file.synced = file.bytes.len();
-            } else if file.closed && !file.removing {
-                file.removing = true;
-                lot.closed.push(file.origin);
+            }
+            if cursor > file.cursor {
+                file.cursor = cursor;
+                let tail = tail(&file.bytes[..cursor]);
+                lot.cursors.push(Cursor { origin: file.origin, offset: cursor as u64, tail });
             }
         }
         (!lot.is_empty()).then_some(lot)
-    }
-
-    /// Files whose end was committed are removed.
-    pub(crate) fn committed(&mut self, closed: &[Origin]) {
-        self.files.retain(|file| !closed.contains(&file.origin));
     }
 
     /// Where each file stood, for someone who asks whether all of that was read.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use windlass::engine::{Effects, Engine, EngineOptions, Event, Stopping};
 use windlass::store::memory::Memory;
 use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
-use windlass_core::job::{JobId, Origin};
+use windlass_core::job::JobId;
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -74,7 +74,6 @@ pub(crate) struct World {
     turn_due: bool,
     /// Outcomes on their way to the archive, by turn.
     pub(crate) archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
-    lots: VecDeque<Vec<Origin>>,
     delivered: u64,
     committed: u64,
     reading: Vec<(u64, u64)>,
@@ -123,7 +122,6 @@ impl World {
             mail: Vec::new(),
             turn_due: false,
             archive: VecDeque::new(),
-            lots: VecDeque::new(),
             delivered: 0,
             committed: 0,
             reading: Vec::new(),
@@ -361,8 +359,6 @@ impl World {
         }
         for _ in 0..effects.ingested {
             self.committed += 1;
-            let closed = self.lots.pop_front().unwrap_or_default();
-            self.disk.committed(&closed);
         }
         for waiter in effects.read_inbox {
             self.read_inbox(true);
@@ -383,7 +379,7 @@ impl World {
     }
 
     fn scan(&mut self) -> Outcome<()> {
-        if self.engine.is_some() && self.lots.len() < 3 {
+        if self.engine.is_some() && self.delivered < self.committed + 3 {
             self.read_inbox(false);
         }
         if !self.calm || !self.disk.ids_written().iter().all(|id| self.ledger.jobs.contains_key(id)) {
@@ -394,9 +390,8 @@ impl World {
     }
 
     fn read_inbox(&mut self, locked: bool) {
-        if let Some(lot) = self.disk.read(locked) {
+        if let Some(lot) = self.disk.read(locked, self.delivered == self.committed) {
             self.delivered += 1;
-            self.lots.push_back(lot.closed.clone());
             self.send(Event::Ingested(lot));
         }
     }
@@ -482,7 +477,6 @@ impl World {
         self.archive.clear();
         self.mail.clear();
         self.turn_due = false;
-        self.lots.clear();
         (self.delivered, self.committed) = (0, 0);
         self.reading.clear();
         self.full_at = None;

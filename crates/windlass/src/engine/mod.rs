@@ -164,8 +164,13 @@ impl<S: Store> Engine<S> {
     fn start_over(&mut self) -> Result<(), StoreError> {
         self.store.rollback()?;
         self.scheduler.clear_ready();
-        self.queues = Queues::default();
-        self.fill()
+        let known = std::mem::take(&mut self.queues);
+        self.fill()?;
+        // A number that was given out in the dropped turn will be another queue's: its crew must not stick to it.
+        for (no, _) in known.iter().filter(|(no, _)| !self.queues.has(*no)) {
+            self.scheduler.queue_vanished(no);
+        }
+        Ok(())
     }
 
     /// When the engine wants to turn although nothing happened.
@@ -214,6 +219,10 @@ impl Queues {
         let at = no.0 as usize;
         self.0.resize_with(self.0.len().max(at + 1), || None);
         self.0[at] = Some(Queue { name: Arc::new(name), by_state: Default::default() });
+    }
+
+    fn has(&self, no: QueueNo) -> bool {
+        self.0.get(no.0 as usize).is_some_and(Option::is_some)
     }
 
     fn iter(&self) -> impl Iterator<Item = (QueueNo, &Queue)> {

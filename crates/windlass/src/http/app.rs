@@ -87,9 +87,10 @@ impl App {
         })
     }
 
-    /// Comes back when what stands in the inbox now is in the store: an id is told before it is read in.
-    pub(super) async fn read_inbox(&self) -> Result<(), Failure> {
-        self.unless_stopped(self.ask(|answer| Event::ReadInbox { answer })).await
+    /// Comes back when what stands in the inbox now is in the store, and what has ended in the archive: an id is told
+    /// before its job is read in.
+    pub(super) async fn catch_up(&self) -> Result<(), Failure> {
+        self.unless_stopped(self.ask(|answer| Event::CatchUp { answer })).await
     }
 
     /// Reads the store or the archive on a thread that may block.

@@ -81,7 +81,7 @@ pub(super) async fn show(call: Call) -> Result<Response, Problem> {
     let id = call.job()?;
     let mut found = find(&call.app, id).await?;
     if found.is_none() {
-        call.app.read_inbox().await?;
+        call.app.catch_up().await?;
         found = find(&call.app, id).await?;
     }
     json(StatusCode::OK, &found.ok_or_else(|| no_job(id))?)
@@ -140,7 +140,7 @@ async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem
     let id = call.job()?;
     let mut amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
     if amended.first() == Some(&Amended::Unknown) {
-        call.app.read_inbox().await?;
+        call.app.catch_up().await?;
         amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
     }
     let changed = |result: &str, from: Option<State>, to: Option<State>| api::Changed {
