@@ -177,8 +177,7 @@ fn names_say_something() {
 
 #[test]
 fn sleeping_and_exiting_have_one_home() {
-    let homes: [(&str, &[&str]); 2] =
-        [("process::exit(", &["src/main.rs"]), ("thread::sleep(", &[])];
+    let homes: [(&str, &[&str]); 2] = [("process::exit(", &["src/main.rs"]), ("thread::sleep(", &[])];
     let mut faults = Vec::new();
     for source in sources().iter().filter(|s| s.path.to_string_lossy().contains("crates/")) {
         for (word, allowed) in homes {

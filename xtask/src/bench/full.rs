@@ -16,8 +16,7 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
         let each = bed.size(full).div_ceil(threads);
         let (scratch, dir) = bed.data_dir()?;
         let serving = Serving::start(&dir, Kind::Accept)?;
-        let no_inbox = |_: &_, _: &[u8], _: &_| Err(Failure::new(error::Kind::NoServer, "the server did not answer"));
-        let client = Client::new(dir.clone(), Box::new(no_inbox));
+        let client = Client::new(dir.clone());
         let client = &client;
         let ours = || {
             let begun = Instant::now();

@@ -8,6 +8,7 @@
 use crate::api;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::inbox::{Envelope, InboxWriter};
 use crate::store::Durability;
 use std::fmt;
 use std::path::Path;
@@ -47,13 +48,11 @@ pub struct Pushed {
     pub durability: Durability,
 }
 
-/// Writes one job to the inbox as durably as the options ask.
-pub type InboxPush = Box<dyn Fn(&QueueName, &[u8], &PushOptions) -> Result<JobId, Failure> + Send + Sync>;
-
 /// A program's end of a data directory; shared by its threads.
 pub struct Client {
     dir: DataDir,
-    inbox: InboxPush,
+    /// Opened with the first push that takes this door.
+    inbox: Mutex<Option<InboxWriter>>,
     gathering: Mutex<Gathering>,
     /// A flight has landed: whoever leads the next one may start, and there may be room.
     landed: Condvar,
@@ -90,11 +89,11 @@ struct Ticket {
 
 impl Client {
     /// Opens the data directory; whether a server runs is looked at with each push.
-    pub fn open(dir: &Path, inbox: InboxPush) -> Result<Client, Failure> {
-        Ok(Client::new(DataDir::open(dir)?, inbox))
+    pub fn open(dir: &Path) -> Result<Client, Failure> {
+        Ok(Client::new(DataDir::open(dir)?))
     }
 
-    pub fn new(dir: DataDir, inbox: InboxPush) -> Client {
+    pub fn new(dir: DataDir) -> Client {
         let gathering = Gathering {
             records: Vec::new(),
             count: 0,
@@ -103,7 +102,13 @@ impl Client {
             connections: Vec::new(),
             avoid_until: None,
         };
-        Client { dir, inbox, gathering: Mutex::new(gathering), landed: Condvar::new(), single: Mutex::new(None) }
+        Client {
+            dir,
+            inbox: Mutex::new(None),
+            gathering: Mutex::new(gathering),
+            landed: Condvar::new(),
+            single: Mutex::new(None),
+        }
     }
 
     /// Pushes one job and returns when it is as durable as asked for.
@@ -128,7 +133,19 @@ impl Client {
 
     /// The door that needs no server.
     fn push_inbox(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Result<JobId, Failure> {
-        (self.inbox)(queue, data, options)
+        let PushOptions { priority, at, run, durability } = *options;
+        let envelope = Envelope { queue: queue.clone(), priority, run, not_before: at };
+        // A writer whose user panicked left no half record behind: a write is one call.
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = match &mut *inbox {
+            Some(writer) => writer,
+            empty => empty.insert(InboxWriter::open(&self.dir.inbox())?),
+        };
+        let id = writer.push(&envelope, data)?;
+        if durability == Durability::Full {
+            writer.sync()?;
+        }
+        Ok(id)
     }
 
     fn push_gathered(&self, queue: &QueueName, data: &[u8], priority: Priority) -> Delivery {

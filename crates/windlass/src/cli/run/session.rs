@@ -400,7 +400,9 @@ impl Session {
         let path = format!("/api/v1/runs/{}", self.id());
         // A run that cannot be asked about now is told of by its follower, or by the loss of it.
         if let Ok(run) = self.connection().and_then(|connection| connection.get_json::<Value>(&path)) {
-            let tally = Tally::of(run.get("counts").unwrap_or(&Value::Null), !self.wiring.ended());
+            let mut tally = Tally::of(run.get("counts").unwrap_or(&Value::Null), !self.wiring.ended());
+            // Short jobs are claimed ahead of their slots; those have not begun.
+            tally.running = tally.running.min(u64::from(self.order.slots));
             self.progress.speak(now, tally);
         }
     }
