@@ -106,6 +106,7 @@ pub type OnFailure = Box<dyn FnOnce(Failure) + Send>;
 enum Request {
     Append { turn: ArchivedTurn, bytes: u64 },
     Retain { now: Time },
+    Tell(Box<dyn FnOnce() + Send>),
 }
 
 /// What both sides see.
@@ -159,6 +160,11 @@ impl Archiver {
     /// Asks for the removal of what is past its retention, in small steps between turns.
     pub fn retain(&self, now: Time) {
         self.request(Request::Retain { now });
+    }
+
+    /// Calls back, on the archiver's thread, when everything handed over before can be read.
+    pub fn when_written(&self, tell: impl FnOnce() + Send + 'static) {
+        self.request(Request::Tell(Box::new(tell)));
     }
 
     /// The highest turn that is on disk; what the store replays up to here is archived already.

@@ -304,7 +304,8 @@ impl Segment {
                 let end = attempts.head.offsets.len().min(below);
                 let wanted = end.saturating_sub(room)..end;
                 let skipped = wanted.start;
-                let records = AttemptRecord::of_frame(attempts, |at| wanted.contains(&at), Extent::Beginning(LISTED_BYTES));
+                let records =
+                    AttemptRecord::of_frame(attempts, |at| wanted.contains(&at), Extent::Beginning(LISTED_BYTES));
                 listing.attempts.extend(records.into_iter().rev());
                 if skipped > 0 {
                     listing.next = Some(Place { segment: number, at: entry.at, below: skipped });

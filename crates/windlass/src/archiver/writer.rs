@@ -195,6 +195,12 @@ impl Writer {
                     let open = self.open.as_ref().map(|open| &open.index.summary);
                     self.sweep = Some(Sweep::new(&self.options, open, now)?);
                 }
+                Request::Tell(tell) => {
+                    if self.unconfirmed {
+                        self.sync()?;
+                    }
+                    tell();
+                }
             }
             if self.unsynced >= SYNC {
                 self.sync()?;

@@ -52,6 +52,7 @@ impl<S: Store> Driver<S> {
         let last: Vec<Event> = self.events.try_iter().filter(|e| matches!(e, Event::Archived { .. })).collect();
         let effects = self.engine.turn(clock::now(), last)?;
         effects.answers.give();
+        effects.archived_answers.give();
         Ok(())
     }
 
@@ -86,6 +87,9 @@ impl<S: Store> Driver<S> {
         }
         if !effects.archive.is_empty() {
             self.archiver.append(ArchivedTurn { turn: effects.turn, entries: effects.archive });
+        }
+        if !effects.archived_answers.is_empty() {
+            self.archiver.when_written(|| effects.archived_answers.give());
         }
         for _ in 0..effects.ingested {
             self.ingest.committed();

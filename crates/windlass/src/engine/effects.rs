@@ -11,6 +11,8 @@ use std::fmt;
 #[derive(Debug, Default)]
 pub struct Effects {
     pub answers: Answers,
+    /// Given when the archive has what this turn settled.
+    pub archived_answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
     /// What was settled, for the archive, under the turn's number.
@@ -37,6 +39,10 @@ type Give = Box<dyn FnOnce(Option<Failure>) + Send>;
 impl Answers {
     pub fn add<T: Send + 'static>(&mut self, answer: Answer<T>, value: Result<T, Failure>) {
         self.0.push(Box::new(move |dropped| answer.give(dropped.map_or(value, Err))));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn give(self) {

@@ -66,7 +66,7 @@ pub enum Event {
     AwaitDrained {
         answer: Answer<Drained>,
     },
-    /// Answered when everything that is in the inbox now has been admitted.
+    /// Answered when everything that is in the inbox now has been admitted, and everything that ended can be read.
     ReadInbox {
         answer: Answer<()>,
     },

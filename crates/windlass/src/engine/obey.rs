@@ -58,7 +58,7 @@ impl<S: Store> Engine<S> {
     fn inbox_was_read(&mut self, waiter: u64, now: Time, effects: &mut Effects) -> Result<Wrote, StoreError> {
         match self.waiters.inbox_read(waiter) {
             Some(Then::Drained) => self.answer_drained(effects),
-            Some(Then::Tell(answer)) => effects.answers.add(answer, Ok(())),
+            Some(Then::Tell(answer)) => effects.archived_answers.add(answer, Ok(())),
             Some(Then::AwaitRun(run, answer)) => {
                 if let Err(answer) = self.runs.await_end(run, answer) {
                     effects.answers.add(answer, Err(no_run(run)));

@@ -400,6 +400,7 @@ impl<S: Store> Engine<S> {
         }
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
+        dropped.archived_answers.refuse(&no_space(what));
         let mut effects = Effects::default();
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));

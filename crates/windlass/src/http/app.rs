@@ -87,8 +87,9 @@ impl App {
         })
     }
 
-    /// Comes back when what stands in the inbox now is in the store: an id is told before it is read in.
-    pub(super) async fn read_inbox(&self) -> Result<(), Failure> {
+    /// Comes back when what stands in the inbox now is in the store, and what has ended is in the archive: both are
+    /// told to somebody before they are read there.
+    pub(super) async fn catch_up(&self) -> Result<(), Failure> {
         self.unless_stopped(self.ask(|answer| Event::ReadInbox { answer })).await
     }
 

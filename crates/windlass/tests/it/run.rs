@@ -26,7 +26,8 @@ fn a_thousand_jobs_each_once() {
 #[test]
 fn the_templates() {
     let rig = Rig::new();
-    let words = ["run", "-Q", "pics", "--", "printf", "%s|", "{}", "{.}", "{/}", "{//}", "{#}", "{queue}", "{id}", "x{}y"];
+    let words =
+        ["run", "-Q", "pics", "--", "printf", "%s|", "{}", "{.}", "{/}", "{//}", "{#}", "{queue}", "{id}", "x{}y"];
     let told = rig.feed(&words, "a/b.c.jpg\n");
     let parts: Vec<&str> = told.fine().trim_end_matches('|').split('|').collect();
     assert_eq!(parts[..6], ["a/b.c.jpg", "a/b.c", "b.c.jpg", "a", "1", "pics"]);

@@ -28,9 +28,8 @@ fn term_lets_what_runs_end() {
     let rig = Rig::new();
     let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
     let script = format!("echo $1 > {}; read x < {}; echo done", bell.path, gate.path);
-    let mut server = rig.serve(&format!(
-        "[limits]\nslots = 1\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"
-    ));
+    let mut server =
+        rig.serve(&format!("[limits]\nslots = 1\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"));
     let ids = rig.call(&["push", "q", "1", "2"]).fine().to_owned();
     assert_eq!(bell.next(), "1");
     server.process.signal(Signal::TERM);
@@ -117,7 +116,7 @@ fn jobs_of_a_server_get_a_built_environment_and_data_on_stdin() {
     let id = rig.feed(&["push", "q", "--ids"], "a b\0c").fine().trim_end().to_owned();
     rig.call(&["wait", "--drained"]).fine();
     let told = rig.call(&["logs", &id]);
-    let text = String::from_utf8(told.stdout.clone()).unwrap();
+    let text = told.fine();
     assert!(text.starts_with("a b\0c"), "{text}");
     assert!(text.contains("\nCOLOUR=blue\n") && text.contains(&id), "{text}");
     assert!(!text.contains("XDG_") && !text.contains("CARGO"), "{text}");
@@ -162,8 +161,19 @@ fn a_newer_format_is_refused_without_a_touch() {
     let before = listing(&rig);
     let (id, run) = ("j-0123456789-1", "r-0123456789");
     for words in [
-        &["ls"][..], &["push", "q", "x"], &["push", "q"], &["serve"], &["run", "--", "echo"], &["status"], &["stop"],
-        &["show", id], &["logs", id], &["retry", id], &["cancel", id], &["wait", run], &["wait", "--drained"],
+        &["ls"][..],
+        &["push", "q", "x"],
+        &["push", "q"],
+        &["serve"],
+        &["run", "--", "echo"],
+        &["status"],
+        &["stop"],
+        &["show", id],
+        &["logs", id],
+        &["retry", id],
+        &["cancel", id],
+        &["wait", run],
+        &["wait", "--drained"],
     ] {
         rig.call(words).ended(76);
     }
