@@ -6,6 +6,7 @@
 
 use super::app::{App, Call, First, blocking, race, stopping};
 use super::problem::Problem;
+use super::runs::or_ended;
 use crate::api::{self, base64};
 use crate::engine::event::{Event, Followed, FollowedJob, Follower};
 use crate::error::{Failure, Kind};
@@ -41,7 +42,7 @@ pub(super) async fn follow(call: Call) -> Result<Response, Problem> {
     let (mailbox, letters) = mailbox();
     let follower = Follower(Box::new(move |what| mailbox.put(what)));
     let asked = call.app.ask(|answer| Event::Follow { run, follower, answer });
-    let info = call.app.unless_stopped(asked).await?;
+    let info = or_ended(&call.app, run, call.app.unless_stopped(asked).await).await?;
     let (pieces, body) = mpsc::channel(2);
     let writer = Writer { app: call.app.clone(), letters, pieces, text: Vec::new(), _place: place };
     let over = info.counts.ended.then(|| api::Run::from(&info));

@@ -34,6 +34,9 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         Some(Err(_)) => (query.number("cursor", 0, u64::MAX)?, None),
         None => (Some(0), None),
     };
+    if from == Some(0) {
+        call.app.catch_up().await?;
+    }
     let page = call.app.read(move |reads| {
         let mut page = api::Page { items: Vec::new(), next: None };
         let view = (reads.view)()?;
@@ -117,7 +120,11 @@ pub(super) async fn output(call: Call) -> Result<Response, Problem> {
         "stderr" => true,
         other => return Err(Problem::malformed(format!("stream={other}: expected stdout or stderr"))),
     };
-    let bytes = call.app.read(move |reads| (reads.archive.output)(id, start, stderr)).await?;
+    let mut bytes = call.app.read(move |reads| (reads.archive.output)(id, start, stderr)).await?;
+    if bytes.is_none() {
+        call.app.catch_up().await?;
+        bytes = call.app.read(move |reads| (reads.archive.output)(id, start, stderr)).await?;
+    }
     let bytes = bytes.ok_or_else(|| {
         Problem::not_found(format!("no output of {id} is kept")).hint("it comes with the end of an attempt")
     })?;

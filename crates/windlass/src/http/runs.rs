@@ -1,6 +1,6 @@
 //! Routes about runs: opening, feeding, sealing and awaiting them.
 
-use super::app::{Call, json, located};
+use super::app::{App, Call, json, located};
 use super::guard::Peer;
 use super::problem::Problem;
 use super::push;
@@ -85,8 +85,19 @@ pub(super) async fn wait(call: Call) -> Result<Response, Problem> {
         }
         answer.await.unwrap_or_else(|_| Err(super::app::stopping()))
     };
-    let info = call.app.unless_stopped(ended).await?;
+    let info = or_ended(&call.app, run, call.app.unless_stopped(ended).await).await?;
     json(StatusCode::OK, &api::Run::from(&info))
+}
+
+/// The engine knows only runs that have not ended; the store knows the others.
+pub(super) async fn or_ended(app: &App, run: RunId, told: Result<RunInfo, Failure>) -> Result<RunInfo, Failure> {
+    match told {
+        Err(failure) if failure.kind == Kind::NotFound => {
+            let info = app.read(move |reads| Ok((reads.view)()?.run(run)?)).await?;
+            info.filter(|info| info.counts.ended).ok_or(failure)
+        }
+        told => told,
+    }
 }
 
 type Waiter = oneshot::Sender<Result<RunInfo, Failure>>;

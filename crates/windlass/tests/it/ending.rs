@@ -69,3 +69,24 @@ fn a_job_that_kills_its_launcher_is_poison_and_its_neighbours_are_not() {
     assert_eq!(jobs[1]["reason"], "poison", "{}", jobs[1]);
     server.stop();
 }
+
+#[test]
+fn a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() {
+    let rig = Rig::new();
+    let server = rig.serve("# nothing\n");
+    let lines: String = (1..=100).map(|n| format!("{n}\n")).collect();
+    let run = rig.start_fed(&["run", "-j", "4", "--", "sh", "-c", "head -c 1000000 /dev/zero"], &lines);
+    let pid = server.process.pid().as_raw_nonzero();
+    // Nobody reads what the run prints until all jobs have ended.
+    while rig.call(&["status", "--json"]).json()["totals"]["succeeded"] != 100 {
+        rig.drained();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 200 << 10, "{peak} kB for a hundred megabytes that nobody takes");
+    let told = run.end();
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert_eq!(told.stdout.len(), 100_000_000, "{}", told.stderr);
+    server.stop();
+}

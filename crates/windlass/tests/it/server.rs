@@ -116,7 +116,7 @@ fn jobs_of_a_server_get_a_built_environment_and_data_on_stdin() {
     let id = rig.feed(&["push", "q", "--ids"], "a b\0c").fine().trim_end().to_owned();
     rig.call(&["wait", "--drained"]).fine();
     let told = rig.call(&["logs", &id]);
-    let text = String::from_utf8(told.stdout.clone()).unwrap();
+    let text = told.fine();
     assert!(text.starts_with("a b\0c"), "{text}");
     assert!(text.contains("\nCOLOUR=blue\n") && text.contains(&id), "{text}");
     assert!(!text.contains("XDG_") && !text.contains("CARGO"), "{text}");

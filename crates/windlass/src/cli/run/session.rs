@@ -33,6 +33,10 @@ const TRY_LATER: Duration = Duration::from_secs(1);
 /// What can happen to a run under way.
 #[derive(Debug)]
 pub(crate) enum Event {
+    /// The follower will hear of every job that ends from now on.
+    Listening {
+        leg: u64,
+    },
     /// A line of the follower: a finished job, or the end.
     Told {
         leg: u64,
@@ -139,6 +143,10 @@ impl Session {
         };
         let ended = match event {
             Ok(Event::Told { leg, line }) if leg == self.leg => self.told(&line)?,
+            Ok(Event::Listening { leg }) if leg == self.leg => {
+                self.begin_feeding()?;
+                None
+            }
             Ok(Event::Closed { leg, failure }) if leg == self.leg => self.change_server(failure)?,
             Ok(Event::Lost { leg, failure }) if leg == self.leg => {
                 self.plan_rewiring(&failure);
@@ -155,7 +163,8 @@ impl Session {
                 None
             }
             // Told by a leg that is over.
-            Ok(Event::Told { .. } | Event::Closed { .. } | Event::Lost { .. } | Event::Different { .. }) => None,
+            Ok(Event::Listening { .. } | Event::Told { .. } | Event::Closed { .. }) => None,
+            Ok(Event::Lost { .. } | Event::Different { .. }) => None,
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new(Kind::Internal, "all threads of the run have ended"));
@@ -209,10 +218,14 @@ impl Session {
             // Without a main thread there is nobody to tell.
             let _ = events.send(Event::Closed { leg, failure });
         };
-        spawn("follower", follow)?;
-        match Link::to_server(&self.dir)? {
-            Some(connection) => self.wire(connection),
-            None => return Err(Failure::new(Kind::NoServer, "the server went away")),
+        spawn("follower", follow)
+    }
+
+    /// The follower listens: now jobs may come, and none can end unheard.
+    fn begin_feeding(&mut self) -> Result<(), Failure> {
+        // A server that has gone away again is told of by the follower.
+        if let Some(connection) = Link::to_server(&self.dir)? {
+            self.wire(connection);
         }
         Ok(())
     }
@@ -446,6 +459,9 @@ fn follow_leg(dir: &DataDir, id: &str, leg: u64, events: &SyncSender<Event>) -> 
     let over = || Failure::new(Kind::NoServer, "the server went away");
     let Some(connection) = Link::to_server(dir)? else { return Ok(over()) };
     let mut lines = connection.lines(&format!("/api/v1/runs/{}/follow", encoded(id)))?;
+    if events.send(Event::Listening { leg }).is_err() {
+        return Ok(over());
+    }
     while let Some(line) = lines.next_line()? {
         if events.send(Event::Told { leg, line }).is_err() {
             break;
