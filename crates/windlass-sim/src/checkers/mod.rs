@@ -38,8 +38,9 @@ pub(crate) enum Seen<'a> {
     Died { power_cut: bool, undone: &'a BTreeSet<JobId>, at: u64 },
     /// Rules that hold from now on.
     Rules { policies: &'a [Policy], slots: u32 },
-    /// Somebody was told that everything has ended; whether that was so before or after this turn.
-    Drained { quiet: bool },
+    /// Somebody was told that everything has ended: whether that was so before or after this turn, and what stood in
+    /// the inbox when it was asked for and is no job.
+    Drained { quiet: bool, unread: Option<JobId> },
     /// A turn's outcomes are in the archive now, by job and start.
     Archived { turn: u64, starts: &'a [(JobId, u32)] },
     /// A job that kills its server.
