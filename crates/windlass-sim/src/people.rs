@@ -332,9 +332,8 @@ impl World {
                     }
                 }
                 (Ask::Drained { inbox }, Ok(_)) => {
-                    let read = inbox.iter().all(|id| self.ledger.jobs.contains_key(id));
-                    let quiet = read && (quiet_before || self.is_quiet());
-                    self.show(&Seen::Drained { quiet })?;
+                    let unread = inbox.iter().find(|id| !self.ledger.jobs.contains_key(id)).copied();
+                    self.show(&Seen::Drained { quiet: quiet_before || self.is_quiet(), unread })?;
                 }
                 (Ask::SealRun(_) | Ask::Amend | Ask::Reload, Ok(_)) => {}
                 (Ask::OpenRun | Ask::AwaitRun(_) | Ask::Drained { .. }, Err(_)) => {}

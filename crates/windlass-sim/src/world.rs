@@ -21,6 +21,9 @@ use windlass_core::job::JobId;
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
+/// The most turns in a row that nothing asked for and that do nothing.
+const IDLE_MOST: u32 = 8;
+
 /// What will happen at some moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Due {
@@ -79,6 +82,8 @@ pub(crate) struct World {
     reading: Vec<(u64, u64)>,
     /// The monotonic time of the last turn that found no space.
     full_at: Option<u64>,
+    /// Turns in a row that nothing asked for and that did nothing.
+    idle: u32,
     pub(crate) calm: bool,
     pub(crate) totals: Totals,
     verbose: bool,
@@ -126,6 +131,7 @@ impl World {
             committed: 0,
             reading: Vec::new(),
             full_at: None,
+            idle: 0,
             calm: false,
             totals: Totals::default(),
             verbose,
@@ -275,7 +281,12 @@ impl World {
         let quiet_before = self.is_quiet();
         let names: Vec<&'static str> = mail.iter().map(name).collect();
         self.tell(|| format!("turn {}", names.join(" ")));
+        let asked = !mail.is_empty();
         let turned = engine.turn(now, mail);
+        self.idle = if asked || !engine.store().committed.is_empty() { 0 } else { self.idle + 1 };
+        if self.idle > IDLE_MOST {
+            return Err(format!("waiting costs no CPU: {} turns in a row did nothing", self.idle));
+        }
         if reloads {
             self.people.take_rules(&mut self.options);
             self.show_rules()?;

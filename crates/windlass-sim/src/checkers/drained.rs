@@ -13,7 +13,8 @@ impl Checker for Drained {
 
     fn see(&mut self, seen: &Seen<'_>, _ledger: &Ledger) -> Result<(), String> {
         match seen {
-            Seen::Drained { quiet: false } => Err("drained was answered while something could run".into()),
+            Seen::Drained { quiet: false, .. } => Err("drained was answered while something could run".into()),
+            Seen::Drained { unread: Some(id), .. } => Err(format!("drained was answered and {id} is unread")),
             _ => Ok(()),
         }
     }

@@ -37,7 +37,8 @@ impl Checker for Poison {
     fn end(&mut self, ledger: &Ledger) -> Result<(), String> {
         for (id, job) in self.killers.iter().filter_map(|id| Some((id, ledger.jobs.get(id)?))) {
             let convicted = job.state == State::Failed && job.reason == Some(Reason::Poison);
-            if job.record.starts > 0 && !convicted && job.state != State::Cancelled {
+            // One that a person suspended or cancelled was not given the chance.
+            if job.record.starts > 0 && job.state.is_end() && !convicted && job.state != State::Cancelled {
                 return Err(format!("{id} kills its server and is {} ({:?})", job.state, job.reason));
             }
         }

@@ -178,7 +178,8 @@ impl<S: Store> Engine<S> {
         if self.is_new || !self.pending.is_empty() && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
-        let due = self.store.next_due()?;
+        // Without space nothing is released: a job that is due must not keep the engine turning.
+        let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
         Ok([due, self.sync_by, self.full_until, self.drain_until].into_iter().flatten().min())
     }
 
