@@ -25,7 +25,7 @@ use windlass_core::policy::Policy;
 enum Ask {
     Push { ids: Vec<JobId>, durability: Durability },
     OpenRun,
-    SealRun(RunId),
+    SealRun,
     AwaitRun(RunId),
     Drained { inbox: Vec<JobId> },
     Amend,
@@ -101,7 +101,7 @@ impl People {
         let due = |ask: &&Ask| match ask {
             Ask::AwaitRun(run) => ledger.runs.get(run).is_none_or(|run| run.ended),
             Ask::Drained { .. } => quiet,
-            Ask::Push { .. } | Ask::OpenRun | Ask::SealRun(_) | Ask::Amend | Ask::Reload => true,
+            Ask::Push { .. } | Ask::OpenRun | Ask::SealRun | Ask::Amend | Ask::Reload => true,
         };
         self.asks.values().find(due).map(|ask| format!("{ask:?}"))
     }
@@ -156,7 +156,7 @@ impl World {
         let answer = self.people.ask(Ask::Reload, |()| None);
         self.send(Event::Reload { policies, slots, answer });
         for run in self.people.runs.clone() {
-            let answer = self.people.ask(Ask::SealRun(run), |()| None);
+            let answer = self.people.ask(Ask::SealRun, |()| None);
             self.send(Event::SealRun { run, answer });
             let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| None);
             self.send(Event::AwaitRun { run, answer });
@@ -260,7 +260,7 @@ impl World {
             self.disk.write_seal(run);
             return Ok(());
         }
-        let answer = self.people.ask(Ask::SealRun(run), |()| None);
+        let answer = self.people.ask(Ask::SealRun, |()| None);
         self.send(Event::SealRun { run, answer });
         Ok(())
     }
@@ -335,9 +335,9 @@ impl World {
                     let unread = inbox.iter().find(|id| !self.ledger.jobs.contains_key(id)).copied();
                     self.show(&Seen::Drained { quiet: quiet_before || self.is_quiet(), unread })?;
                 }
-                (Ask::SealRun(_) | Ask::Amend | Ask::Reload, Ok(_)) => {}
+                (Ask::SealRun | Ask::Amend | Ask::Reload, Ok(_)) => {}
                 (Ask::OpenRun | Ask::AwaitRun(_) | Ask::Drained { .. }, Err(_)) => {}
-                (Ask::SealRun(_) | Ask::Amend | Ask::Reload, Err(_)) => {}
+                (Ask::SealRun | Ask::Amend | Ask::Reload, Err(_)) => {}
             }
         }
         Ok(())

@@ -27,7 +27,6 @@ pub(crate) enum Verb {
 /// A turn that was committed.
 #[derive(Clone, Debug)]
 pub(crate) struct Committed {
-    pub(crate) turn: u64,
     pub(crate) durability: Durability,
     pub(crate) verbs: Vec<Verb>,
     pub(crate) ended: Vec<RunInfo>,
@@ -48,9 +47,9 @@ impl Watched {
         Watched { memory, verbs: Vec::new(), ended: Vec::new(), kept: Changes::default(), committed: Vec::new() }
     }
 
-    fn note(&mut self, turn: u64, durability: Durability) {
+    fn note(&mut self, durability: Durability) {
         let (verbs, ended) = (std::mem::take(&mut self.verbs), std::mem::take(&mut self.ended));
-        self.committed.push(Committed { turn, durability, verbs, ended });
+        self.committed.push(Committed { durability, verbs, ended });
     }
 }
 
@@ -69,7 +68,7 @@ impl Store for Watched {
         self.ended = changes.ended.clone();
         self.kept = Changes { runs: changes.runs, ended: changes.ended, ..Changes::default() };
         self.verbs.push(Verb::Recovered);
-        self.note(0, Durability::Full);
+        self.note(Durability::Full);
         Ok(recovered)
     }
 
@@ -139,7 +138,7 @@ impl Store for Watched {
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
         match self.memory.commit(durability) {
             Ok(turn) => {
-                self.note(turn, durability);
+                self.note(durability);
                 Ok(turn)
             }
             Err(error) => {

@@ -107,3 +107,9 @@ fn file_system_of(path: &Path) -> Outcome<String> {
     let deepest = above.max_by_key(|(mount, _)| mount.components().count());
     Ok(deepest.ok_or_else(|| format!("{} is on no mounted file system", path.display()))?.1.to_owned())
 }
+
+/// Lets time pass: a bench of what happens in it, or of what follows a rest, has nothing else to wait for.
+#[expect(clippy::disallowed_methods, reason = "the one place where time itself is waited for")]
+pub(super) fn pause(time: std::time::Duration) {
+    std::thread::sleep(time);
+}

@@ -15,9 +15,9 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     serving.read()?;
     // The jobs end and everything that they made dirty is written.
     let (settle, watched) = if bed.quick { (1, 1) } else { (10, 60) };
-    std::thread::sleep(Duration::from_secs(settle));
+    super::bed::pause(Duration::from_secs(settle));
     let before = switches(serving.pid())?;
-    std::thread::sleep(Duration::from_secs(watched));
+    super::bed::pause(Duration::from_secs(watched));
     let switches = switches(serving.pid())? - before;
     serving.stop()?;
     bed.report(&Figure::new("idle.switches", switches as f64, "switches").bar(Bar::AtMost(0.0, 0.0)));

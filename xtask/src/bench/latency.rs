@@ -39,9 +39,9 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
         writer.push(&envelope, &DATA)?;
         ours.push(started(&mut stamps, begun)?);
         feed::drained(server.handle())?;
-        std::thread::sleep(PAUSE);
+        super::bed::pause(PAUSE);
         bare.push(sync_and_spawn(&mut log, &stamp, &pipe, &mut stamps)?);
-        std::thread::sleep(PAUSE);
+        super::bed::pause(PAUSE);
     }
     server.stop()?;
     for (name, share) in [("latency.p50", 0.5), ("latency.p99", 0.99)] {

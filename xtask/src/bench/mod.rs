@@ -31,7 +31,9 @@ pub(crate) use serving::{WORD as SERVER, serve};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Name, and what it measures; the names of its figures begin with its own.
-const BENCHES: &[(&str, fn(&mut Bed) -> Outcome<()>)] = &[
+type Bench = (&'static str, fn(&mut Bed) -> Outcome<()>);
+
+const BENCHES: &[Bench] = &[
     ("push", push::bench),
     ("push-c", foreign::bench_c),
     ("push-php", foreign::bench_php),

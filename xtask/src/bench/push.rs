@@ -54,7 +54,7 @@ impl Stopped {
             if since.elapsed() > Duration::from_secs(10) {
                 return Err("the server did not go to sleep".into());
             }
-            std::thread::sleep(Duration::from_millis(1));
+            super::bed::pause(Duration::from_millis(1));
         }
         kill_process(pid, Signal::STOP)?;
         Ok(Stopped(pid))
