@@ -215,7 +215,9 @@ fn many_writers_rotation_and_restarts_lose_and_double_nothing() {
     rig.until(|rig| rig.names().iter().all(|name| !name.ends_with(".sealed")));
     ids.sort();
     let framed: Vec<JobId> = rig.jobs.iter().filter(|(_, job)| job.0 != "foreign").map(|(id, _)| *id).collect();
-    assert_eq!(framed, ids, "each accepted job is there under its id");
+    let lost: Vec<_> = ids.iter().filter(|id| framed.binary_search(id).is_err()).take(5).collect();
+    let new: Vec<_> = framed.iter().filter(|id| ids.binary_search(id).is_err()).take(5).collect();
+    assert!(framed.len() == ids.len() && lost.is_empty() && new.is_empty(), "lost {lost:?}, made up {new:?}");
     assert_eq!(rig.jobs.len(), threads * each + 500);
     assert!(rig.troubles.is_empty(), "{:?}", rig.troubles);
 }

@@ -25,7 +25,7 @@ fn offsets(store: &Memory) -> Vec<u64> {
 }
 
 fn fresh() -> Lane {
-    Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh }
+    Lane { queue: QueueNo(0), priority: Priority::NORMAL, kind: LaneKind::Fresh }
 }
 
 /// One full commit, then three that only the kernel has, then an open turn.
