@@ -45,7 +45,7 @@ pub(crate) enum Seen<'a> {
     Archived { turn: u64, starts: &'a [(JobId, u32)] },
     /// A job that kills its server.
     Killer { id: JobId },
-    /// A start that no policy serves now, or that nothing may be claimed for.
+    /// Whether the engine may leave slots free: no space, a stop, or an archive that is behind.
     Holding(bool),
 }
 
