@@ -1,7 +1,7 @@
 //! A run ends exactly once, in the very turn that left it sealed and empty: never early, never late.
 
 use super::{Checker, Seen};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, RunModel};
 
 #[derive(Debug, Default)]
 pub(super) struct RunEnd;
@@ -24,5 +24,3 @@ impl Checker for RunEnd {
         Ok(())
     }
 }
-
-use crate::ledger::RunModel;

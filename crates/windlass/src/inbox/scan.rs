@@ -7,6 +7,7 @@
 use super::frame::{self, CAN, Decoded, FENCE, Frame, HEAD, LINE_MAX, Reason, START};
 use super::future;
 use memchr::{memchr, memmem};
+use std::ops::Range;
 use windlass_core::job::{DATA_MAX, FUTURE, Origin};
 use windlass_core::time::Time;
 
@@ -125,7 +126,9 @@ impl<'a> Scan<'a> {
             Decoded::DamagedData { length } => (HEAD, Reason::Checksum, Some(length)),
             Decoded::DamagedHead => (START.len(), Reason::Checksum, None),
         };
-        let next = memmem::find(&rest[from..], &FENCE).map(|at| at + from);
+        // A write may also have stopped in front of its data: a whole frame that begins there is the next record.
+        let whole = self.whole_frame_within(HEAD..from, seed);
+        let next = whole.or_else(|| memmem::find(&rest[from..], &FENCE).map(|at| at + from));
         match (next, length) {
             (_, Some(length)) if self.ends_well(length, next, seed) => Some(self.bad(length, damage)),
             (Some(next), _) => Some(self.bad(next, Reason::Torn)),
@@ -138,13 +141,22 @@ impl<'a> Scan<'a> {
     }
 
     /// Whether a frame with damaged data was written to its end, so that the next record begins behind it. A
-    /// fence within it could be its own damaged data, unless what follows that fence is a frame beyond doubt.
+    /// fence within it could be its own damaged data, unless what follows some fence is a frame beyond doubt.
     fn ends_well(&self, length: usize, next: Option<usize>, seed: Origin) -> bool {
         let rest = &self.bytes[self.at..];
-        let Some(next) = next.filter(|next| *next < length) else { return rest[length - 1] == b'\n' };
-        let inner = &rest[next..];
-        let torn = inner.starts_with(&START) && matches!(frame::decode(inner, seed), Decoded::Whole { .. });
+        if next.is_none_or(|next| next >= length) {
+            return rest[length - 1] == b'\n';
+        }
+        let torn = self.whole_frame_within(HEAD..length, seed).is_some();
         !torn && rest[length - 1] == b'\n' && (rest.len() == length || rest[length] == CAN)
+    }
+
+    /// Where the first frame that passes its checksums begins, looking only at fences in this stretch of the rest.
+    fn whole_frame_within(&self, stretch: Range<usize>, seed: Origin) -> Option<usize> {
+        let rest = &self.bytes[self.at..];
+        let starts = memmem::find_iter(rest.get(stretch.start..)?, &START).map(|at| at + stretch.start);
+        let mut within = starts.take_while(|at| *at < stretch.end);
+        within.find(|at| matches!(frame::decode(&rest[*at..], seed), Decoded::Whole { .. }))
     }
 
     fn line(&mut self) -> Option<Found<'a>> {

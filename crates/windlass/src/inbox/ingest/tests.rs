@@ -218,8 +218,9 @@ fn many_writers_rotation_and_restarts_lose_and_double_nothing() {
     let lost: Vec<_> = ids.iter().filter(|id| framed.binary_search(id).is_err()).take(5).collect();
     let new: Vec<_> = framed.iter().filter(|id| ids.binary_search(id).is_err()).take(5).collect();
     assert!(framed.len() == ids.len() && lost.is_empty() && new.is_empty(), "lost {lost:?}, made up {new:?}");
-    assert_eq!(rig.jobs.len(), threads * each + 500);
     assert!(rig.troubles.is_empty(), "{:?}", rig.troubles);
+    let log = fs::read_to_string(rig.dir.path().join("quarantine/inbox.log")).unwrap_or_default();
+    assert_eq!(rig.jobs.len() - framed.len(), 500, "the foreign lines; set aside were: {log}");
 }
 
 #[test]
