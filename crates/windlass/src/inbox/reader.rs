@@ -344,15 +344,17 @@ impl Reader {
     /// Looks at the tail while no writer of ours can be in the middle of it.
     fn judge_tail(&mut self, inode: u64) -> Result<bool, Failure> {
         let Some(source) = self.sources.get_mut(&inode) else { return Ok(false) };
-        let path = self.inbox.join(&source.name);
         let wrong = |e: std::io::Error| Failure::io("cannot lock", &e);
-        let guard = files::open(&path, false).map_err(wrong)?;
-        if !super::lock::try_lock(&guard).map_err(wrong)? {
+        if !super::lock::try_lock(&source.file).map_err(wrong)? {
             // Whoever holds it is writing, and the end of that wakes us.
             return Ok(false);
         }
         source.tail_judged = source.seen;
-        self.read(inode, End::Locked)
+        let more = self.read(inode, End::Locked);
+        if let Some(source) = self.sources.get(&inode) {
+            super::lock::unlock(&source.file).map_err(wrong)?;
+        }
+        more
     }
 
     /// Moves our writers on to the next file.
@@ -361,7 +363,11 @@ impl Reader {
         let name = source.name.clone();
         let sealed = self.set_aside(&mut source);
         self.sources.insert(inode, source);
-        sealed?;
+        match sealed {
+            // A writer was faster; the next look finds the new name.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            sealed => sealed?,
+        }
         // Without it the next writer makes one itself.
         files::create(&self.inbox, &name).map_err(|failure| std::io::Error::other(failure.text))
     }

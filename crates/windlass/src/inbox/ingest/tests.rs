@@ -1,6 +1,6 @@
 //! The reader against real files: writers, rotation, removal, damage, restarts.
 
-use super::super::{Envelope, InboxWriter, files};
+use super::super::{Envelope, InboxWriter, files, lock};
 use super::*;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -194,13 +194,15 @@ fn many_writers_rotation_and_restarts_lose_and_double_nothing() {
     for _ in 0..5 {
         rig.start();
         rig.read_to_end();
-        // Every writer is moved on, as a rotation does it.
+        // Every writer is moved on, as a rotation does it: under the lock, while the name still leads to the file.
         for name in rig.names().into_iter().filter(|name| !name.ends_with(".sealed")) {
-            if let Ok(file) = files::open(&rig.inbox().join(&name), false)
+            let path = rig.inbox().join(&name);
+            if let Ok(file) = files::open(&path, false)
                 && let Ok(Some(header)) = files::read_header(&file)
+                && lock::try_lock(&file).unwrap()
+                && files::is_at(&file, &path).unwrap()
             {
-                // The name may have moved on by itself.
-                let _ = files::seal(&rig.inbox(), &name, header.origin);
+                files::seal(&rig.inbox(), &name, header.origin).unwrap();
             }
         }
         rig.stop();

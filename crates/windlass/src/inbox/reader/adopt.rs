@@ -70,8 +70,15 @@ impl Reader {
                 return Ok(false);
             }
         };
+        // The name may lead to another file than when it was listed; what was opened is what counts.
+        let inode = file.metadata().map_or(inode, |meta| meta.ino());
+        if self.sources.contains_key(&inode) {
+            return Ok(false);
+        }
         match self.adopt_open(name, inode, file) {
             Ok(()) => Ok(true),
+            // It was renamed by a writer meanwhile, and is found under its new name.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => {
                 self.refuse(inode, &path, &error.to_string());
                 Ok(false)
@@ -119,18 +126,25 @@ impl Reader {
             _ => (random()?, false),
         };
         let mut source = Source::new(name.to_owned(), file, id, header.as_ref(), appended);
-        if let Some(cursor) = self.cursors.remove(&id)
-            && !source.resume(&cursor)?
-        {
-            let text = format!("{} is not the file that was read up to byte {}", name, cursor.offset);
-            let hint = "it was cut or replaced; it is read again as a whole, so jobs of it may run twice";
-            self.deliver(Delivered::Trouble(Failure::new(Kind::BadData, text).hint(hint)));
-            self.lot.closed.push(id);
+        let known = self.cursors.get(&id).copied();
+        let other = match &known {
+            Some(cursor) => !source.resume(cursor)?,
+            None => false,
+        };
+        if other {
             source.id = random()?;
             source.appended = false;
         }
         if !source.appended && source.name != files::sealed_name(source.id) {
             self.set_aside(&mut source)?;
+        }
+        // Only now is it ours: a file that moved away under us keeps its cursor for when it is found again.
+        self.cursors.remove(&id);
+        if let Some(cursor) = known.filter(|_| other) {
+            let text = format!("{} is not the file that was read up to byte {}", name, cursor.offset);
+            let hint = "it was cut or replaced; it is read again as a whole, so jobs of it may run twice";
+            self.deliver(Delivered::Trouble(Failure::new(Kind::BadData, text).hint(hint)));
+            self.lot.closed.push(id);
         }
         self.sources.insert(inode, source);
         Ok(())
@@ -141,6 +155,10 @@ impl Reader {
     pub(super) fn set_aside(&mut self, source: &mut Source) -> std::io::Result<()> {
         let path = self.inbox.join(&source.name);
         let guard = self.locked(&path)?;
+        // While we waited a writer may have put it aside itself, and another file have taken its name.
+        if !files::is_at(&source.file, &path)? {
+            return Err(std::io::ErrorKind::NotFound.into());
+        }
         let renamed = files::seal(&self.inbox, &source.name, source.id);
         if renamed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
             source.id = random()?;
