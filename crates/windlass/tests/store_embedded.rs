@@ -3,6 +3,8 @@
 //! A crash here leaves the files as the kernel has them: they are copied aside as they are, and the copy is opened.
 //! The fault layer's counters are those of the process, so these tests have a binary of their own and take turns.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use windlass::data_dir::DataDir;

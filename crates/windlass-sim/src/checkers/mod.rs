@@ -24,27 +24,59 @@ use windlass_core::policy::Policy;
 #[derive(Debug)]
 pub(crate) enum Seen<'a> {
     /// A producer is about to hand this over: from now on it may become a job.
-    Offered { id: JobId, data: u64 },
+    Offered {
+        id: JobId,
+        data: u64,
+    },
     /// Somebody was told that it is safe.
-    Accepted { id: JobId, durability: Durability, at: u64 },
+    Accepted {
+        id: JobId,
+        durability: Durability,
+        at: u64,
+    },
     /// Somebody was told that it is not there and never will be.
-    Rejected { id: JobId },
+    Rejected {
+        id: JobId,
+    },
     /// A producer's bytes went with a power cut before it had been told that they are safe.
-    Withdrawn { id: JobId },
+    Withdrawn {
+        id: JobId,
+    },
     Turned(&'a Turned),
     /// A start reached its process.
-    Begun { id: JobId, start: u32, epoch: u64, data: u64, attempts: u32 },
+    Begun {
+        id: JobId,
+        start: u32,
+        epoch: u64,
+        data: u64,
+        attempts: u32,
+    },
     /// The engine is dead; after a power cut these jobs went back to what the disk knew.
-    Died { power_cut: bool, undone: &'a BTreeSet<JobId>, at: u64 },
+    Died {
+        power_cut: bool,
+        undone: &'a BTreeSet<JobId>,
+        at: u64,
+    },
     /// Rules that hold from now on.
-    Rules { policies: &'a [Policy], slots: u32 },
+    Rules {
+        policies: &'a [Policy],
+        slots: u32,
+    },
     /// Somebody was told that everything has ended: whether that was so before or after this turn, and what stood in
     /// the inbox when it was asked for and is no job.
-    Drained { quiet: bool, unread: Option<JobId> },
+    Drained {
+        quiet: bool,
+        unread: Option<JobId>,
+    },
     /// A turn's outcomes are in the archive now, by job and start.
-    Archived { turn: u64, starts: &'a [(JobId, u32)] },
+    Archived {
+        turn: u64,
+        starts: &'a [(JobId, u32)],
+    },
     /// A job that kills its server.
-    Killer { id: JobId },
+    Killer {
+        id: JobId,
+    },
     /// Whether the engine may leave slots free: no space, a stop, or an archive that is behind.
     Holding(bool),
 }

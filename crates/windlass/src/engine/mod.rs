@@ -48,7 +48,7 @@ pub const RELEASE_MOST: u32 = 10_000;
 pub struct EngineOptions {
     pub policies: Vec<Policy>,
     pub slots: u32,
-    /// The weakest durability of a turn that starts or settles jobs.
+    /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
     pub serve_open_runs: bool,

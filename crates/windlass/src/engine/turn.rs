@@ -195,7 +195,8 @@ impl<S: Store> Engine<S> {
             progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
         }
         if !settlements.is_empty() {
-            progress.needs(self.options.durability);
+            // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
+            progress.needs(Durability::Full);
             self.store.settle(&settlements, now)?;
         }
         Ok(())
