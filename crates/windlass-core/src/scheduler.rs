@@ -117,14 +117,23 @@ impl Scheduler {
 
     /// Books every free slot for which a job is ready, and takes those jobs off the ready counts.
     pub fn plan(&mut self) -> Vec<Planned> {
-        let mut planned = Vec::new();
-        while self.used < self.slots && !self.draining {
+        self.plan_up_to(u64::MAX)
+    }
+
+    /// As `plan`, but ends once the booked slots ask for so many jobs together: a turn has a budget.
+    pub fn plan_up_to(&mut self, jobs: u64) -> Vec<Planned> {
+        let mut planned: Vec<Planned> = Vec::new();
+        let mut asked = 0;
+        while self.used < self.slots && !self.draining && asked < jobs {
             let Some(&((Reverse(class), due, queue), crew)) = self.index.first() else { break };
             if due > REWIND_AT {
                 self.rewind();
                 continue;
             }
-            planned.extend(self.book(queue, crew, class, due));
+            if let Some(booked) = self.book(queue, crew, class, due) {
+                asked += u64::from(booked.most);
+                planned.push(booked);
+            }
         }
         planned
     }

@@ -192,7 +192,7 @@ impl Disk {
             let stretch = &file.bytes[file.position..];
             let mut scan = Scan::new(stretch, file.position as u64, Some(file.origin), end, file.skip);
             let mut damage = None;
-            while let Some(found) = scan.next() {
+            for found in scan.by_ref() {
                 if let Found::Bad { offset, .. } = &found {
                     damage = Some(*offset as usize);
                 }

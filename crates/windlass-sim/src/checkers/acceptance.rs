@@ -58,10 +58,8 @@ impl Checker for Acceptance {
                     }
                 }
             }
-            Seen::Begun { id, data, .. } => {
-                if self.offered.get(id) != Some(data) {
-                    return Err(format!("{id} runs with data that was never handed over"));
-                }
+            Seen::Begun { id, data, .. } if self.offered.get(id) != Some(data) => {
+                return Err(format!("{id} runs with data that was never handed over"));
             }
             Seen::Died { power_cut: true, at, .. } => {
                 let gone = |id: &JobId| !ledger.jobs.contains_key(id);

@@ -26,6 +26,8 @@ pub use connection::{Connection, Lines, Response, Target, query_value};
 const FLIGHTS: usize = 1;
 /// One request holds less than the server takes.
 const GATHERED_MAX: usize = 8 << 20;
+/// Those who shared the last commit come back one by one; a request waits so long for as many to join again.
+const REJOIN_WITHIN: Duration = Duration::from_micros(200);
 /// A server that turns answers a new connection within this time; one that is stopped must not hold up a push.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 const AVOIDED_FOR: Duration = Duration::from_secs(5);
@@ -64,6 +66,8 @@ pub struct Client {
 struct Gathering {
     records: Vec<u8>,
     count: u64,
+    /// How many jobs the last request took along.
+    last: u64,
     ticket: Arc<Ticket>,
     flying: usize,
     connections: Vec<Connection>,
@@ -97,6 +101,7 @@ impl Client {
         let gathering = Gathering {
             records: Vec::new(),
             count: 0,
+            last: 0,
             ticket: Arc::default(),
             flying: 0,
             connections: Vec::new(),
@@ -154,6 +159,9 @@ impl Client {
             gathering = self.wait_landed(gathering);
         }
         let index = gathering.add(queue, data, priority);
+        if gathering.count == gathering.last {
+            self.landed.notify_all();
+        }
         let ticket = gathering.ticket.clone();
         let delivery = match index {
             0 => self.lead(gathering, &ticket),
@@ -173,7 +181,17 @@ impl Client {
         while gathering.flying >= FLIGHTS {
             gathering = self.wait_landed(gathering);
         }
+        let until = Instant::now() + REJOIN_WITHIN;
+        while gathering.count < gathering.last {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.landed.wait_timeout(gathering, left);
+            gathering = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
         gathering.flying += 1;
+        gathering.last = gathering.count;
         gathering.ticket = Arc::default();
         gathering.count = 0;
         let records = std::mem::take(&mut gathering.records);

@@ -89,8 +89,8 @@ pub struct Engine<S> {
     archived: u64,
     /// False while the archive is too far behind: what runs goes on, nothing new is started.
     archive_keeps_up: bool,
-    /// It has not turned yet: what waits in the store wants to be started, and no event will say so.
-    is_new: bool,
+    /// Something may wait that no event tells of: the engine is new, or its last plan was cut by its budget.
+    turn_again: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -139,7 +139,7 @@ impl<S: Store> Engine<S> {
             settled: 0,
             archived: 0,
             archive_keeps_up: true,
-            is_new: true,
+            turn_again: true,
             options,
         };
         engine.fill()?;
@@ -175,7 +175,7 @@ impl<S: Store> Engine<S> {
 
     /// When the engine wants to turn although nothing happened.
     pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
-        if self.is_new || !self.pending.is_empty() && self.full_until.is_none() {
+        if self.turn_again || !self.pending.is_empty() && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.

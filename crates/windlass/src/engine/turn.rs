@@ -27,6 +27,9 @@ const PUSHED_MOST: usize = 8 << 20;
 /// start is read back from disk.
 const INGESTED_MOST: usize = 4 << 20;
 
+/// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
+const CLAIMED_MOST: u64 = 32 << 10;
+
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
 struct Absorbed {
@@ -54,7 +57,7 @@ impl Progress {
 impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
-        self.is_new = false;
+        self.turn_again = false;
         self.pending.extend(events);
         self.look_at_the_clock(now);
         let mut absorbed = self.absorb();
@@ -269,7 +272,9 @@ impl<S: Store> Engine<S> {
 
     /// Fills the planned slots; the start is stored before it happens.
     fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
-        let mut planned = self.scheduler.plan();
+        let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST);
+        // What the budget left out is the next turn's, which must not wait for an event.
+        self.turn_again = planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>() >= CLAIMED_MOST;
         planned.extend(self.plan_stock(progress));
         for planned in planned {
             let order = Order { lane: planned.lane, most: planned.most };

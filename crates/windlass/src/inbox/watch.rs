@@ -59,7 +59,10 @@ impl Watch {
 
     /// Starts to watch; `closing` also tells when a writer closes a file.
     pub(super) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
-        let mut flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        // One event is enough to be woken by, and the kernel then takes the watch away itself: a flood that comes while
+        // we are still asleep pays for one event, not for each of its appends.
+        let once = WatchFlags::ONESHOT | WatchFlags::ONLYDIR;
+        let mut flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | once;
         if closing {
             flags |= WatchFlags::CLOSE_WRITE;
         }
@@ -76,7 +79,7 @@ impl Watch {
     }
 
     pub(super) fn disarm(&self, armed: Armed) {
-        // A watch whose directory is gone has ended by itself.
+        // One that has told its event, or whose directory is gone, has ended by itself.
         let _ = inotify::remove_watch(&self.inotify, armed.0);
         let mut events = [0u8; 4096];
         while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
