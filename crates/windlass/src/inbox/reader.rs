@@ -23,9 +23,9 @@ mod adopt;
 /// A file is rotated once it has this many bytes.
 const ROTATE_AT: u64 = 64 << 20;
 /// Bytes of one lot, and of one that spreads over very many queues.
-const LOT_BYTES: usize = 4 << 20;
-const WIDE_LOT_BYTES: usize = 16 << 20;
-const WIDE: usize = 8192;
+const LOT_BYTES: usize = 2 << 20;
+const WIDE_LOT_BYTES: usize = 8 << 20;
+const WIDE: usize = 512;
 /// Files that are open at once; the others wait until some are done.
 const SOURCES_MAX: usize = 512;
 
