@@ -25,6 +25,13 @@ impl TurnTimes {
         self.0[bucket(micros).min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Takes another histogram's turns in, as of several servers or runs.
+    pub fn add(&self, other: &TurnTimes) {
+        for (mine, theirs) in self.0.iter().zip(&other.0) {
+            mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// The time that this share of the turns took at most; nothing before the first turn.
     pub fn percentile(&self, share: f64) -> Duration {
         let counts: Vec<u64> = self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect();
