@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub use queue::CAREFUL_SHARE;
 pub use reason::Reason;
-pub use stock::Pace;
+pub use stock::{Pace, STOCK_PER_SLOT_MAX};
 
 /// A crew's number; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

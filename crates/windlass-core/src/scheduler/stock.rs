@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// No slot has more than this claimed ahead.
-const PER_SLOT_MAX: u32 = 64;
+pub const STOCK_PER_SLOT_MAX: u32 = 64;
 /// Jobs that take longer than this many turns lose next to nothing by waiting for one.
 const TURNS: u32 = 8;
 /// A new value counts for one part in this many.
@@ -31,7 +31,7 @@ impl Pace {
             return 0;
         }
         let in_two_turns = (turn * 2).as_micros().div_ceil(job.as_micros().max(1));
-        u32::try_from(in_two_turns).unwrap_or(PER_SLOT_MAX).min(PER_SLOT_MAX).saturating_mul(slots)
+        u32::try_from(in_two_turns).unwrap_or(STOCK_PER_SLOT_MAX).min(STOCK_PER_SLOT_MAX).saturating_mul(slots)
     }
 }
 

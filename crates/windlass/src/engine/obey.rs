@@ -117,7 +117,7 @@ impl<S: Store> Engine<S> {
         let changes = self.store.changes();
         self.learn(changes, effects);
         if let Some(service) = &request.service {
-            self.runs.serve(no, service.slots, &mut self.scheduler);
+            self.runs.set_slots(no, service.slots, &mut self.scheduler);
         }
         let info = self.runs.get(no).map(|run| run.info.clone());
         let missing = || Failure::new(Kind::Internal, "a run that was just opened is not known");
@@ -163,7 +163,7 @@ impl<S: Store> Engine<S> {
     }
 
     fn follow(&mut self, run: RunId, follower: Follower, answer: Answer<RunInfo>, effects: &mut Effects) {
-        let followed = self.runs.follow(run, follower).ok_or_else(|| no_run(run));
+        let followed = self.runs.follow(run, follower, &mut self.scheduler).ok_or_else(|| no_run(run));
         effects.answers.add(answer, followed);
     }
 

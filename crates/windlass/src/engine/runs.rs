@@ -73,15 +73,15 @@ impl Runs {
         }
     }
 
-    /// Serves a run that was found again, with the number of slots that its caller wants now.
-    pub fn serve(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
+    /// Takes over the number of slots that the caller of an opened run wants now.
+    pub fn set_slots(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
         let Some(run) = self.by_no.get_mut(&no) else { return };
         let Some(service) = &mut run.service else { return };
         service.slots = slots;
         if let Some(crew) = run.crew.take() {
             scheduler.remove_crew(crew);
+            run.crew = Some(scheduler.add_crew(spec::policy(service)));
         }
-        run.crew = Some(scheduler.add_crew(spec::policy(service)));
     }
 
     /// The unfinished run of that name, if its command is the one asked for.
@@ -121,9 +121,14 @@ impl Runs {
         }
     }
 
-    pub fn follow(&mut self, id: RunId, follower: Follower) -> Option<RunInfo> {
+    /// From now on the follower hears of what ends, and a run with a command of its own is served: not before, or the
+    /// output of its first jobs would have nobody to go to.
+    pub fn follow(&mut self, id: RunId, follower: Follower, scheduler: &mut Scheduler) -> Option<RunInfo> {
         let run = self.by_id_mut(id)?;
         run.followers.push(follower);
+        if let (Some(service), None) = (&run.service, run.crew) {
+            run.crew = Some(scheduler.add_crew(spec::policy(service)));
+        }
         Some(run.info.clone())
     }
 

@@ -236,6 +236,10 @@ fn open(world: &mut World, request: OpenRun) -> Result<RunInfo, Failure> {
 fn a_run_is_served_followed_found_again_and_ends_once() {
     let mut world = World::new(Vec::new());
     let run = open(&mut world, run_service("r")).unwrap();
+    let (told, heard) = channel();
+    let follower = Follower(Box::new(move |followed| told.send(followed).is_ok()));
+    let (followed, _given) = answer();
+    world.turn([Event::Follow { run: run.id, follower, answer: followed }]);
     let mut lot = world.lot("r", 3);
     lot.jobs[0].run = Some(run.id);
     let taken = Taken { lines: 3, hash: 9 };
@@ -245,10 +249,6 @@ fn a_run_is_served_followed_found_again_and_ends_once() {
     assert_eq!(world.under_way.len(), 2, "the run's own slots");
     assert_eq!(open(&mut world, run_service("r")).unwrap().taken, taken, "found again by name");
 
-    let (told, heard) = channel();
-    let follower = Follower(Box::new(move |followed| told.send(followed).is_ok()));
-    let (followed, _given) = answer();
-    world.turn([Event::Follow { run: run.id, follower, answer: followed }]);
     let (awaited, end) = answer();
     world.turn([Event::AwaitRun { run: run.id, answer: awaited }]);
     let (sealed, _given) = answer();
