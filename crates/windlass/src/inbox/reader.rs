@@ -411,7 +411,17 @@ impl Reader {
         if self.look()? {
             return Ok(true);
         }
-        Ok(self.sources.values().any(|source| !source.held && source.size().is_ok_and(|size| size != source.seen)))
+        // The last writer of a file may have closed it between our last try and the watch, which would never tell.
+        let closed = |source: &Source| {
+            let done = !source.appended && !source.is_under_way() && source.committed == source.cursor;
+            let closed = done && source.take_lease();
+            if closed {
+                source.give_lease_back();
+            }
+            closed
+        };
+        let new = |source: &Source| source.size().is_ok_and(|size| size != source.seen) || closed(source);
+        Ok(self.sources.values().any(|source| !source.held && new(source)))
     }
 }
 
