@@ -263,6 +263,19 @@ impl Scheduler {
         self.crews.retain(|other, crew| *other != number || crew.used > 0);
     }
 
+    /// Starts no suspect until `allow_suspects`: a server that has only just come up proves nothing about them.
+    pub fn hold_suspects(&mut self) {
+        self.suspect_runs = true;
+    }
+
+    /// Suspects may start from now on, one at a time.
+    pub fn allow_suspects(&mut self) {
+        self.suspect_runs = false;
+        for queue in std::mem::take(&mut self.behind_suspect) {
+            self.place(queue);
+        }
+    }
+
     pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }

@@ -29,6 +29,7 @@ use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::Policy;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
+use windlass_core::suspicion;
 use windlass_core::time::Time;
 
 pub use effects::Effects;
@@ -78,6 +79,8 @@ pub struct Engine<S> {
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     stopping: Stopping,
+    /// When suspects may start: not before the server has stood for a while.
+    suspects_at: Option<Time>,
     /// What still runs at this time is told to end.
     drain_until: Option<Time>,
     /// When commits that are only in the kernel's hands must be on disk.
@@ -133,6 +136,7 @@ impl<S: Store> Engine<S> {
             turns: Pace::default(),
             pending: VecDeque::new(),
             stopping: Stopping::No,
+            suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
             sync_by: None,
             full_until: None,
@@ -142,6 +146,7 @@ impl<S: Store> Engine<S> {
             turn_again: true,
             options,
         };
+        engine.scheduler.hold_suspects();
         engine.fill()?;
         Ok((engine, recovered))
     }
@@ -180,7 +185,7 @@ impl<S: Store> Engine<S> {
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
-        Ok([due, self.sync_by, self.full_until, self.drain_until].into_iter().flatten().min())
+        Ok([due, self.sync_by, self.full_until, self.drain_until, self.suspects_at].into_iter().flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.

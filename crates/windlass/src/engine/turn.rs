@@ -19,6 +19,7 @@ use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome;
 use windlass_core::scheduler::{CrewNo, Planned};
+use windlass_core::suspicion;
 use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
@@ -58,6 +59,10 @@ impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.turn_again = false;
+        if self.suspects_at.is_some_and(|at| at <= now) {
+            self.suspects_at = None;
+            self.scheduler.allow_suspects();
+        }
         self.pending.extend(events);
         self.look_at_the_clock(now);
         let mut absorbed = self.absorb();
@@ -80,7 +85,8 @@ impl<S: Store> Engine<S> {
         if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
             self.full_until = None;
         }
-        for (deadline, most) in [(&mut self.sync_by, OS_SYNC), (&mut self.drain_until, self.options.drain)] {
+        let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
+        for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
             *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
         }
     }
