@@ -4,10 +4,12 @@
 //! I/O, read a clock, start a thread or draw a random number: time and randomness are arguments. Its manifest
 //! has no dependency that could. Read in this order:
 
+pub mod hours;
 pub mod job;
 pub mod judge;
 pub mod life_cycle;
 pub mod outcome;
+pub mod overrides;
 pub mod policy;
 pub mod retry;
 pub mod run;

@@ -3,6 +3,7 @@
 //! A crew is one entry of the config, for a queue name or a pattern; its slots are shared by all queues it
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
+use crate::hours::Hours;
 use std::time::Duration;
 
 /// What serves a crew's queues.
@@ -51,7 +52,9 @@ pub struct Policy {
     /// How much of each output stream of an attempt is kept.
     pub output_max: u64,
     /// False accepts everything and starts nothing.
-    pub paused: bool,
+    pub enabled: bool,
+    /// When jobs may start; none means always. What runs when they end goes on.
+    pub hours: Option<Hours>,
 }
 
 impl Policy {
@@ -67,7 +70,8 @@ impl Policy {
             grace: Duration::from_secs(10),
             backoff: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(3600) },
             output_max: 1 << 20,
-            paused: false,
+            enabled: true,
+            hours: None,
         }
     }
 

@@ -96,6 +96,11 @@ impl People {
         }
     }
 
+    /// The rules of a turn that was dropped never held.
+    pub(crate) fn drop_rules(&mut self) {
+        self.rules.clear();
+    }
+
     /// A question that should have been answered by now.
     pub(crate) fn unanswered(&self, ledger: &Ledger, quiet: bool) -> Option<String> {
         let due = |ask: &&Ask| match ask {
@@ -149,7 +154,7 @@ impl World {
             self.step()?;
         }
         for policy in &mut self.options.policies {
-            policy.paused = false;
+            policy.enabled = true;
         }
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));

@@ -5,10 +5,11 @@
 
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Store,
-    StoreError, Unarchived,
+    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Steer,
+    Store, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// One verb as it was called, with what came of it.
@@ -113,6 +114,14 @@ impl Store for Watched {
         let all = ids.iter().zip(&amended).map(|(id, what)| (*id, amendment, *what));
         self.verbs.push(Verb::Amended(all.collect()));
         Ok(amended)
+    }
+
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.memory.steer(step)
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        self.memory.overrides()
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {

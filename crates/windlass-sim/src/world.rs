@@ -218,7 +218,7 @@ impl World {
     }
 
     fn is_served(&self, job: &Known) -> bool {
-        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| !policy.paused)
+        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| policy.enabled)
     }
 
     /// What `drained` should mean: nothing that can run waits or runs.
@@ -287,11 +287,13 @@ impl World {
         if self.idle > IDLE_MOST {
             return Err(format!("waiting costs no CPU: {} turns in a row did nothing", self.idle));
         }
-        if reloads {
+        let full = turned.as_ref().is_ok_and(|effects| effects.notes.iter().any(|note| note.starts_with("no space")));
+        if reloads && full {
+            self.people.drop_rules();
+        } else if reloads {
             self.people.take_rules(&mut self.options);
             self.show_rules()?;
         }
-        let full = turned.as_ref().is_ok_and(|effects| effects.notes.iter().any(|note| note.starts_with("no space")));
         if full {
             self.tell(|| "no space".into());
             self.full_at = Some(self.mono);
@@ -512,6 +514,8 @@ fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::Steer { .. } => "steer",
+        Event::Explain { .. } => "explain",
         Event::Flights { .. } => "flights",
         Event::Nudge => "nudge",
         Event::Drain => "drain",

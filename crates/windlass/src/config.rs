@@ -5,7 +5,11 @@
 
 mod checks;
 mod reader;
+mod shown;
 pub mod units;
+mod zone;
+
+pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
 use crate::server::ArchiveOptions;
@@ -35,8 +39,8 @@ pub struct Config {
     pub slots: u32,
     pub server: Server,
     pub archive: ArchiveOptions,
-    /// In the order of the file: the first match wins.
-    pub queues: Vec<Queue>,
+    /// In the order of the file: the first match wins. Environments lack what is inherited.
+    pub queues: Vec<Policy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,15 +49,6 @@ pub struct Server {
     pub listen: SocketAddr,
     /// How long a stopping server lets running jobs go on.
     pub drain: Duration,
-}
-
-/// One `[queue.…]` table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// Everything but the inherited part of the environment.
-    pub policy: Policy,
-    /// False leaves the table in the file and serves nothing by it.
-    pub enabled: bool,
 }
 
 impl Default for Config {
@@ -70,8 +65,7 @@ impl Default for Config {
 impl Config {
     /// Reads and checks a file, the machine's side included: programs and directories must be there.
     pub fn load(path: &Path) -> Result<Config, Failure> {
-        let text = read_text(path)?;
-        Config::parse(path, &text)
+        Loaded::load(path).map(|loaded| loaded.config)
     }
 
     /// Checks a text as if it stood in the file `path`.
@@ -86,8 +80,20 @@ impl Config {
     }
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
-        let enabled = self.queues.iter().filter(|queue| queue.enabled);
-        enabled.map(|queue| with_environment(&queue.policy, variable)).collect()
+        self.queues.iter().map(|policy| with_environment(policy, variable)).collect()
+    }
+}
+
+impl Loaded {
+    /// Reads a file once and checks it, as `Config::load`, and notes where each value stands.
+    pub fn load(path: &Path) -> Result<Loaded, Failure> {
+        let text = read_text(path)?;
+        Loaded::parse(path, &text)
+    }
+
+    pub fn parse(path: &Path, text: &str) -> Result<Loaded, Failure> {
+        let config = Config::parse(path, text)?;
+        Ok(Loaded { file: Some(path.to_owned()), config, lines: reader::lines(text) })
     }
 }
 

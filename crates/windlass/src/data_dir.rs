@@ -1,7 +1,7 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
+//! DIR/FORMAT  lock  audit.log  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
 //! ```
 //!
 //! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without
@@ -67,6 +67,11 @@ impl DataDir {
 
     pub fn output(&self) -> PathBuf {
         self.root.join("output")
+    }
+
+    /// What people changed, one line each.
+    pub fn audit_log(&self) -> PathBuf {
+        self.root.join("audit.log")
     }
 
     pub fn quarantine(&self) -> PathBuf {

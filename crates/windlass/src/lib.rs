@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod archiver;
+pub mod audit;
 pub mod cli;
 pub mod client;
 pub mod clock;

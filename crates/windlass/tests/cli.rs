@@ -86,7 +86,7 @@ fn init_writes_a_file_that_check_accepts_and_never_overwrites() {
         (0, String::new(), format!("windlass: wrote {name}\n"))
     );
     let (code, _, stderr) = told(&run(place.path(), &["config", "check", name]));
-    assert_eq!((code, stderr), (0, format!("windlass: {name} is fine: 0 queue tables, 8 slots\n")));
+    assert_eq!((code, stderr), (0, format!("windlass: {name} is fine: 1 queue table, 8 slots\n")));
     fs::write(&file, "# mine").unwrap();
     let (code, _, stderr) = told(&run(place.path(), &["config", "init", name]));
     assert_eq!(code, 73);

@@ -56,6 +56,10 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
+    /// A person gave it slots of its own, fewer than its crew may have.
+    pub(super) capped: bool,
+    /// Its starts in flight, those in stock included.
+    pub(super) used: u32,
 }
 
 /// The lane a queue's next start takes.
@@ -75,6 +79,8 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
+            capped: false,
+            used: 0,
         }
     }
 
@@ -93,6 +99,12 @@ impl Queue {
     pub(super) fn ready(&self, priority: Priority, kind: LaneKind) -> u64 {
         let level = self.levels.iter().find(|level| level.priority == priority);
         level.map_or(0, |level| u64::try_from(level.ready[kind as usize]).unwrap_or(0))
+    }
+
+    /// Ready jobs at priorities above this one.
+    pub(super) fn ahead(&self, priority: Priority) -> u64 {
+        let above = self.levels.iter().filter(|level| level.priority > priority);
+        above.flat_map(|level| level.ready).map(|count| u64::try_from(count).unwrap_or(0)).sum()
     }
 
     pub(super) fn waiting(&self) -> u64 {

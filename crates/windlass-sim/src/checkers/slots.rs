@@ -40,8 +40,8 @@ impl Checker for Slots {
                     if used > policy.slots as usize {
                         return Err(format!("crew {} has {} slots, {used} are taken", policy.pattern, policy.slots));
                     }
-                    if policy.paused {
-                        return Err(format!("crew {} is paused and was started", policy.pattern));
+                    if !policy.enabled {
+                        return Err(format!("crew {} is not enabled and was started", policy.pattern));
                     }
                 }
             }

@@ -18,8 +18,10 @@ mod serve;
 mod show;
 mod signals;
 mod status;
+mod steer;
 mod stop;
 mod wait;
+mod why;
 
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -83,9 +85,17 @@ enum Verb {
     Retry(amend::Args),
     /// Cancel jobs; those that run are stopped
     Cancel(amend::Args),
+    /// Start no more jobs of some queues, or of the server, for a while or until `unpause`
+    Pause(steer::PauseArgs),
+    /// Let paused queues, or the server, go on
+    Unpause(steer::UnpauseArgs),
+    /// Change the number of slots while running
+    Scale(steer::ScaleArgs),
+    /// Say why a job or a queue does not start, or what a run waits for
+    Why(why::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
-    /// Check a config file, or write the commented default one
+    /// Check, write, show, compare, reload or change the config
     Config(config::Args),
     /// Look at the machine and the data directory, and say what to mend
     Doctor,
@@ -168,6 +178,10 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Logs(args) => logs::logs(&args, context),
         Verb::Retry(args) => amend::amend("retry", &args, context),
         Verb::Cancel(args) => amend::amend("cancel", &args, context),
+        Verb::Pause(args) => steer::pause(&args, context),
+        Verb::Unpause(args) => steer::unpause(&args, context),
+        Verb::Scale(args) => steer::scale(&args, context),
+        Verb::Why(args) => why::why(&args, context),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor => doctor::doctor(context),

@@ -8,10 +8,11 @@ use super::connect::{ReadConfig, ServerOptions, start_server};
 use super::print::{Out, visible};
 use super::signals::Signals;
 use crate::clock;
-use crate::config::{self, Config};
+use crate::config::{self, Loaded};
 use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::server::LiveConfig;
 use crate::when;
 use std::fmt::Display;
 use std::io::Write;
@@ -38,12 +39,13 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let named = args.config.clone();
     let wanted = context.dir_path()?;
     let read = move || match named.clone().or_else(|| config::usual_file(&wanted)) {
-        Some(path) => Config::load(&path),
-        None => Ok(Config::default()),
+        Some(path) => Loaded::load(&path),
+        None => Ok(Loaded::default()),
     };
-    let config = read()?;
+    let loaded = read()?;
+    let config = &loaded.config;
     let dir = context.data_dir()?;
-    let reload: ReadConfig = Arc::new(move || read().map(|config| (config.policies(), config.slots)));
+    let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
@@ -52,6 +54,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         listen: Some(config.server.listen),
         drain: config.server.drain,
         archive: config.archive,
+        config: loaded.clone(),
         reload: Some(reload.clone()),
         log: Arc::new(|note| log(note, &[])),
         ..ServerOptions::new(dir.clone())
@@ -61,7 +64,8 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     // A server whose stdout is closed still serves.
     out.flush();
     let engine = server.handle().clone();
-    let obey = move || obey(&signals, &engine, &reload);
+    let live = Arc::clone(server.config());
+    let obey = move || obey(&signals, &engine, &live);
     std::thread::Builder::new()
         .name("orders".into())
         .spawn(obey)
@@ -72,7 +76,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
 }
 
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, reload: &ReadConfig) {
+fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
@@ -86,7 +90,7 @@ fn obey(signals: &Signals, engine: &EngineHandle, reload: &ReadConfig) {
                 engine.send(Event::Drain)
             }
             libc::SIGHUP => {
-                reread(engine, reload);
+                reread(engine, config);
                 Ok(())
             }
             libc::SIGTTIN => tell_flights(engine),
@@ -99,13 +103,13 @@ fn obey(signals: &Signals, engine: &EngineHandle, reload: &ReadConfig) {
 }
 
 /// Takes over a new set of rules as a whole, or keeps the old one.
-fn reread(engine: &EngineHandle, reload: &ReadConfig) {
-    let taken = reload().and_then(|(policies, slots)| {
-        let count = policies.len();
-        engine.ask(|answer| Event::Reload { policies, slots, answer }).map(|()| count)
-    });
-    match taken {
-        Ok(count) => log("reloaded", &[("queues", &count)]),
+fn reread(engine: &EngineHandle, config: &LiveConfig) {
+    match config.reload(engine) {
+        Ok(changes) => {
+            let (live, restart) =
+                (changes.iter().filter(|c| c.live).count(), changes.iter().filter(|c| !c.live).count());
+            log("reloaded", &[("changed", &live), ("needs_restart", &restart)]);
+        }
         Err(failure) => log("reload refused, the old config stays", &[("error", &failure)]),
     }
 }

@@ -3,8 +3,10 @@
 //! Unknown keys are refused with the nearest known name. Tables are walked by hand, not by derive: the order of
 //! the queues is the file's, and a sentence of ours says more than a type error.
 
+use super::shown::Lines;
 use super::units::{nearest, size};
-use super::{Config, Queue, Server, checks, path_bytes};
+use super::zone::hours;
+use super::{Config, Server, checks, path_bytes};
 use crate::error::{Failure, Kind};
 use crate::server::ArchiveOptions;
 use crate::when;
@@ -57,6 +59,29 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     Ok(config)
 }
 
+/// The line of every key of a text that was read without fault.
+pub(super) fn lines(text: &str) -> Lines {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Ok(parsed) = DeTable::parse(text) else { return Lines::new() };
+    let mut lines = Lines::new();
+    let mut note = |section: String, table: &DeTable<'_>| {
+        for (key, _) in table {
+            let line = text.get(..key.span().start).unwrap_or(text).matches('\n').count() + 1;
+            lines.insert((section.clone(), key.get_ref().to_string()), line);
+        }
+    };
+    for (name, value) in parsed.get_ref() {
+        let DeValue::Table(table) = value.get_ref() else { continue };
+        if name.get_ref() == "queue" {
+            let queues = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
+            queues.for_each(|(name, table)| note(format!("queue.{}", name.get_ref()), table));
+        } else {
+            note(name.get_ref().to_string(), table);
+        }
+    }
+    lines
+}
+
 fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
     table.only(&["listen", "drain"])?;
     let listen = table.map("listen", |text| {
@@ -81,7 +106,7 @@ fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<Archiv
     })
 }
 
-fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Queue>, Failure> {
+fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -98,7 +123,7 @@ fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Queue>, Failure> {
     read.collect()
 }
 
-const QUEUE_KEYS: [&str; 13] = [
+pub(super) const QUEUE_KEYS: [&str; 13] = [
     "run",
     "slots",
     "weight",
@@ -110,11 +135,11 @@ const QUEUE_KEYS: [&str; 13] = [
     "output",
     "environment",
     "directory",
-    "paused",
     "enabled",
+    "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Queue, Failure> {
+fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&QUEUE_KEYS)?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let command = read_command(table, enabled, place)?;
@@ -135,10 +160,11 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Resu
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
-        paused: table.flag("paused")?.unwrap_or(default.paused),
+        enabled,
+        hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(Queue { policy, enabled })
+    Ok(policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off.
@@ -324,7 +350,7 @@ fn article(value: &Value<'_>) -> String {
 }
 
 /// A queue name as the file needs it: bare where TOML allows it.
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     if bare { name.to_owned() } else { format!("{name:?}") }
 }

@@ -5,6 +5,7 @@
 
 use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
+use crate::audit::AuditLog;
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
@@ -29,6 +30,7 @@ pub struct Driver<S> {
     pub events: Receiver<Event>,
     pub runner: Box<dyn Runner + Send>,
     pub archiver: Archiver,
+    pub audit: AuditLog,
     pub ingest: IngestHandle,
     pub log: Box<dyn Fn(&str) + Send>,
     /// How long failed and cancelled jobs are kept.
@@ -96,6 +98,9 @@ impl<S: Store> Driver<S> {
     }
 
     fn perform(&mut self, effects: Effects) {
+        if let Err(error) = self.audit.append(&effects.audit) {
+            (self.log)(&format!("cannot write the audit log: {error}"));
+        }
         effects.answers.give();
         if !effects.starts.is_empty() {
             self.runner.start(effects.starts);

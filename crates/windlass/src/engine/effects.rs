@@ -2,6 +2,7 @@
 
 use super::event::Answer;
 use crate::archiver::Entry;
+use crate::audit::Audited;
 use crate::error::Failure;
 use crate::runner::{Flight, Start, Stop};
 use crate::store::RunInfo;
@@ -24,6 +25,8 @@ pub struct Effects {
     pub ended: Vec<RunInfo>,
     /// Somebody wants everything to be looked at now.
     pub nudge: bool,
+    /// What people changed, for the audit log: written before the answers are given.
+    pub audit: Vec<Audited>,
     /// Sentences for the log.
     pub notes: Vec<String>,
 }

@@ -7,9 +7,11 @@ use crate::error::Failure;
 use crate::runner::{Finished, Output};
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use std::fmt;
-use windlass_core::job::{JobId, RunId};
+use windlass_core::job::{JobId, LaneKind, Priority, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, Policy};
+use windlass_core::scheduler::Reason;
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
@@ -95,6 +97,17 @@ pub enum Event {
         slots: u32,
         answer: Answer<()>,
     },
+    /// A person steers: answered when it is on disk and holds.
+    Steer {
+        steering: Steering,
+        answer: Answer<Steered>,
+    },
+    /// What holds a queue back, or the ready jobs of one of its lanes.
+    Explain {
+        queue: String,
+        lane: Option<(Priority, LaneKind)>,
+        answer: Answer<QueueExplained>,
+    },
     /// What is in flight now.
     Flights {
         answer: Answer<Vec<FlightInfo>>,
@@ -105,6 +118,36 @@ pub enum Event {
     Drain,
     /// Stop at once: what runs is killed and goes back without a charge.
     Halt,
+}
+
+/// Overrides to be made and dropped together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// Who and when are filled in by the engine.
+    pub set: Vec<Override>,
+    /// A pattern names everything that it covers, no key all keys.
+    pub unset: Vec<(Target, Option<Key>)>,
+    pub by: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steered {
+    pub removed: Vec<Override>,
+    pub in_force: Vec<Override>,
+}
+
+/// What holds a queue back, out of the scheduler's own mouth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueExplained {
+    pub reason: Reason,
+    /// The table of the config that serves it.
+    pub table: Option<String>,
+    /// Ready jobs of a higher priority that go first.
+    pub ahead: u64,
+    pub by_state: [u64; State::ALL.len()],
+    /// False where no job of the queue was ever seen.
+    pub known: bool,
 }
 
 /// What `windlass run` asks for; taken only from the engine's own user.

@@ -85,7 +85,7 @@ impl Flights {
         *left -= 1;
         if *left == 0 {
             self.bookings.remove(&ended.booking);
-            scheduler.finished(ended.crew, ended.held.lane.kind);
+            scheduler.finished(ended.crew, ended.held.lane);
         }
     }
 

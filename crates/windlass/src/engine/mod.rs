@@ -13,6 +13,7 @@ pub mod merge;
 mod obey;
 pub mod runs;
 pub mod spec;
+mod steer;
 pub mod turn;
 pub mod turn_times;
 pub mod waiters;
@@ -78,6 +79,8 @@ pub struct Engine<S> {
     turns: Pace,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
+    /// Rules of the open turn; those in the options are the committed ones.
+    new_rules: Option<(Vec<Policy>, u32)>,
     stopping: Stopping,
     /// When suspects may start: not before the server has stood for a while.
     suspects_at: Option<Time>,
@@ -135,6 +138,7 @@ impl<S: Store> Engine<S> {
             paces: HashMap::new(),
             turns: Pace::default(),
             pending: VecDeque::new(),
+            new_rules: None,
             stopping: Stopping::No,
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
@@ -147,12 +151,14 @@ impl<S: Store> Engine<S> {
             options,
         };
         engine.scheduler.hold_suspects();
+        engine.scheduler.set_stall(engine.stall());
         engine.fill()?;
         Ok((engine, recovered))
     }
 
     /// Fills memory from the store: at start, and after a turn that had to be dropped.
     fn fill(&mut self) -> Result<(), StoreError> {
+        self.fill_overrides()?;
         let open = self.store.open_runs()?;
         self.runs.keep_only(&open, &mut self.scheduler);
         for info in open {
@@ -185,7 +191,8 @@ impl<S: Store> Engine<S> {
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
-        Ok([due, self.sync_by, self.full_until, self.drain_until, self.suspects_at].into_iter().flatten().min())
+        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, self.next_steering()];
+        Ok(deadlines.into_iter().flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.

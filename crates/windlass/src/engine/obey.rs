@@ -8,8 +8,6 @@ use crate::error::{Failure, Kind};
 use crate::runner::Stop;
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
-use windlass_core::life_cycle::State;
-use windlass_core::policy::Policy;
 use windlass_core::time::Time;
 
 /// What a command did to the turn: nothing, or something that must be on disk before it is answered.
@@ -43,6 +41,11 @@ impl<S: Store> Engine<S> {
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
+            Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
+            Event::Explain { queue, lane, answer } => {
+                let explained = self.explain(&queue, lane);
+                effects.answers.add(answer, Ok(explained));
+            }
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Nudge => effects.nudge = true,
             Event::Drain => self.drain(now, effects),
@@ -131,14 +134,13 @@ impl<S: Store> Engine<S> {
         let other = |what: &str| {
             Failure::new(Kind::Conflict, format!("queue `{name}` {what}")).hint("choose another queue with -Q")
         };
-        if self.options.policies.iter().any(|policy| policy.matches(name.as_str())) {
+        if self.policies().iter().any(|policy| policy.matches(name.as_str())) {
             return Err(other("is served by the config"));
         }
         let Some(queue) = self.queues.iter().map(|(_, queue)| queue).find(|queue| *queue.name == name) else {
             return Ok(());
         };
-        let live: u64 = State::ALL.iter().filter(|s| !s.is_end()).map(|s| queue.by_state[s.index()]).sum();
-        if live > self.runs.live_in(service) {
+        if Self::live(&queue.by_state) > self.runs.live_in(service) {
             return Err(other("holds jobs that are not this run's"));
         }
         Ok(())
@@ -165,13 +167,6 @@ impl<S: Store> Engine<S> {
     fn follow(&mut self, run: RunId, follower: Follower, answer: Answer<RunInfo>, effects: &mut Effects) {
         let followed = self.runs.follow(run, follower, &mut self.scheduler).ok_or_else(|| no_run(run));
         effects.answers.add(answer, followed);
-    }
-
-    fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
-        self.scheduler.reload(policies.clone(), slots);
-        self.options.policies = policies;
-        self.options.slots = slots;
-        effects.answers.add(answer, Ok(()));
     }
 
     fn flight_infos(&self) -> Vec<FlightInfo> {

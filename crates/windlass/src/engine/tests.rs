@@ -1,5 +1,7 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod steer;
+
 use super::event::{Answer, Drained, Followed, Follower, OpenRun, RunService};
 use super::*;
 use crate::error::{Failure, Kind};

@@ -7,7 +7,7 @@
 use super::effects::Effects;
 use super::event::{Answer, Drained, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, Stopping, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
@@ -100,6 +100,8 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.settle(&absorbed.finished, now, progress, effects)?;
+        self.look_at_the_hours(now, effects);
+        self.end_overrides(now, progress, effects)?;
         let commands = std::mem::take(&mut absorbed.commands);
         for command in commands {
             self.obey(command, now, progress, effects)?;
@@ -108,9 +110,8 @@ impl<S: Store> Engine<S> {
         self.release(now, progress)?;
         let changes = self.store.changes();
         self.learn(changes, effects);
-        if self.may_start() {
-            self.claim(now, progress, effects)?;
-        }
+        self.scheduler.set_stall(self.stall());
+        self.claim(now, progress, effects)?;
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
@@ -157,6 +158,8 @@ impl<S: Store> Engine<S> {
                 | Event::Archived { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
+                | Event::Steer { .. }
+                | Event::Explain { .. }
                 | Event::Flights { .. }
                 | Event::Nudge
                 | Event::Drain
@@ -272,10 +275,6 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    fn may_start(&self) -> bool {
-        self.stopping == Stopping::No && self.full_until.is_none() && self.archive_keeps_up
-    }
-
     /// Fills the planned slots; the start is stored before it happens.
     fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
         let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST);
@@ -360,7 +359,7 @@ impl<S: Store> Engine<S> {
             if let Some(to) = step.to {
                 counts[to.index()] += step.count;
                 if step.from.is_some() && matches!(to, State::Failed | State::Cancelled) {
-                    self.waiters.failed += step.count;
+                    self.waiters.failed_now += step.count;
                 }
             }
             let Some(run) = step.run.and_then(|no| self.runs.get_mut(no)) else { continue };
@@ -376,11 +375,14 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
+        self.keep_rules();
+        self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
         for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
             self.workers.land(*flight, *ended, now);
         }
-        for (flight, _) in &effects.stops {
+        // What is only withdrawn goes on if it has begun.
+        for (flight, _) in effects.stops.iter().filter(|(_, why)| *why != Stop::Withdraw) {
             self.workers.stop(*flight, now);
         }
         effects.notes.extend(self.workers.take_faults());
@@ -462,6 +464,8 @@ impl<S: Store> Engine<S> {
             self.flights.forget(*flight);
             self.workers.land(*flight, Ended::Done, now);
         }
+        self.drop_rules();
+        self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.

@@ -40,6 +40,8 @@ pub struct Waiters {
     pub reading_for_drained: bool,
     /// Jobs that failed or were cancelled since the engine began.
     pub failed: u64,
+    /// Those of the open turn, which may be dropped.
+    pub failed_now: u64,
 }
 
 impl Waiters {

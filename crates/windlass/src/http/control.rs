@@ -103,6 +103,6 @@ pub(super) async fn reload(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     call.no_body().await?;
     let reload = call.app.reload.clone();
-    super::app::blocking(move || reload()).await?;
-    json(StatusCode::OK, &serde_json::json!({}))
+    let changed = super::app::blocking(move || reload()).await?;
+    json(StatusCode::OK, &serde_json::json!({ "changed": changed }))
 }

@@ -4,16 +4,19 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
+use crate::config::{Change, Loaded};
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use windlass_core::job::JobId;
 
 mod app;
 mod body;
+mod caller;
 mod control;
 mod follow;
 mod guard;
@@ -25,6 +28,8 @@ pub mod routes;
 mod runs;
 mod selection;
 mod serve;
+mod steer;
+mod why;
 
 pub use serve::Server;
 
@@ -38,14 +43,20 @@ pub struct Options {
     /// Names besides `localhost` and addresses by which clients may call the server over TCP.
     pub hosts: Vec<String>,
     /// Reads the config again and hands it to the engine.
-    pub reload: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    pub reload: Box<Reload>,
+    /// The config as it was read last.
+    pub config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
 }
+
+/// Reads the config again, and tells what has changed.
+pub type Reload = dyn Fn() -> Result<Vec<Change>, Failure> + Send + Sync;
 
 impl Options {
     /// A Unix socket and any free port of the loopback interface.
-    pub fn new(dir: DataDir, reload: impl Fn() -> Result<(), Failure> + Send + Sync + 'static) -> Options {
+    pub fn new(dir: DataDir, reload: impl Fn() -> Result<Vec<Change>, Failure> + Send + Sync + 'static) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload) }
+        let config = Box::new(Arc::<Loaded>::default);
+        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config }
     }
 }
 

@@ -4,6 +4,7 @@
 //! `stop` ends within a deadline although clients wait and follow. The Unix socket's path may be of any length.
 
 use super::app::{App, First, race};
+use super::caller::Uid;
 use super::guard::{Access, Peer};
 use super::{Options, Reads, routes};
 use crate::client::connection::through_directory;
@@ -231,9 +232,10 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
         match caller {
             Ok(Caller::Unix(stream)) => {
                 let (app, router) = (app.clone(), router.clone());
-                let peer = if is_own(&stream) { Peer::Own } else { Peer::Stranger };
+                let uid = Uid(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let peer = if is_own(uid) { Peer::Own } else { Peer::Stranger };
                 tokio::spawn(async move {
-                    converse(stream, peer, app, router).await;
+                    converse(stream, (peer, uid), app, router).await;
                     drop(place);
                 });
             }
@@ -242,7 +244,7 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
                 // Answers are single writes; waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(async move {
-                    converse(Impatient { stream, stalled: None }, Peer::Tcp, app, router).await;
+                    converse(Impatient { stream, stalled: None }, (Peer::Tcp, Uid(None)), app, router).await;
                     drop(place);
                 });
             }
@@ -255,12 +257,12 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
 }
 
 /// The kernel's word on who is at the other end.
-fn is_own(stream: &UnixStream) -> bool {
+fn is_own(uid: Uid) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+    uid.0.is_some_and(|uid| uid == own || uid == 0)
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Peer, app: Arc<App>, router: Router) {
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: (Peer, Uid), app: Arc<App>, router: Router) {
     let serving = app.clone();
     let service = service_fn(move |request| {
         let (app, router) = (serving.clone(), router.clone());
@@ -279,11 +281,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Peer, app:
     }
 }
 
-async fn respond(app: &App, mut router: Router, peer: Peer, mut request: Request<Incoming>) -> Response {
+async fn respond(app: &App, mut router: Router, (peer, uid): (Peer, Uid), mut request: Request<Incoming>) -> Response {
     let mut response = match app.access.check(peer, &request) {
         Err(problem) => problem.closing().into_response(),
         Ok(()) => {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(uid);
             match router.call(request.map(Body::new)).await {
                 Ok(response) => response,
                 Err(never) => match never {},

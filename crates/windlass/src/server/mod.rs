@@ -3,13 +3,16 @@
 //! `windlass serve` is this with a config; `windlass run` and verbs that find no server are this for their own
 //! duration. It owns the order of starting and stopping. It must not decide about jobs.
 
+mod live_config;
 mod options;
 mod reads;
 mod replay;
 
+pub use live_config::LiveConfig;
 pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 
 use crate::archiver::{Archiver, ArchiverOptions};
+use crate::audit::AuditLog;
 use crate::clock;
 use crate::data_dir::{Lock, boot_id};
 use crate::engine::drive::Driver;
@@ -34,6 +37,7 @@ pub struct Server {
     engine: Option<JoinHandle<Result<(), Failure>>>,
     recovered: Recovered,
     times: Arc<TurnTimes>,
+    config: Arc<LiveConfig>,
     lock: Lock,
 }
 
@@ -62,7 +66,8 @@ impl Server {
         let ingest = start_ingest(&options, &events, &trouble)?;
         let runner = start_runners(&options, &events, &trouble)?;
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
-        let http = start_http(&options, &handle)?;
+        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone()));
+        let http = start_http(&options, &handle, &config)?;
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
         let times = Arc::<TurnTimes>::default();
@@ -71,6 +76,7 @@ impl Server {
             events: receiver,
             runner: Box::new(runner),
             archiver,
+            audit: AuditLog::new(&options.dir),
             ingest,
             log,
             keep_failed: options.archive.keep_failed,
@@ -81,11 +87,16 @@ impl Server {
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
+    }
+
+    /// The config it runs by.
+    pub fn config(&self) -> &Arc<LiveConfig> {
+        &self.config
     }
 
     /// Where it listens, in words.
@@ -209,13 +220,17 @@ fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trou
     Runners::start(dir, options.handlers.clone(), Arc::new(finished), Box::new(move |failure| trouble.fatal(failure)))
 }
 
-fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Server, Failure> {
-    let (engine, read) = (handle.clone(), options.reload.clone());
-    let reload = move || {
-        let none = || Failure::new(Kind::Config, "this server was started without a config file");
-        let (policies, slots) = read.as_ref().ok_or_else(none)?()?;
-        engine.ask(|answer| Event::Reload { policies, slots, answer })
+fn start_http(
+    options: &ServerOptions,
+    handle: &EngineHandle,
+    config: &Arc<LiveConfig>,
+) -> Result<http::Server, Failure> {
+    let (engine, live, shown) = (handle.clone(), Arc::clone(config), Arc::clone(config));
+    let reload = move || live.reload(&engine);
+    let http = http::Options {
+        listen: options.listen,
+        config: Box::new(move || shown.current()),
+        ..http::Options::new(options.dir.clone(), reload)
     };
-    let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir))
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
 use windlass_core::time::Time;
 
@@ -193,6 +194,15 @@ pub enum Amendment {
     Priority(Priority),
 }
 
+/// A change to what people changed while running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// In the place of an earlier override for the same target and key.
+    Set(Override),
+    /// Where there is none, nothing changes.
+    Unset(Target, Key),
+}
+
 /// What came of one amendment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amended {
@@ -347,6 +357,12 @@ pub trait Store {
     /// Changes single jobs for a person.
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError>;
 
+    /// Keeps or drops an override; whether it makes sense is not the store's business.
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError>;
+
+    /// The overrides as this turn has them.
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError>;
+
     /// Forgets failed and cancelled jobs that ended before `before`, and runs with nothing left, up to `limit`. A run
     /// goes after its earlier generations, so that no generation is told twice.
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError>;
@@ -441,6 +457,8 @@ pub trait StoreView {
     fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError>;
     /// Inbox cursors, so that a reader can go on where the store left off.
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
+    /// What people changed while running.
+    fn overrides(&self) -> Result<Vec<Override>, StoreError>;
 }
 
 impl<V: StoreView + ?Sized> StoreView for &V {
@@ -461,5 +479,8 @@ impl<V: StoreView + ?Sized> StoreView for &V {
     }
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
         (**self).cursors()
+    }
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
+        (**self).overrides()
     }
 }

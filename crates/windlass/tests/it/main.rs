@@ -11,4 +11,5 @@ mod push;
 mod rig;
 mod run;
 mod server;
+mod steer;
 mod verbs;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use windlass_core::job::{Arrival, JobId, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 use windlass_core::run::RunCounts;
 use windlass_core::time::Time;
 
@@ -141,7 +142,7 @@ impl Rig {
     }
 
     pub(crate) fn start_again(&mut self) {
-        let options = Options::new(self.dir.clone(), || Ok(()));
+        let options = Options::new(self.dir.clone(), || Ok(Vec::new()));
         self.server = Some(Server::start(options, self.handle.clone(), reads()).unwrap());
     }
 
@@ -227,6 +228,8 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Nudge => "nudge",
             Event::Drain => "drain",
             Event::Reload { .. }
+            | Event::Steer { .. }
+            | Event::Explain { .. }
             | Event::Finished(_)
             | Event::Ingested(_)
             | Event::InboxRead { .. }
@@ -337,6 +340,10 @@ impl StoreView for View {
     }
 
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
         Ok(Vec::new())
     }
 }

@@ -3,10 +3,11 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement,
+    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Steer,
     StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// The model store on the bench.
@@ -158,6 +159,12 @@ impl Store for Liar {
     }
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         self.store.amend(ids, amendment, now)
+    }
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.store.steer(step)
+    }
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        self.store.overrides()
     }
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
         self.store.forget(before, limit)

@@ -7,7 +7,7 @@
 
 use super::{
     Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
-    Settlement, Store, StoreError, Unarchived,
+    Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
 use rusqlite::{Connection, params};
@@ -15,6 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 mod admit;
@@ -27,6 +28,7 @@ mod rows;
 mod runs;
 mod schema;
 mod settle;
+mod steer;
 mod tally;
 mod turns;
 mod view;
@@ -204,6 +206,14 @@ impl Store for Embedded {
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         self.verb(|turn| turn.amend(ids, amendment, now))
+    }
+
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.verb(|turn| turn.steer(step))
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        steer::overrides(&self.db)
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {

@@ -7,13 +7,14 @@
 use super::{Job, Memory, Number};
 use crate::store::{
     Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewJobs, NewRun, Order, Place, Recovered,
-    RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
+    RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::outcome::Outcome;
+use windlass_core::overrides::Override;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -160,6 +161,18 @@ impl Store for Memory {
         }
         self.end_runs(now);
         Ok(answers)
+    }
+
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        match step {
+            Steer::Set(new) => self.overrides.put((new.target.clone(), new.key), Some(new.clone())),
+            Steer::Unset(target, key) => self.overrides.put((target.clone(), *key), None),
+        }
+        Ok(())
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        Ok(self.overrides.rows().values().cloned().collect())
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {

@@ -4,6 +4,7 @@ use super::{Job, Memory};
 use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError, StoreView};
 use windlass_core::job::{Arrival, JobId, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 
 impl StoreView for Memory {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
@@ -45,6 +46,10 @@ impl StoreView for Memory {
 
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
         Ok(self.cursors.committed().into_values().copied().collect())
+    }
+
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
+        Ok(self.overrides.committed().into_values().cloned().collect())
     }
 }
 

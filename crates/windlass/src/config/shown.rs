@@ -1,0 +1,244 @@
+//! The config as it holds, key by key: each value as the file would have it, and the line on which it stands.
+//!
+//! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
+//! among them. It must not know overrides: those are laid over by whoever shows them.
+
+use super::{Config, reader};
+use crate::config::units::exact_size;
+use crate::when;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use windlass_core::policy::{Command, Policy, Service};
+
+/// A table and a key of it, and the line on which the key stands.
+pub(super) type Lines = BTreeMap<(String, String), usize>;
+
+/// A config as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// None where there is no file, and every value is a default.
+    pub file: Option<PathBuf>,
+    pub config: Config,
+    pub(super) lines: Lines,
+}
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// `limits`, `server`, `archive`, or the name of a queue's table.
+    pub table: String,
+    /// True for the table of a queue.
+    pub queue: bool,
+    pub key: String,
+    /// As TOML; none where the key has no value by default.
+    pub value: Option<String>,
+    /// None where it is the default.
+    pub line: Option<usize>,
+}
+
+impl Entry {
+    /// As it stands in the file: `[queue.mail] slots`.
+    pub fn name(&self) -> String {
+        match self.queue {
+            true => format!("[queue.{}] {}", reader::quoted(&self.table), self.key),
+            false => format!("[{}] {}", self.table, self.key),
+        }
+    }
+
+    /// True where a running server takes a new value over.
+    pub fn is_live(&self) -> bool {
+        self.queue || self.table == "limits"
+    }
+}
+
+/// One key that differs between two configs; a table that only one of them has differs in every key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub name: String,
+    pub table: String,
+    pub key: String,
+    pub old: Option<String>,
+    pub new: Option<String>,
+    /// The line of the new value.
+    pub line: Option<usize>,
+    /// False where it takes a restart.
+    pub live: bool,
+}
+
+impl Loaded {
+    pub fn entries(&self) -> Vec<Entry> {
+        let Config { slots, server, archive, queues } = &self.config;
+        let mut entries = Vec::new();
+        let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
+            let section = if queue { format!("queue.{table}") } else { table.to_owned() };
+            let line = self.lines.get(&(section, key.to_owned())).copied();
+            entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
+        };
+        add("limits", false, "slots", Some(slots.to_string()));
+        add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
+        add("server", false, "drain", Some(format!("\"{}\"", when::exact(server.drain))));
+        add("archive", false, "bodies", Some(archive.bodies.to_string()));
+        add("archive", false, "keep_succeeded", Some(format!("\"{}\"", when::exact(archive.keep_succeeded))));
+        add("archive", false, "keep_failed", Some(format!("\"{}\"", when::exact(archive.keep_failed))));
+        add("archive", false, "max_size", Some(format!("\"{}\"", exact_size(archive.max_size))));
+        for policy in queues {
+            for key in reader::QUEUE_KEYS {
+                add(&policy.pattern, true, key, queue_value(policy, key));
+            }
+        }
+        entries
+    }
+}
+
+/// The value of a queue's key.
+fn queue_value(policy: &Policy, key: &str) -> Option<String> {
+    let none = Command::default();
+    let command = match &policy.service {
+        Service::Command(command) => command,
+        Service::Handler { .. } => &none,
+    };
+    let time = |time| format!("\"{}\"", when::exact(time));
+    let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    match key {
+        "run" if command.argv.is_empty() => None,
+        "run" => Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", "))),
+        "slots" => Some(policy.slots.to_string()),
+        "weight" => Some(policy.weight.to_string()),
+        "attempts" => Some(policy.attempts.to_string()),
+        "time_limit" => policy.time_limit.map(time),
+        "grace" => Some(time(policy.grace)),
+        "backoff" => Some(time(policy.backoff.base)),
+        "backoff_max" => Some(time(policy.backoff.cap)),
+        "output" => Some(format!("\"{}\"", exact_size(policy.output_max))),
+        "environment" => {
+            let pair = |(name, value): &(Vec<u8>, Vec<u8>)| {
+                format!("{} = {}", reader::quoted(&String::from_utf8_lossy(name)), text(value))
+            };
+            let pairs: Vec<String> = command.environment.iter().map(pair).collect();
+            Some(if pairs.is_empty() { "{}".into() } else { format!("{{ {} }}", pairs.join(", ")) })
+        }
+        "directory" => Some(text(&command.directory)),
+        "enabled" => Some(policy.enabled.to_string()),
+        "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
+        _ => None,
+    }
+}
+
+/// What taking over `new` in the place of `old` would change.
+pub fn diff(old: &[Entry], new: &[Entry]) -> Vec<Change> {
+    let same = |a: &Entry, b: &Entry| (a.queue, &a.table, &a.key) == (b.queue, &b.table, &b.key);
+    let change = |entry: &Entry, old: Option<String>, new: Option<String>, line: Option<usize>| Change {
+        name: entry.name(),
+        table: entry.table.clone(),
+        key: entry.key.clone(),
+        old,
+        new,
+        line,
+        live: entry.is_live(),
+    };
+    let mut changes = Vec::new();
+    for entry in new {
+        let before = old.iter().find(|old| same(old, entry)).and_then(|old| old.value.clone());
+        if before != entry.value {
+            changes.push(change(entry, before, entry.value.clone(), entry.line));
+        }
+    }
+    for entry in old.iter().filter(|old| !new.iter().any(|new| same(old, new))) {
+        if entry.value.is_some() {
+            changes.push(change(entry, entry.value.clone(), None, None));
+        }
+    }
+    let tables = |entries: &[Entry]| -> Vec<String> {
+        let mut tables: Vec<String> = entries.iter().filter(|e| e.queue).map(|e| e.table.clone()).collect();
+        tables.dedup();
+        tables
+    };
+    let (before, after) = (tables(old), tables(new));
+    let mut sorted = (before.clone(), after.clone());
+    (sorted.0.sort(), sorted.1.sort());
+    if before != after && sorted.0 == sorted.1 {
+        // The first match wins, so the order is a value of its own.
+        let list = |tables: &[String]| Some(tables.join(", "));
+        let (old, new) = (list(&before), list(&after));
+        let (name, table, key) = ("the order of the queues".to_owned(), "queue".to_owned(), "order".to_owned());
+        changes.push(Change { name, table, key, old, new, line: None, live: true });
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn loaded(text: &str) -> Loaded {
+        Loaded::parse(Path::new("w.toml"), text).unwrap()
+    }
+
+    fn shown(text: &str) -> Vec<String> {
+        let line = |line: Option<usize>| line.map(|line| format!(" # {line}")).unwrap_or_default();
+        let entries = loaded(text).entries();
+        entries
+            .iter()
+            .map(|e| format!("{} = {}{}", e.name(), e.value.as_deref().unwrap_or("-"), line(e.line)))
+            .collect()
+    }
+
+    #[test]
+    fn every_value_with_its_line() {
+        let text = "[limits]\nslots = 0x3\n\n[queue.\"a.*\"]\nrun = [\"true\", \"{}\"]\nhours = \"1:00-2:00 UTC\"\n\
+                    environment = { LEVEL = \"3\" }\ngrace = \"PT90M\"\n";
+        let shown = shown(text);
+        for line in [
+            "[limits] slots = 3 # 2",
+            "[server] drain = \"25s\"",
+            "[archive] max_size = \"10GiB\"",
+            "[queue.\"a.*\"] run = [\"true\", \"{}\"] # 5",
+            "[queue.\"a.*\"] hours = \"1:00-2:00 UTC\" # 6",
+            "[queue.\"a.*\"] environment = { LEVEL = \"3\" } # 7",
+            "[queue.\"a.*\"] grace = \"1h30m\" # 8",
+            "[queue.\"a.*\"] time_limit = -",
+            "[queue.\"a.*\"] slots = 4",
+        ] {
+            assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
+        }
+        assert_eq!(shown.len(), 7 + reader::QUEUE_KEYS.len());
+    }
+
+    #[test]
+    fn what_is_shown_means_the_same_when_it_is_read_again() {
+        let text =
+            "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\nbackoff = \"1500ms\"\n";
+        let first = loaded(text);
+        let mut again = String::new();
+        let mut table = String::new();
+        for entry in first.entries() {
+            let head = entry.name().rsplit_once(' ').unwrap().0.to_owned();
+            if head != table {
+                again.push_str(&format!("{head}\n"));
+                table = head;
+            }
+            again.extend(entry.value.map(|value| format!("{} = {value}\n", entry.key)));
+        }
+        assert_eq!(loaded(&again).config, first.config);
+    }
+
+    #[test]
+    fn differences() {
+        let old = loaded("[queue.a]\nrun = [\"true\"]\n[queue.b]\nrun = [\"true\"]\nslots = 3\n").entries();
+        let new =
+            loaded("[server]\ndrain = \"1s\"\n[queue.b]\nrun = [\"true\"]\n[queue.a]\nrun = [\"true\"]\n").entries();
+        assert_eq!(diff(&old, &old), []);
+        let changes = diff(&old, &new);
+        let told: Vec<_> = changes.iter().map(|c| (c.name.as_str(), c.line, c.live)).collect();
+        let expected = [
+            ("[server] drain", Some(2), false),
+            ("[queue.b] slots", None, true),
+            ("the order of the queues", None, true),
+        ];
+        assert_eq!(told, expected);
+        let gone = diff(&old, &loaded("[queue.b]\nrun = [\"true\"]\nslots = 3\n").entries());
+        assert!(gone.iter().all(|c| c.table == "a" && c.new.is_none()) && gone.len() > 5);
+    }
+}

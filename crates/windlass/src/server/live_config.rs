@@ -1,0 +1,52 @@
+//! The config that the server runs by, and the one way to another: read, checked as a whole, handed to the engine.
+
+use super::ReadConfig;
+use crate::config::{Change, Loaded, diff};
+use crate::engine::{EngineHandle, Event};
+use crate::error::{Failure, Kind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What was read last without fault, and how to read it again.
+pub struct LiveConfig {
+    read: Option<ReadConfig>,
+    current: Mutex<Arc<Loaded>>,
+}
+
+impl std::fmt::Debug for LiveConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LiveConfig")
+    }
+}
+
+impl LiveConfig {
+    pub fn new(read: Option<ReadConfig>, current: Loaded) -> LiveConfig {
+        LiveConfig { read, current: Mutex::new(Arc::new(current)) }
+    }
+
+    pub fn current(&self) -> Arc<Loaded> {
+        Arc::clone(&self.lock())
+    }
+
+    /// Takes over what the file says now, or nothing of it; tells what has changed. Reloads go one after the other,
+    /// so that the last file read is the one that holds.
+    pub fn reload(&self, engine: &EngineHandle) -> Result<Vec<Change>, Failure> {
+        let none = || Failure::new(Kind::Config, "this server was started without a config file");
+        let read = self.read.as_ref().ok_or_else(none)?;
+        let mut current = self.lock();
+        let new = read()?;
+        if let (Some(gone), None) = (&current.file, &new.file) {
+            let text = format!("the config {} is not there any more", gone.display());
+            return Err(Failure::new(Kind::Config, text).hint("an empty set of rules is a file with a comment in it"));
+        }
+        let (policies, slots) = (new.config.policies(), new.config.slots);
+        engine.ask(|answer| Event::Reload { policies, slots, answer })?;
+        let changes = diff(&current.entries(), &new.entries());
+        *current = Arc::new(new);
+        Ok(changes)
+    }
+
+    /// Nothing is half done under this lock, so a holder that panicked left nothing wrong.
+    fn lock(&self) -> MutexGuard<'_, Arc<Loaded>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
