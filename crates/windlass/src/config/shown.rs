@@ -7,7 +7,7 @@ use super::{Config, reader};
 use crate::config::units::exact_size;
 use crate::when;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use windlass_core::policy::{Command, Policy, Service};
 
@@ -155,9 +155,8 @@ pub fn diff(old: &[Entry], new: &[Entry]) -> Vec<Change> {
         tables
     };
     let (before, after) = (tables(old), tables(new));
-    let mut sorted = (before.clone(), after.clone());
-    (sorted.0.sort(), sorted.1.sort());
-    if before != after && sorted.0 == sorted.1 {
+    let names = |tables: &[String]| tables.iter().cloned().collect::<BTreeSet<_>>();
+    if before != after && names(&before) == names(&after) {
         // The first match wins, so the order is a value of its own.
         let list = |tables: &[String]| Some(tables.join(", "));
         let (old, new) = (list(&before), list(&after));

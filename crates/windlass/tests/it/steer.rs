@@ -258,13 +258,14 @@ fn a_storm_of_reloads_changes_nothing_but_by_whole_files() {
         dice ^= dice << 13;
         dice ^= dice >> 7;
         dice ^= dice << 17;
-        (dice % below as u64) as usize
+        (dice % below.max(1) as u64) as usize
     };
     for round in 0..1000 {
         let mut bytes = good.as_bytes().to_vec();
         for _ in 0..1 + next(3) {
             let at = next(bytes.len());
-            match next(3) {
+            match next(if bytes.is_empty() { 0 } else { 3 }) {
+                _ if bytes.is_empty() => {}
                 0 => bytes[at] = next(256) as u8,
                 1 => drop(bytes.remove(at)),
                 _ => bytes.truncate(at.max(1)),
