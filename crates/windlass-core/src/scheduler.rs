@@ -68,8 +68,9 @@ pub struct Scheduler {
     paused: Option<Arc<Override>>,
     /// The slots of queues that have some of their own.
     caps: BTreeMap<QueueNo, u32>,
-    /// The time as it was last told, for the hours.
+    /// The time as it was last told, for the hours, and when hours begin or end next.
     now: Time,
+    next_hours: Option<Time>,
     suspects_held: bool,
     suspect_runs: bool,
     /// Queues that would stand elsewhere if a suspect might start.
@@ -95,6 +96,7 @@ impl Scheduler {
             paused: None,
             caps: BTreeMap::new(),
             now: Time::ZERO,
+            next_hours: None,
             suspects_held: false,
             suspect_runs: false,
             behind_suspect: BTreeSet::new(),

@@ -50,7 +50,7 @@ impl Scheduler {
 
     /// Tells the time; true where hours have begun or ended. A clock that was set back is noticed, too.
     pub fn tell_time(&mut self, now: Time) -> bool {
-        let due = now < self.now || self.next_hours().is_some_and(|at| at <= now);
+        let due = now < self.now || self.next_hours.is_some_and(|at| at <= now);
         self.now = now;
         if !due {
             return false;
@@ -62,7 +62,7 @@ impl Scheduler {
 
     /// When hours begin or end next.
     pub fn next_hours(&self) -> Option<Time> {
-        self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min()
+        self.next_hours
     }
 
     /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's.
@@ -106,6 +106,7 @@ impl Scheduler {
             (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
             self.used += begun;
         }
+        self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
         self.assign(|_| true);
     }

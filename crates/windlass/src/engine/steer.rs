@@ -19,8 +19,8 @@ use windlass_core::policy::{Policy, Service, pattern_matches};
 use windlass_core::scheduler::{Reason, Stall};
 use windlass_core::time::Time;
 
-/// More than anybody makes by hand; a script that goes wrong must not fill the store.
-const OVERRIDES_MAX: usize = 10_000;
+/// More than anybody makes by hand; a script that goes wrong must not slow every change down.
+const OVERRIDES_MAX: usize = 1000;
 
 impl<S: Store> Engine<S> {
     /// Makes and drops overrides: all of them, or none with the reason.
@@ -218,7 +218,7 @@ impl<S: Store> Engine<S> {
         QueueExplained { reason, table, ahead, by_state: queue.by_state, known: true }
     }
 
-    /// True where the engine was not told to stop: only then do hours and overrides need a turn of their own.
+    /// When hours or an override end next; an engine that was told to stop has no use for it.
     pub(super) fn next_steering(&self) -> Option<Time> {
         if self.stopping != Stopping::No {
             return None;

@@ -30,6 +30,9 @@ pub(super) async fn steer(mut call: Call) -> Result<Response, Problem> {
     if asked.set.len() + asked.unset.len() > STEPS_MAX {
         return Err(Problem::refused(format!("a request changes at most {STEPS_MAX} things")));
     }
+    if asked.set.is_empty() && asked.unset.is_empty() {
+        return Err(Problem::refused("the request asks for no change"));
+    }
     let now = clock::now();
     let set = asked.set.iter().map(|set| new_override(set, now)).collect::<Result<Vec<_>, _>>()?;
     let unset = asked.unset.iter().map(|unset| {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What was read last without fault, and how to read it again.
 pub struct LiveConfig {
     read: Option<ReadConfig>,
+    log: Arc<dyn Fn(&str) + Send + Sync>,
     current: Mutex<Arc<Loaded>>,
 }
 
@@ -19,17 +20,30 @@ impl std::fmt::Debug for LiveConfig {
 }
 
 impl LiveConfig {
-    pub fn new(read: Option<ReadConfig>, current: Loaded) -> LiveConfig {
-        LiveConfig { read, current: Mutex::new(Arc::new(current)) }
+    pub fn new(read: Option<ReadConfig>, current: Loaded, log: Arc<dyn Fn(&str) + Send + Sync>) -> LiveConfig {
+        LiveConfig { read, log, current: Mutex::new(Arc::new(current)) }
     }
 
     pub fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.lock())
     }
 
-    /// Takes over what the file says now, or nothing of it; tells what has changed. Reloads go one after the other,
-    /// so that the last file read is the one that holds.
+    /// Takes over what the file says now, or nothing of it; tells what has changed, in the log too.
     pub fn reload(&self, engine: &EngineHandle) -> Result<Vec<Change>, Failure> {
+        let reloaded = self.take_over(engine);
+        match &reloaded {
+            Ok(changes) => {
+                let restart = changes.iter().filter(|change| !change.live).count();
+                let live = changes.len() - restart;
+                (self.log)(&format!("reloaded: {live} values have changed, {restart} more take a restart"));
+            }
+            Err(failure) => (self.log)(&format!("reload refused, the old config stays: {failure}")),
+        }
+        reloaded
+    }
+
+    /// Reloads go one after the other, so that the last file read is the one that holds.
+    fn take_over(&self, engine: &EngineHandle) -> Result<Vec<Change>, Failure> {
         let none = || Failure::new(Kind::Config, "this server was started without a config file");
         let read = self.read.as_ref().ok_or_else(none)?;
         let mut current = self.lock();

@@ -66,7 +66,7 @@ impl Server {
         let ingest = start_ingest(&options, &events, &trouble)?;
         let runner = start_runners(&options, &events, &trouble)?;
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
-        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone()));
+        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
         let http = start_http(&options, &handle, &config)?;
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
