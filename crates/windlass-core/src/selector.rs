@@ -224,6 +224,11 @@ impl Selector {
         self.terms.iter().any(|term| asks(&term.test))
     }
 
+    /// True where it asks for what tells one job from another that ended alike.
+    pub fn asks_single_jobs(&self) -> bool {
+        self.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Text(_)))
+    }
+
     /// Whether a job of this queue can match, so that a store reads no other queue.
     pub fn may_match_queue(&self, queue: &str) -> bool {
         self.terms.iter().all(|term| match &term.test {

@@ -4,6 +4,7 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
+use crate::archiver::Group;
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
@@ -11,6 +12,7 @@ use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
 use windlass_core::job::JobId;
+use windlass_core::time::Time;
 
 mod app;
 mod body;
@@ -18,6 +20,7 @@ mod control;
 mod follow;
 mod guard;
 mod jobs;
+mod operations;
 mod problem;
 mod push;
 mod query;
@@ -25,6 +28,8 @@ pub mod routes;
 mod runs;
 mod selection;
 mod serve;
+mod stats;
+mod watch;
 
 pub use serve::Server;
 
@@ -79,9 +84,13 @@ pub type ArchivedPage = (Vec<serde_json::Value>, Option<String>);
 /// What one start (or the last one) of a job wrote: standard output, or standard error where asked.
 pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<Vec<u8>>, Failure> + Send + Sync>;
 
+/// Shows what finished at or after a time, grouped as it ended.
+pub type GroupsArchived = Box<dyn Fn(Time, &mut dyn FnMut(&Group<'_>)) -> Result<(), Failure> + Send + Sync>;
+
 /// The archive as the routes see it.
 pub struct Archive {
     pub find: FindArchived,
+    pub groups: GroupsArchived,
     pub list: ListArchived,
     pub output: ArchivedOutput,
 }

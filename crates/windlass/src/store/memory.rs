@@ -125,6 +125,7 @@ pub struct Memory {
     closed: Table<Origin, ()>,
     outcomes: Table<u64, Vec<Settlement>>,
     numbers: Table<Number, u64>,
+    notes: Table<String, Vec<u8>>,
     changes: Changes,
     /// Runs whose counters this verb changed.
     touched: BTreeSet<RunNo>,
@@ -149,6 +150,7 @@ impl Memory {
             closed: Table::default(),
             outcomes: Table::default(),
             numbers: Table::default(),
+            notes: Table::default(),
             changes: Changes::default(),
             touched: BTreeSet::new(),
             failure: None,
@@ -233,6 +235,7 @@ impl Memory {
         act(&mut self.closed);
         act(&mut self.outcomes);
         act(&mut self.numbers);
+        act(&mut self.notes);
     }
 
     fn number(&self, which: Number) -> u64 {

@@ -95,6 +95,8 @@ pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64,
         make_tables(&db, dir)?;
     }
     known_format(&db)?;
+    // Younger than the first stores of this format, which work without it.
+    db.execute_batch(super::notes::TABLE).map_err(failed)?;
     let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
     let epoch = random()?;
     // The epoch is synced here; after that a commit syncs the log itself when its turn asks for it, because the
