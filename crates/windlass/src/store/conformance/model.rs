@@ -279,6 +279,10 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         while ok(self.rig.store().forget(before, 1000)) > 0 {}
         while ok(self.model.forget(before, 1000)) > 0 {}
         self.commit();
+        // A run that was forgotten and is named again is another one, with an end of its own.
+        let known: Vec<RunId> = ok(self.model.runs(audit::ALL)).into_iter().map(|run| run.id).collect();
+        self.mirror.ended.retain(|run, _| known.contains(run));
+        self.rig.mirror.ended.retain(|run, _| known.contains(run));
     }
 
     fn compare(&self) {
