@@ -43,7 +43,7 @@ fn wrong_usage_is_64_with_a_hint_and_writes_nothing() {
         (&["push", "q", "x", "--run", "nightly"], "cannot join the run \"nightly\""),
         (&["push", "q", "x", "-0"], "-0 is about stdin"),
         (&["run", "--"], "Usage:"),
-        (&["run", "-j", "0", "--", "true"], "1..=1000000"),
+        (&["run", "-j", "0", "--", "true"], "expected a whole number from 1 to 1000000, got: 0"),
         (&["wait"], "Usage:"),
         (&["wait", "x"], "not an id"),
         (&["retry", "j-0123456789-1", "state:failed"], "name ids only, or one selector"),

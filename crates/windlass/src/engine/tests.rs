@@ -287,7 +287,7 @@ fn drained_means_that_nothing_which_can_run_is_left() {
     world.push("unserved", 5);
     world.push("q", 1);
     let (drained, given) = answer();
-    world.turn([Event::AwaitDrained { answer: drained }]);
+    world.turn([Event::AwaitDrained { due_only: false, answer: drained }]);
     assert!(given.try_recv().is_err());
     world.finish(Outcome::FailedForGood { error: "no".into() });
     assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));

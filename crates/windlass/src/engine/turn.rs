@@ -5,7 +5,7 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::effects::Effects;
-use super::event::{Answer, Drained, Event, Followed, FollowedJob};
+use super::event::{Answer, Change, Drained, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
@@ -59,6 +59,7 @@ impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.turn_again = false;
+        self.operations_wait = false;
         if self.suspects_at.is_some_and(|at| at <= now) {
             self.suspects_at = None;
             self.scheduler.allow_suspects();
@@ -106,6 +107,7 @@ impl<S: Store> Engine<S> {
         for command in commands {
             self.obey(command, now, progress, effects)?;
         }
+        self.go_on_with_operations(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
         self.release(now, progress)?;
         let changes = self.store.changes();
@@ -150,6 +152,13 @@ impl<S: Store> Engine<S> {
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }
                 | Event::Amend { .. }
+                | Event::Operate { .. }
+                | Event::OpenOperation { .. }
+                | Event::StageOperation { .. }
+                | Event::AcceptOperation { .. }
+                | Event::AbandonOperation { .. }
+                | Event::Operations { .. }
+                | Event::Watch { .. }
                 | Event::AwaitRun { .. }
                 | Event::AwaitDrained { .. }
                 | Event::CatchUp { .. }
@@ -381,6 +390,9 @@ impl<S: Store> Engine<S> {
             self.flights.forget(*flight);
             self.workers.land(*flight, *ended, now);
         }
+        for job in std::mem::take(&mut effects.cancelled) {
+            effects.stops.extend(self.flights.stop_job(job, Stop::Cancel));
+        }
         // What is only withdrawn goes on if it has begun.
         for (flight, _) in effects.stops.iter().filter(|(_, why)| *why != Stop::Withdraw) {
             self.workers.stop(*flight, now);
@@ -394,6 +406,7 @@ impl<S: Store> Engine<S> {
         }
         self.tell_followers(effects);
         for info in std::mem::take(&mut effects.ended) {
+            self.waiters.tell(&Followed::Ended(info.clone()));
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
@@ -403,6 +416,12 @@ impl<S: Store> Engine<S> {
     }
 
     fn tell_followers(&mut self, effects: &Effects) {
+        if !self.waiters.watchers.is_empty() {
+            effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
+            for (id, state) in &effects.amended {
+                self.waiters.tell(&Followed::Amended { id: *id, state: *state });
+            }
+        }
         for entry in &effects.archive {
             let held = &entry.settlement.held;
             let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
@@ -421,7 +440,9 @@ impl<S: Store> Engine<S> {
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
     fn look_if_drained(&mut self, effects: &mut Effects) {
-        if self.waiters.drained.is_empty() || self.waiters.reading_for_drained || !self.is_quiet() {
+        let (quiet, idle) = (self.is_quiet(), self.is_idle());
+        let satisfied = |waiter: &DrainedWaiter| if waiter.due_only { idle } else { quiet };
+        if self.waiters.reading_for_drained || !self.waiters.drained.iter().any(satisfied) {
             return;
         }
         self.waiters.reading_for_drained = true;
@@ -430,10 +451,16 @@ impl<S: Store> Engine<S> {
 
     /// True when nothing that can run waits or runs.
     pub fn is_quiet(&self) -> bool {
-        let live = |queue: &Queue| {
-            let waiting = [State::Scheduled, State::Ready, State::Retrying];
-            waiting.iter().any(|state| queue.by_state[state.index()] > 0)
-        };
+        self.has_none(&[State::Scheduled, State::Ready, State::Retrying])
+    }
+
+    /// True when nothing runs or could run now; what waits for its time does not count.
+    fn is_idle(&self) -> bool {
+        self.has_none(&[State::Ready])
+    }
+
+    fn has_none(&self, waiting: &[State]) -> bool {
+        let live = |queue: &Queue| waiting.iter().any(|state| queue.by_state[state.index()] > 0);
         self.flights.is_empty()
             && self.pending.is_empty()
             && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
@@ -441,11 +468,9 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
         self.waiters.reading_for_drained = false;
-        if !self.is_quiet() {
-            return;
-        }
-        let failed = self.waiters.failed;
-        for DrainedWaiter { answer, failed_before } in std::mem::take(&mut self.waiters.drained) {
+        let (quiet, idle, failed) = (self.is_quiet(), self.is_idle(), self.waiters.failed);
+        let satisfied = |waiter: &mut DrainedWaiter| if waiter.due_only { idle } else { quiet };
+        for DrainedWaiter { answer, failed_before, .. } in self.waiters.drained.extract_if(.., satisfied) {
             effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
         }
     }
@@ -504,11 +529,31 @@ fn no_space(what: &str) -> Failure {
     Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
-fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
+pub(super) fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
     let state = settlement.verdict.state();
     let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
     Entry { settlement: settlement.clone(), queue, run, output, state }
+}
+
+/// What a watcher is told of an entry: each of its jobs.
+fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
+    let Settlement { held, verdict, outcome, started, finished } = &entry.settlement;
+    held.range().map(move |index| Change {
+        id: held.jobs.id(index),
+        queue: Arc::clone(&entry.queue),
+        run: entry.run,
+        priority: held.lane.priority,
+        state: entry.state,
+        outcome,
+        start: held.start(),
+        failures: held.record.failures + u32::from(matches!(verdict, Verdict::Retry { .. } | Verdict::Fail { .. })),
+        admitted: held.admitted,
+        started: *started,
+        finished: *finished,
+        error: error_text(verdict),
+        data: held.jobs.data(index).to_vec(),
+    })
 }
 
 fn error_text(verdict: &Verdict) -> String {

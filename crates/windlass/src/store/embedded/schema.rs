@@ -67,6 +67,7 @@ const SINCE_2: &str = "
 CREATE TABLE override (
     target TEXT NOT NULL, key TEXT NOT NULL, value INTEGER NOT NULL, made_by TEXT NOT NULL, since INTEGER NOT NULL,
     until INTEGER, reason TEXT NOT NULL, PRIMARY KEY (target, key)) WITHOUT ROWID;
+CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 ";
 
 /// The one row of small numbers.

@@ -119,7 +119,7 @@ fn priorities_are_lanes_of_their_own() {
         [(Priority::NORMAL, 3), (high, 2)]
     );
     let answers = bed.store().amend(&[id(1, 1), id(1, 4)], Amendment::Priority(high), NOW).unwrap();
-    assert_eq!(answers, [Amended::Done { from: State::Ready, to: State::Ready }; 2]);
+    assert_eq!(answers, [Amended::Done { from: State::Ready, to: State::Ready }, Amended::Same(State::Ready)]);
     bed.commit();
     bed.kill("boot");
     let lane = Lane { queue: QueueNo(0), priority: high, kind: LaneKind::Fresh };
