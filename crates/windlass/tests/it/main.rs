@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod amend;
 mod ending;
 mod inbox;
 mod kill;
@@ -12,3 +13,4 @@ mod rig;
 mod run;
 mod server;
 mod verbs;
+mod watch;
