@@ -118,6 +118,9 @@ impl View<'_> {
     fn told(&mut self, line: &Value) -> Result<Option<u8>, Failure> {
         if line.get("watching").is_some() {
             // From here on nothing is missed; what ended before this is known now.
+            if self.context.json {
+                self.print(line, "");
+            }
             let Some(run) = self.run else { return Ok(None) };
             let info = self.ask(&format!("/api/v1/runs/{run}"))?;
             return match info.get("ended") == Some(&Value::Bool(true)) {

@@ -20,6 +20,7 @@ pub(super) fn put(db: &Connection, key: &str, value: Option<&[u8]>) -> Result<()
 pub(super) fn first(db: &Connection, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let sql = "SELECT key, value FROM note WHERE key >= ?1 ORDER BY key LIMIT ?2";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let found = statement.query_map(params![prefix, limit], |r| Ok((r.get(0)?, r.get(1)?))).map_err(failed)?;
     let found: Vec<(String, Vec<u8>)> = found.collect::<Result<_, _>>().map_err(failed)?;
     Ok(found.into_iter().take_while(|(key, _)| key.starts_with(prefix)).collect())
