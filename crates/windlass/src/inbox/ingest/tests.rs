@@ -372,7 +372,7 @@ fn what_trickles_in_behind_a_lot_goes_together_after_its_commit() {
     let mut reader = Reader::new(IngestOptions { inbox: rig.inbox(), quarantine, cursors: Vec::new(), deliver });
     let mut writer = InboxWriter::open(&rig.inbox()).unwrap();
     let envelope = Envelope::new(QueueName::new(b"q").unwrap());
-    let mut round = |reader: &mut Reader| {
+    let round = |reader: &mut Reader| {
         reader.look().unwrap();
         reader.round().unwrap()
     };
