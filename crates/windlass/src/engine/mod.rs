@@ -103,6 +103,8 @@ pub struct Engine<S> {
     archive_keeps_up: bool,
     /// Something may wait that no event tells of: the engine is new, or its last plan was cut by its budget.
     turn_again: bool,
+    /// The last turn took in so much from the inbox that it did nothing else.
+    was_wide: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -156,6 +158,7 @@ impl<S: Store> Engine<S> {
             archived: 0,
             archive_keeps_up: true,
             turn_again: true,
+            was_wide: false,
             options,
         };
         engine.scheduler.hold_suspects();

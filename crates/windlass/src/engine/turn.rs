@@ -28,6 +28,10 @@ const PUSHED_MOST: usize = 8 << 20;
 /// start is read back from disk.
 const INGESTED_MOST: usize = 4 << 20;
 
+/// A turn that takes in lots of so many chunks, which are rows of the store, is long already: it starts nothing and
+/// forgets nothing. The next one does, and takes nothing in from the inbox.
+const WIDE: usize = 512;
+
 /// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
 const CLAIMED_MOST: u64 = 32 << 10;
 
@@ -36,6 +40,8 @@ const CLAIMED_MOST: u64 = 32 << 10;
 struct Absorbed {
     finished: Vec<Finished>,
     ingested: Vec<Lot>,
+    /// What was taken in from the inbox is enough for this turn.
+    wide: bool,
     pushed: Vec<(Lot, Durability, Answer<()>)>,
     commands: Vec<Event>,
 }
@@ -113,7 +119,11 @@ impl<S: Store> Engine<S> {
         let changes = self.store.changes();
         self.learn(changes, effects);
         self.scheduler.set_stall(self.stall());
-        self.claim(now, progress, effects)?;
+        if absorbed.wide {
+            self.turn_again = true;
+        } else {
+            self.claim(now, progress, effects)?;
+        }
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
@@ -131,8 +141,10 @@ impl<S: Store> Engine<S> {
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
     fn absorb(&mut self) -> Absorbed {
         let mut absorbed = Absorbed::default();
-        let (mut budget, mut inbox_budget) = (PUSHED_MOST, INGESTED_MOST);
+        let rests = std::mem::take(&mut self.was_wide);
+        let (mut budget, mut inbox_budget) = (PUSHED_MOST, if rests { 0 } else { INGESTED_MOST });
         let accepts = self.full_until.is_none();
+        let mut archived = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
@@ -141,6 +153,7 @@ impl<S: Store> Engine<S> {
                     inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
                     absorbed.ingested.push(lot);
                 }
+                Event::Archived { .. } => archived.push(event),
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
                     budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
@@ -164,7 +177,6 @@ impl<S: Store> Engine<S> {
                 | Event::CatchUp { .. }
                 | Event::InboxRead { .. }
                 | Event::Follow { .. }
-                | Event::Archived { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
                 | Event::Steer { .. }
@@ -174,6 +186,13 @@ impl<S: Store> Engine<S> {
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
             }
+        }
+        absorbed.wide = absorbed.ingested.iter().map(|lot| lot.jobs.len()).sum::<usize>() >= WIDE;
+        self.was_wide = absorbed.wide;
+        if absorbed.wide {
+            self.pending.extend(archived);
+        } else {
+            absorbed.commands.append(&mut archived);
         }
         absorbed
     }

@@ -244,7 +244,8 @@ fn a_store_of_format_1_is_brought_up_to_date_and_keeps_everything() {
     bed.commit();
     bed.store = None;
     let old = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
-    old.execute_batch("DROP TABLE override; UPDATE state SET format = 1; PRAGMA user_version = 1;").unwrap();
+    old.execute_batch("DROP TABLE override; DROP TABLE note; UPDATE state SET format = 1; PRAGMA user_version = 1;")
+        .unwrap();
     drop(old);
     bed.kill("boot");
     assert_eq!((bed.ready(), bed.store().overrides().unwrap().len()), (10, 0));
