@@ -168,7 +168,7 @@ impl World {
         }
         let inbox = self.disk.ids_written();
         let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
-        self.send(Event::AwaitDrained { answer });
+        self.send(Event::AwaitDrained { due_only: false, answer });
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl World {
             None => {
                 let inbox = self.disk.ids_written();
                 let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
-                self.send(Event::AwaitDrained { answer });
+                self.send(Event::AwaitDrained { due_only: false, answer });
             }
         }
         Ok(())

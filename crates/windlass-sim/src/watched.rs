@@ -5,8 +5,8 @@
 
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Steer,
-    Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, Held, JobInfo, Lot, NewRun, Order, Recovered, RunInfo,
+    Settlement, Steer, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -122,6 +122,26 @@ impl Store for Watched {
 
     fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
         self.memory.overrides()
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        self.memory.jobs(ids)
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        self.memory.delete(ids, now)
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        self.memory.run_numbered(no)
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.memory.note(key, value)
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.memory.notes(prefix, limit)
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {

@@ -13,7 +13,12 @@ use windlass_core::policy::Command;
 use windlass_core::time::Time;
 
 pub mod base64;
+mod change;
+mod stats;
 pub mod steering;
+
+pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
+pub use stats::{Percentiles, Stats, StatsRow};
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
 /// little endian, repeated.
@@ -158,48 +163,6 @@ impl Data {
             (None, None) | (Some(_), Some(_)) => None,
         }
     }
-}
-
-/// What came of a change to one job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
-    pub id: String,
-    /// `done`, or `running`: it is being stopped and is changed when its processes are proven dead.
-    pub result: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
-}
-
-/// The same change to every job that a selector names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Operation {
-    pub action: Action,
-    pub selector: String,
-    /// Refuse unless exactly so many jobs match.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expect: Option<u64>,
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    Retry,
-    Cancel,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperationResult {
-    pub matched: u64,
-    pub changed: u64,
-    /// Jobs whose state does not allow it, or that were gone by then.
-    pub refused: u64,
-    /// Jobs that run and are being stopped.
-    pub running: u64,
 }
 
 /// A request for a run; `service` is taken over the Unix socket only.
@@ -386,6 +349,9 @@ pub struct Flight {
     pub worker: u32,
     /// That slot's state: working, or stopping once it was told to end.
     pub worker_state: String,
+    /// Claimed ahead of its slot, and not begun.
+    #[serde(default)]
+    pub stocked: bool,
 }
 
 impl From<&FlightInfo> for Flight {
@@ -398,6 +364,7 @@ impl From<&FlightInfo> for Flight {
             started: time_text(flight.started),
             worker: flight.worker,
             worker_state: flight.state.word().to_owned(),
+            stocked: flight.stocked,
         }
     }
 }

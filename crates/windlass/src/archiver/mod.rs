@@ -22,6 +22,7 @@ use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 mod frame;
+mod groups;
 mod index;
 pub mod output;
 pub mod read;
@@ -30,6 +31,7 @@ mod retention;
 mod segment;
 mod writer;
 
+pub use groups::Group;
 pub use record::{AttemptRecord, Kept};
 
 /// With so much handed over and not yet on disk the engine should stop claiming.

@@ -7,6 +7,8 @@ use crate::error::Failure;
 use crate::runner::{Flight, Start, Stop};
 use crate::store::RunInfo;
 use std::fmt;
+use windlass_core::job::JobId;
+use windlass_core::life_cycle::State;
 
 /// Performed only after the commit: nobody is told of what might not have happened.
 #[derive(Debug, Default)]
@@ -14,6 +16,10 @@ pub struct Effects {
     pub answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
+    /// Running jobs that a person cancelled: told to stop only if the turn that says so is committed.
+    pub cancelled: Vec<JobId>,
+    /// Jobs whose state a person changed, and what it is now: for those who watch.
+    pub amended: Vec<(JobId, State)>,
     /// What was settled, for the archive, under the turn's number.
     pub archive: Vec<Entry>,
     pub turn: u64,

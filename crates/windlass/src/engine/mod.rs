@@ -11,6 +11,8 @@ pub mod flights;
 pub mod handle;
 pub mod merge;
 mod obey;
+mod operate;
+pub mod operations;
 pub mod runs;
 pub mod spec;
 mod steer;
@@ -21,6 +23,7 @@ pub mod waiters;
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
 use flights::Flights;
+use operations::Operations;
 use runs::Runs;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -72,6 +75,9 @@ pub struct Engine<S> {
     workers: Workers,
     runs: Runs,
     waiters: Waiters,
+    operations: Operations,
+    /// More of an operation is to be done in the next turn, which must not wait for an event.
+    operations_wait: bool,
     queues: Queues,
     jitter: Jitter,
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
@@ -97,6 +103,8 @@ pub struct Engine<S> {
     archive_keeps_up: bool,
     /// Something may wait that no event tells of: the engine is new, or its last plan was cut by its budget.
     turn_again: bool,
+    /// The last turn took in so much from the inbox that it did nothing else.
+    was_wide: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -133,6 +141,8 @@ impl<S: Store> Engine<S> {
             workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
+            operations: Operations::default(),
+            operations_wait: false,
             queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
@@ -148,6 +158,7 @@ impl<S: Store> Engine<S> {
             archived: 0,
             archive_keeps_up: true,
             turn_again: true,
+            was_wide: false,
             options,
         };
         engine.scheduler.hold_suspects();
@@ -168,7 +179,7 @@ impl<S: Store> Engine<S> {
         // The rows of the runs have their counts already.
         changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
-        Ok(())
+        self.operations.load(&mut self.store)
     }
 
     /// Drops the turn and everything in memory that came from it, and starts over from the store.
@@ -186,7 +197,8 @@ impl<S: Store> Engine<S> {
 
     /// When the engine wants to turn although nothing happened.
     pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
-        if self.turn_again || !self.pending.is_empty() && self.full_until.is_none() {
+        let waits = self.operations_wait || !self.pending.is_empty();
+        if self.turn_again || waits && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.

@@ -5,9 +5,11 @@ use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService};
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, Stopping, spec};
 use crate::error::{Failure, Kind};
-use crate::runner::Stop;
+use crate::runner::{Flight, Stop};
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
+use std::collections::{HashMap, HashSet};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
+use windlass_core::scheduler::CrewNo;
 use windlass_core::time::Time;
 
 /// What a command did to the turn: nothing, or something that must be on disk before it is answered.
@@ -19,6 +21,16 @@ impl<S: Store> Engine<S> {
         match event {
             Event::OpenRun { request, answer } => return self.open_run(request, answer, now, effects),
             Event::Amend { ids, amendment, answer } => return self.amend(&ids, amendment, answer, now, effects),
+            Event::Operate { .. }
+            | Event::OpenOperation { .. }
+            | Event::StageOperation { .. }
+            | Event::AcceptOperation { .. }
+            | Event::AbandonOperation { .. }
+            | Event::Operations { .. } => return self.operate(event, now, effects),
+            Event::Watch { follower, answer } => {
+                self.waiters.watchers.push(follower);
+                effects.answers.add(answer, Ok(()));
+            }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
                 self.store.archived(turn)?;
@@ -34,9 +46,9 @@ impl<S: Store> Engine<S> {
                     self.after_inbox(Then::AwaitRun(run, answer), effects);
                 }
             }
-            Event::AwaitDrained { answer } => {
+            Event::AwaitDrained { due_only, answer } => {
                 let failed_before = self.waiters.failed;
-                self.waiters.drained.push(DrainedWaiter { answer, failed_before });
+                self.waiters.drained.push(DrainedWaiter { answer, failed_before, due_only });
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
@@ -157,7 +169,10 @@ impl<S: Store> Engine<S> {
         let amended = self.store.amend(ids, amendment, now)?;
         for (id, result) in ids.iter().zip(&amended) {
             if *result == Amended::Running && amendment == Amendment::Cancel {
-                effects.stops.extend(self.flights.stop_job(*id, Stop::Cancel));
+                effects.cancelled.push(*id);
+            }
+            if let Amended::Done { to, .. } = result {
+                effects.amended.push((*id, *to));
             }
         }
         effects.answers.add(answer, Ok(amended));
@@ -170,11 +185,13 @@ impl<S: Store> Engine<S> {
     }
 
     fn flight_infos(&self) -> Vec<FlightInfo> {
+        let stocked = self.stocked();
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()
-            .filter_map(|(number, flight)| Some((self.workers.of(number)?, flight)))
-            .map(|((worker, state), flight)| FlightInfo {
+            .filter_map(|(number, flight)| Some((number, self.workers.of(number)?, flight)))
+            .map(|(number, (worker, state), flight)| FlightInfo {
+                stocked: stocked.contains(&number),
                 worker: worker.0,
                 state,
                 job: flight.held.jobs.id(usize::from(flight.held.first)),
@@ -186,6 +203,21 @@ impl<S: Store> Engine<S> {
             .collect();
         infos.sort_by_key(|info| (info.started, info.job));
         infos
+    }
+
+    /// The flights that a crew holds beyond its slots: the youngest ones, which wait for a slot to become free.
+    fn stocked(&self) -> HashSet<Flight> {
+        let mut by_crew: HashMap<CrewNo, Vec<Flight>> = HashMap::new();
+        for (number, flight) in self.flights.iter().filter(|(_, flight)| flight.one_process) {
+            by_crew.entry(flight.crew).or_default().push(number);
+        }
+        let mut stocked = HashSet::new();
+        for (crew, mut flights) in by_crew {
+            let slots = self.scheduler.policy(crew).map_or(u32::MAX, |policy| policy.slots);
+            flights.sort_unstable();
+            stocked.extend(flights.into_iter().skip(slots.min(self.options.slots) as usize));
+        }
+        stocked
     }
 
     fn drain(&mut self, now: Time, effects: &mut Effects) {

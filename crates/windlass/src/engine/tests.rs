@@ -287,7 +287,7 @@ fn drained_means_that_nothing_which_can_run_is_left() {
     world.push("unserved", 5);
     world.push("q", 1);
     let (drained, given) = answer();
-    world.turn([Event::AwaitDrained { answer: drained }]);
+    world.turn([Event::AwaitDrained { due_only: false, answer: drained }]);
     assert!(given.try_recv().is_err());
     world.finish(Outcome::FailedForGood { error: "no".into() });
     assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));
@@ -323,4 +323,23 @@ fn a_job_whose_worker_dies_again_and_again_ends_as_poison() {
     let id = JobId { origin: Origin::from_random(7), offset: 1 };
     let job = world.engine.store().job(id).unwrap().unwrap();
     assert_eq!((job.state, job.reason), (State::Failed, Some(windlass_core::judge::Reason::Poison)));
+}
+
+#[test]
+fn a_turn_that_takes_in_very_many_chunks_leaves_the_starts_to_the_next() {
+    let mut world = World::new(vec![serving("*")]);
+    let mut wide = || {
+        let lots: Vec<Lot> = (0..600).map(|n| world.lot(&format!("q.{n}"), 1)).collect();
+        Lot { jobs: lots.into_iter().flat_map(|lot| lot.jobs).collect(), ..Lot::default() }
+    };
+    let (first, second) = (wide(), wide());
+    let effects = world.turn([Event::Ingested(first), Event::Archived { turn: 0 }, Event::Ingested(second)]);
+    assert_eq!((effects.ingested, effects.starts.len()), (2, 0), "small lots fit into one turn");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO), "no event is needed for the next turn");
+    let third = world.lot("q.0", 1);
+    let effects = world.turn([Event::Ingested(third)]);
+    assert_eq!((effects.ingested, effects.starts.len()), (0, 4), "the next one starts and takes nothing in");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
+    assert_eq!(world.turn([]).ingested, 1);
+    assert!(world.engine.pending.is_empty());
 }

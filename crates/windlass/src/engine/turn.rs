@@ -5,7 +5,7 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::effects::Effects;
-use super::event::{Answer, Drained, Event, Followed, FollowedJob};
+use super::event::{Answer, Change, Drained, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
@@ -28,6 +28,10 @@ const PUSHED_MOST: usize = 8 << 20;
 /// start is read back from disk.
 const INGESTED_MOST: usize = 4 << 20;
 
+/// A turn that takes in lots of so many chunks, which are rows of the store, is long already: it starts nothing and
+/// forgets nothing. The next one does, and takes nothing in from the inbox.
+const WIDE: usize = 512;
+
 /// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
 const CLAIMED_MOST: u64 = 32 << 10;
 
@@ -36,6 +40,8 @@ const CLAIMED_MOST: u64 = 32 << 10;
 struct Absorbed {
     finished: Vec<Finished>,
     ingested: Vec<Lot>,
+    /// What was taken in from the inbox is enough for this turn.
+    wide: bool,
     pushed: Vec<(Lot, Durability, Answer<()>)>,
     commands: Vec<Event>,
 }
@@ -59,6 +65,7 @@ impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.turn_again = false;
+        self.operations_wait = false;
         if self.suspects_at.is_some_and(|at| at <= now) {
             self.suspects_at = None;
             self.scheduler.allow_suspects();
@@ -106,12 +113,17 @@ impl<S: Store> Engine<S> {
         for command in commands {
             self.obey(command, now, progress, effects)?;
         }
+        self.go_on_with_operations(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
         self.release(now, progress)?;
         let changes = self.store.changes();
         self.learn(changes, effects);
         self.scheduler.set_stall(self.stall());
-        self.claim(now, progress, effects)?;
+        if absorbed.wide {
+            self.turn_again = true;
+        } else {
+            self.claim(now, progress, effects)?;
+        }
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
@@ -129,8 +141,10 @@ impl<S: Store> Engine<S> {
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
     fn absorb(&mut self) -> Absorbed {
         let mut absorbed = Absorbed::default();
-        let (mut budget, mut inbox_budget) = (PUSHED_MOST, INGESTED_MOST);
+        let rests = std::mem::take(&mut self.was_wide);
+        let (mut budget, mut inbox_budget) = (PUSHED_MOST, if rests { 0 } else { INGESTED_MOST });
         let accepts = self.full_until.is_none();
+        let mut archived = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
@@ -139,6 +153,7 @@ impl<S: Store> Engine<S> {
                     inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
                     absorbed.ingested.push(lot);
                 }
+                Event::Archived { .. } => archived.push(event),
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
                     budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
@@ -150,12 +165,18 @@ impl<S: Store> Engine<S> {
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }
                 | Event::Amend { .. }
+                | Event::Operate { .. }
+                | Event::OpenOperation { .. }
+                | Event::StageOperation { .. }
+                | Event::AcceptOperation { .. }
+                | Event::AbandonOperation { .. }
+                | Event::Operations { .. }
+                | Event::Watch { .. }
                 | Event::AwaitRun { .. }
                 | Event::AwaitDrained { .. }
                 | Event::CatchUp { .. }
                 | Event::InboxRead { .. }
                 | Event::Follow { .. }
-                | Event::Archived { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
                 | Event::Steer { .. }
@@ -165,6 +186,13 @@ impl<S: Store> Engine<S> {
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
             }
+        }
+        absorbed.wide = absorbed.ingested.iter().map(|lot| lot.jobs.len()).sum::<usize>() >= WIDE;
+        self.was_wide = absorbed.wide;
+        if absorbed.wide {
+            self.pending.extend(archived);
+        } else {
+            absorbed.commands.append(&mut archived);
         }
         absorbed
     }
@@ -381,6 +409,9 @@ impl<S: Store> Engine<S> {
             self.flights.forget(*flight);
             self.workers.land(*flight, *ended, now);
         }
+        for job in std::mem::take(&mut effects.cancelled) {
+            effects.stops.extend(self.flights.stop_job(job, Stop::Cancel));
+        }
         // What is only withdrawn goes on if it has begun.
         for (flight, _) in effects.stops.iter().filter(|(_, why)| *why != Stop::Withdraw) {
             self.workers.stop(*flight, now);
@@ -394,6 +425,7 @@ impl<S: Store> Engine<S> {
         }
         self.tell_followers(effects);
         for info in std::mem::take(&mut effects.ended) {
+            self.waiters.tell(&Followed::Ended(info.clone()));
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
@@ -403,6 +435,12 @@ impl<S: Store> Engine<S> {
     }
 
     fn tell_followers(&mut self, effects: &Effects) {
+        if !self.waiters.watchers.is_empty() {
+            effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
+            for (id, state) in &effects.amended {
+                self.waiters.tell(&Followed::Amended { id: *id, state: *state });
+            }
+        }
         for entry in &effects.archive {
             let held = &entry.settlement.held;
             let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
@@ -421,7 +459,9 @@ impl<S: Store> Engine<S> {
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
     fn look_if_drained(&mut self, effects: &mut Effects) {
-        if self.waiters.drained.is_empty() || self.waiters.reading_for_drained || !self.is_quiet() {
+        let (quiet, idle) = (self.is_quiet(), self.is_idle());
+        let satisfied = |waiter: &DrainedWaiter| if waiter.due_only { idle } else { quiet };
+        if self.waiters.reading_for_drained || !self.waiters.drained.iter().any(satisfied) {
             return;
         }
         self.waiters.reading_for_drained = true;
@@ -430,10 +470,16 @@ impl<S: Store> Engine<S> {
 
     /// True when nothing that can run waits or runs.
     pub fn is_quiet(&self) -> bool {
-        let live = |queue: &Queue| {
-            let waiting = [State::Scheduled, State::Ready, State::Retrying];
-            waiting.iter().any(|state| queue.by_state[state.index()] > 0)
-        };
+        self.has_none(&[State::Scheduled, State::Ready, State::Retrying])
+    }
+
+    /// True when nothing runs or could run now; what waits for its time does not count.
+    fn is_idle(&self) -> bool {
+        self.has_none(&[State::Ready])
+    }
+
+    fn has_none(&self, waiting: &[State]) -> bool {
+        let live = |queue: &Queue| waiting.iter().any(|state| queue.by_state[state.index()] > 0);
         self.flights.is_empty()
             && self.pending.is_empty()
             && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
@@ -441,11 +487,9 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
         self.waiters.reading_for_drained = false;
-        if !self.is_quiet() {
-            return;
-        }
-        let failed = self.waiters.failed;
-        for DrainedWaiter { answer, failed_before } in std::mem::take(&mut self.waiters.drained) {
+        let (quiet, idle, failed) = (self.is_quiet(), self.is_idle(), self.waiters.failed);
+        let satisfied = |waiter: &mut DrainedWaiter| if waiter.due_only { idle } else { quiet };
+        for DrainedWaiter { answer, failed_before, .. } in self.waiters.drained.extract_if(.., satisfied) {
             effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
         }
     }
@@ -504,11 +548,31 @@ fn no_space(what: &str) -> Failure {
     Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
-fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
+pub(super) fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
     let state = settlement.verdict.state();
     let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
     Entry { settlement: settlement.clone(), queue, run, output, state }
+}
+
+/// What a watcher is told of an entry: each of its jobs.
+fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
+    let Settlement { held, verdict, outcome, started, finished } = &entry.settlement;
+    held.range().map(move |index| Change {
+        id: held.jobs.id(index),
+        queue: Arc::clone(&entry.queue),
+        run: entry.run,
+        priority: held.lane.priority,
+        state: entry.state,
+        outcome,
+        start: held.start(),
+        failures: held.record.failures + u32::from(matches!(verdict, Verdict::Retry { .. } | Verdict::Fail { .. })),
+        admitted: held.admitted,
+        started: *started,
+        finished: *finished,
+        error: error_text(verdict),
+        data: held.jobs.data(index).to_vec(),
+    })
 }
 
 fn error_text(verdict: &Verdict) -> String {

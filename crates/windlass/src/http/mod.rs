@@ -4,6 +4,7 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
+use crate::archiver::Group;
 use crate::config::{Change, Loaded};
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use windlass_core::job::JobId;
+use windlass_core::time::Time;
 
 mod app;
 mod body;
@@ -21,6 +23,7 @@ mod control;
 mod follow;
 mod guard;
 mod jobs;
+mod operations;
 mod problem;
 mod push;
 mod query;
@@ -28,7 +31,9 @@ pub mod routes;
 mod runs;
 mod selection;
 mod serve;
+mod stats;
 mod steer;
+mod watch;
 mod why;
 
 pub use serve::Server;
@@ -90,9 +95,13 @@ pub type ArchivedPage = (Vec<serde_json::Value>, Option<String>);
 /// What one start (or the last one) of a job wrote: standard output, or standard error where asked.
 pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<Vec<u8>>, Failure> + Send + Sync>;
 
+/// Shows what finished at or after a time, grouped as it ended.
+pub type GroupsArchived = Box<dyn Fn(Time, &mut dyn FnMut(&Group<'_>)) -> Result<(), Failure> + Send + Sync>;
+
 /// The archive as the routes see it.
 pub struct Archive {
     pub find: FindArchived,
+    pub groups: GroupsArchived,
     pub list: ListArchived,
     pub output: ArchivedOutput,
 }

@@ -2,6 +2,8 @@
 //!
 //! This file owns the thread's orders and its sleep; `reader` has the files. A lot is handed over when its bytes
 //! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
+//! The first record after a sleep goes at once. Records that trickle in while it is under way go together, when it is
+//! committed and a breath later: each lot costs a sync of the file, for which its writers wait, and a turn.
 //! It must not decide what becomes of a job.
 
 use super::reader::{Reader, Round};
@@ -12,9 +14,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The most lots that are handed over and not committed.
 pub(super) const LOTS_UNDER_WAY: u64 = 3;
+
+/// How long records that trickle in are gathered after the last lot was committed.
+const BREATH: Duration = Duration::from_millis(10);
 
 /// What the reader hands over.
 #[derive(Debug)]
@@ -170,6 +176,15 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
             Round::Blocked => {
                 if may_sleep(reader, shared, true) {
                     shared.bell.wait()?;
+                }
+                continue;
+            }
+            Round::Gathers => {
+                if may_sleep(reader, shared, true) {
+                    shared.bell.wait()?;
+                }
+                if may_sleep(reader, shared, false) {
+                    shared.bell.wait_up_to(BREATH)?;
                 }
                 continue;
             }

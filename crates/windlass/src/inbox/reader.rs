@@ -24,7 +24,7 @@ mod adopt;
 const ROTATE_AT: u64 = 64 << 20;
 /// Bytes of one lot, and of one that spreads over very many queues.
 const LOT_BYTES: usize = 2 << 20;
-const WIDE_LOT_BYTES: usize = 8 << 20;
+const WIDE_LOT_BYTES: usize = 7 << 20;
 const WIDE: usize = 512;
 /// Files that are open at once; the others wait until some are done.
 const SOURCES_MAX: usize = 512;
@@ -36,6 +36,8 @@ pub(super) enum Round {
     Read,
     /// Too many lots are under way.
     Blocked,
+    /// A lot is under way, what is being appended does not make another full one yet, and nobody waits for it.
+    Gathers,
     AtEnd,
 }
 
@@ -181,6 +183,9 @@ impl Reader {
 
     /// Reads every file once, as far as one lot goes.
     pub(super) fn round(&mut self) -> Result<Round, Failure> {
+        if self.delivered > self.committed && self.waiters.is_empty() && self.is_little() {
+            return Ok(Round::Gathers);
+        }
         let mut read = false;
         let inodes: Vec<u64> = self.sources.keys().copied().collect();
         for inode in inodes {
@@ -194,6 +199,19 @@ impl Reader {
         }
         self.hand_over()?;
         Ok(if read { Round::Read } else { Round::AtEnd })
+    }
+
+    /// Whether there is something to read, but less than a full lot, and more may be appended to it.
+    fn is_little(&self) -> bool {
+        let mut unread = 0;
+        for source in self.sources.values().filter(|source| !source.held) {
+            let new = source.size().map_or(0, |size| size.saturating_sub(source.seen));
+            if new > 0 && !source.appended {
+                return false;
+            }
+            unread += new;
+        }
+        (1..LOT_BYTES as u64).contains(&unread)
     }
 
     /// Reads the next stretch of one file into the lot; false when there was nothing new.

@@ -85,10 +85,9 @@ impl Source {
 
     /// Reads from the position on until the buffer is full or the file ends.
     pub(super) fn read(&self, buffer: &mut Vec<u8>, most: usize) -> std::io::Result<()> {
-        if buffer.len() < most {
-            buffer.resize(most, 0);
-        }
-        buffer.truncate(most);
+        // No larger than what is there: filling megabytes with zeros would cost more than reading a few records.
+        let most = usize::try_from(self.size()?.saturating_sub(self.position)).map_or(most, |unread| most.min(unread));
+        buffer.resize(most, 0);
         let mut length = 0;
         while length < most {
             match self.file.read_at(&mut buffer[length..], self.position + length as u64) {

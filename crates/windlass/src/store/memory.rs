@@ -127,6 +127,7 @@ pub struct Memory {
     outcomes: Table<u64, Vec<Settlement>>,
     overrides: Table<(Target, Key), Override>,
     numbers: Table<Number, u64>,
+    notes: Table<String, Vec<u8>>,
     changes: Changes,
     /// Runs whose counters this verb changed.
     touched: BTreeSet<RunNo>,
@@ -152,6 +153,7 @@ impl Memory {
             outcomes: Table::default(),
             overrides: Table::default(),
             numbers: Table::default(),
+            notes: Table::default(),
             changes: Changes::default(),
             touched: BTreeSet::new(),
             failure: None,
@@ -237,6 +239,7 @@ impl Memory {
         act(&mut self.outcomes);
         act(&mut self.overrides);
         act(&mut self.numbers);
+        act(&mut self.notes);
     }
 
     fn number(&self, which: Number) -> u64 {

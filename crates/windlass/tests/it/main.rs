@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod amend;
 mod ending;
 mod inbox;
 mod kill;
@@ -13,3 +14,4 @@ mod run;
 mod server;
 mod steer;
 mod verbs;
+mod watch;

@@ -223,11 +223,28 @@ fn other_input_begins_another_run_and_says_so() {
     let run = rig.start_fed(&words, "1\n2\n");
     bell.next();
     run.kill();
-    // The jobs of the first one are still owed: whoever serves the directory next does them as well.
     gate.open(9);
     let told = rig.feed(&words, "7\n");
     assert_eq!(told.fine(), "done 7\n");
-    told.says("was begun with other lines; what is left of it is done as well, and this one is");
+    told.says("was begun with other lines and is left as it is; this one is");
+    // The jobs of the first one are still there, and its own input goes on with them.
+    assert_eq!(rig.call(&["ls", "--json", "--", "-state:succeeded"]).json().as_array().unwrap().len(), 2);
+    let told = rig.feed(&words, "1\n2\n");
+    assert_eq!(sorted(told.fine()), ["done 1", "done 2"]);
+    told.says("continuing run");
+}
+
+#[test]
+fn other_input_in_a_shared_queue_is_refused() {
+    let rig = Rig::new();
+    let (mut bell, gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!("echo > {}; read x < {}", bell.path, gate.path);
+    let words = ["run", "-Q", "q", "--", "sh", "-c", &script, "sh"];
+    let run = rig.start_fed(&words, "1\n2\n");
+    bell.next();
+    run.kill();
+    rig.feed(&words, "7\n").says("is unfinished in this queue and was begun with other lines").ended(75);
+    rig.call(&["cancel", "queue:q", "--yes"]).says("2 jobs cancelled").fine();
 }
 
 #[test]

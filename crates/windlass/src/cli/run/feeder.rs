@@ -29,6 +29,8 @@ pub(super) struct Wire {
     pub(super) door: Box<dyn Door>,
     pub(super) taken: Taken,
     pub(super) sealed: bool,
+    /// Only say whether the input begins with what the run has taken; nothing is handed over through this one.
+    pub(super) probe: bool,
 }
 
 /// Where the main thread leaves the next door, and what the feeder tells without being asked.
@@ -84,9 +86,15 @@ struct Feeder<'a> {
 impl Feeder<'_> {
     fn run(&mut self) -> Result<(), Failure> {
         let mut wire = self.wiring.take();
-        while self.input.reach(wire.taken, wire.sealed)? == Reached::Different {
-            self.input.rewind()?;
-            self.tell(Event::Different { leg: wire.leg })?;
+        loop {
+            match self.input.reach(wire.taken, wire.sealed)? {
+                Reached::Different => {
+                    self.input.rewind()?;
+                    self.tell(Event::Different { leg: wire.leg })?;
+                }
+                Reached::Same if wire.probe => self.tell(Event::Agreed { leg: wire.leg })?,
+                Reached::Same => break,
+            }
             wire = self.wiring.take();
         }
         self.input.forget();

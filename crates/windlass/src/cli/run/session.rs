@@ -56,6 +56,10 @@ pub(crate) enum Event {
     Different {
         leg: u64,
     },
+    /// The input begins with the lines that the run has taken.
+    Agreed {
+        leg: u64,
+    },
     /// Everything is handed over, and the run is sealed.
     InputEnded,
     FeedFailed(Failure),
@@ -156,6 +160,12 @@ impl Session {
                 self.open_another()?;
                 None
             }
+            Ok(Event::Agreed { leg }) if leg == self.leg => {
+                let taken = grouped(taken_of(&self.run).lines);
+                self.say(format!("continuing run {}: {taken} lines were taken before", self.id()));
+                self.begin_leg()?;
+                None
+            }
             Ok(Event::FeedFailed(failure)) => return Err(failure),
             Ok(Event::Signal(signal)) => self.signalled(signal)?,
             Ok(Event::InputEnded) => {
@@ -164,7 +174,7 @@ impl Session {
             }
             // Told by a leg that is over.
             Ok(Event::Listening { .. } | Event::Told { .. } | Event::Closed { .. }) => None,
-            Ok(Event::Lost { .. } | Event::Different { .. }) => None,
+            Ok(Event::Lost { .. } | Event::Different { .. } | Event::Agreed { .. }) => None,
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new(Kind::Internal, "all threads of the run have ended"));
@@ -190,21 +200,30 @@ impl Session {
     fn open_run(&mut self) -> Result<(), Failure> {
         let request = self.order.request(self.number);
         self.run = self.connection()?.post_json("/api/v1/runs", &request)?;
-        let taken = taken_of(&self.run);
-        if taken.lines > 0 {
-            let sentence = format!("continuing run {}: {} lines were taken before", self.id(), grouped(taken.lines));
-            self.say(sentence);
+        if taken_of(&self.run).lines == 0 {
+            return self.begin_leg();
         }
-        self.begin_leg()
+        // Following it would start what is left of it: first it must be certain that it is the run of this input.
+        self.leg += 1;
+        let gone = || Failure::new(Kind::NoServer, "the server went away");
+        let connection = Link::to_server(&self.dir)?.ok_or_else(gone)?;
+        self.wire(connection, true);
+        Ok(())
     }
 
-    /// The unfinished run of that name has other lines: nothing is added to it, and the next name is tried.
+    /// The unfinished run of that name has other lines: it is left alone, and the next name is tried.
     fn open_another(&mut self) -> Result<(), Failure> {
         let (left, name) = (self.id(), self.order.name(self.number));
+        if self.order.shares_its_queue() {
+            let text = format!("run {left} is unfinished in this queue and was begun with other lines");
+            let hint = format!("finish it with its own input, give it up (windlass cancel {left}), or leave -Q out");
+            return Err(Failure::new(Kind::Conflict, text).hint(hint));
+        }
         self.number += 1;
         let next = self.order.name(self.number);
         self.say(format!(
-            "run {left} ({name}) was begun with other lines; what is left of it is done as well, and this one is {next}"
+            "run {left} ({name}) was begun with other lines and is left as it is; this one is {next}. \
+             Give the other up: windlass cancel {left}"
         ));
         self.open_run()
     }
@@ -225,16 +244,16 @@ impl Session {
     fn begin_feeding(&mut self) -> Result<(), Failure> {
         // A server that has gone away again is told of by the follower.
         if let Some(connection) = Link::to_server(&self.dir)? {
-            self.wire(connection);
+            self.wire(connection, false);
         }
         Ok(())
     }
 
     /// Gives the feeder a door to the run as it is now known.
-    fn wire(&mut self, connection: Connection) {
+    fn wire(&mut self, connection: Connection, probe: bool) {
         let door = RunDoor { connection, run: self.id(), queue: self.order.queue(self.number) };
         let sealed = self.run.get("sealed") == Some(&Value::Bool(true));
-        self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed });
+        self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed, probe });
         self.rewire_at = None;
     }
 
@@ -256,7 +275,7 @@ impl Session {
         match connection.get_json(&path) {
             Ok(run) => {
                 self.run = run;
-                self.wire(connection);
+                self.wire(connection, false);
                 Ok(())
             }
             // Going away or not ready: if the follower does not tell of its end, it will answer later.
@@ -345,6 +364,10 @@ impl Session {
             let data = visible(&String::from_utf8_lossy(&data_of(&told, "data")?));
             let (id, state, error) = (field(&told, "job"), field(&told, "state"), field(&told, "error"));
             self.say(format!("{id} {state}: {error} ({})", shortened(&data, 60)));
+        }
+        if self.context.verbose && field(&told, "state") == "succeeded" {
+            let data = visible(&String::from_utf8_lossy(&data_of(&told, "data")?));
+            self.say(format!("{} succeeded ({})", field(&told, "job"), shortened(&data, 60)));
         }
         self.progress.changed();
         Ok(None)

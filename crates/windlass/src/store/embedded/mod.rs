@@ -6,8 +6,8 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
-    Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, Held, JobInfo, Lot, Move, NewRun, Order, Place,
+    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
 use rusqlite::{Connection, params};
@@ -22,6 +22,7 @@ mod admit;
 mod amend;
 mod chunks;
 mod lanes;
+mod notes;
 mod part;
 mod recover;
 mod rows;
@@ -214,6 +215,28 @@ impl Store for Embedded {
 
     fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
         steer::overrides(&self.db)
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        self.verb(|turn| turn.jobs(ids))
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        self.verb(|turn| turn.delete(ids, now))
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        self.refuse_broken()?;
+        Ok(self.memory.runs.run(&self.db, no)?.cloned())
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.verb(|turn| notes::put(turn.db, key, value))
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.refuse_broken()?;
+        notes::first(&self.db, prefix, limit)
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {

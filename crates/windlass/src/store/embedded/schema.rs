@@ -67,6 +67,7 @@ const SINCE_2: &str = "
 CREATE TABLE override (
     target TEXT NOT NULL, key TEXT NOT NULL, value INTEGER NOT NULL, made_by TEXT NOT NULL, since INTEGER NOT NULL,
     until INTEGER, reason TEXT NOT NULL, PRIMARY KEY (target, key)) WITHOUT ROWID;
+CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 ";
 
 /// The one row of small numbers.
@@ -123,6 +124,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    steady_plans(&db)?;
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
     db.pragma_update(None, "query_only", true).map_err(failed)?;
     known_format(&db)?;
@@ -150,11 +152,15 @@ fn bring_up_to_date(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
 }
 
 fn settings(db: &Connection) -> Result<(), StoreError> {
-    // Plans must not depend on bound values: else SQLite parses a statement again whenever its limit changes.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
+    steady_plans(db)?;
     db.pragma_update(None, "cache_size", -i64::from(CACHE_KIB)).map_err(failed)?;
     db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
     db.pragma_update(None, "temp_store", "MEMORY").map_err(failed)
+}
+
+/// Plans must not depend on bound values: else SQLite parses a statement again whenever its limit changes.
+fn steady_plans(db: &Connection) -> Result<(), StoreError> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed).map(|_| ())
 }
 
 /// Makes everything in one transaction.

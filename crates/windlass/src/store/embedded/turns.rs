@@ -3,7 +3,7 @@
 //! The data stays where it is: a chunk of which everything is gone, and a row that succeeded, are deleted only when
 //! the archive holds every turn that refers to them. This file owns the encoding of outcomes and that deletion.
 
-use super::super::{Held, Place, Settlement, StoreError, Unarchived};
+use super::super::{DELETED, Held, Place, Settlement, StoreError, Unarchived};
 use super::Turn;
 use super::schema::{corrupt, failed};
 use super::wire::{Reader, Writer};
@@ -21,7 +21,8 @@ use super::super::chunk::Chunk;
 const VERSION: u8 = 1;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 9] = [
+const WORDS: [&str; 10] = [
+    DELETED,
     "succeeded",
     "retry_later",
     "failed_for_good",
@@ -101,7 +102,8 @@ pub(super) fn load(
         turns.push_back(turn);
         while !reader.is_done() {
             let reference = decode(&mut reader)?;
-            if matches!(reference.verdict, Verdict::Succeed { .. }) && matches!(reference.place, Place::Row(_)) {
+            let over = matches!(reference.verdict, Verdict::Succeed { .. }) || reference.outcome == DELETED;
+            if over && matches!(reference.place, Place::Row(_)) {
                 finished.push((turn, reference.place));
             }
         }

@@ -104,13 +104,13 @@ fn claimed(head: &Head, jobs: &Chunk, index: usize, state: State) -> Row {
 
 /// Names of queues and runs by their numbers, fetched once per call.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     queues: HashMap<u32, QueueName>,
     runs: HashMap<u32, Option<RunId>>,
 }
 
 impl Names {
-    fn info(&mut self, db: &Connection, row: Row) -> Result<JobInfo, StoreError> {
+    pub(super) fn info(&mut self, db: &Connection, row: Row) -> Result<JobInfo, StoreError> {
         let kind = row.kind();
         Ok(JobInfo {
             id: row.id,
