@@ -1,6 +1,6 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
-use super::event::{Answer, Drained, Followed, Follower, NewOperation, OpenRun, Report, RunService, Wish};
+use super::event::{Answer, Drained, FlightInfo, Followed, Follower, NewOperation, OpenRun, Report, RunService, Wish};
 use super::*;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Output, Start, Stop};
@@ -129,6 +129,10 @@ fn jobs_shorter_than_a_turn_are_claimed_ahead_and_a_drain_takes_back_what_has_no
     assert_eq!(world.finish(succeeded()).starts.len(), 1 + 4 * 64, "for jobs that take no time at all");
     let second = world.finish(succeeded());
     assert_eq!(second.starts.len(), 1, "what the slots took from the stock is claimed again");
+    let (flights, given) = answer::<Vec<FlightInfo>>();
+    world.turn([Event::Flights { answer: flights }]);
+    let stocked = given.try_recv().unwrap().unwrap().iter().filter(|flight| flight.stocked).count();
+    assert_eq!(stocked, world.under_way.len() - 4, "all but four wait for a slot");
     let effects = world.turn([Event::Drain]);
     assert_eq!(effects.stops.len(), world.under_way.len());
     assert!(effects.stops.iter().all(|(_, why)| *why == Stop::Withdraw));
@@ -402,7 +406,7 @@ fn an_operation_that_is_not_what_was_expected_or_was_left_changes_nothing() {
     };
     let elsewhere = NewOperation { selector: Some("queue:other".into()), ..wish(Wish::Delete) };
     let report = operate(&mut world, elsewhere, None).unwrap();
-    assert_eq!((report.matched, report.changed, report.left), (0, 0, 0), "none is meant in the turn that acts");
+    assert_eq!((report.matched, report.changed, report.left), (0, 0, 3), "none is meant in the turn that acts");
     assert!(operate(&mut world, wish(Wish::Delete), Some(4)).is_err());
     let report = operate(&mut world, wish(Wish::Delete), Some(3)).unwrap();
     assert_eq!((report.matched, report.changed), (3, 3));
