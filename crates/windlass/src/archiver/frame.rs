@@ -6,8 +6,9 @@
 //! ```text
 //! 4 bytes mark | u32 length of the rest after the checksum | u32 crc32, begun with the segment's seed
 //! kind 1: u8 state, u8 flags | varint start, turn | i64 admitted, started, finished | text outcome, queue
-//!         [u64 run, varint generation] | [i8 priority] | u64 origin | varint count | count × varint offset minus the one before
-//!         [count × varint length of data] | [text reason, note] | [2 × output] | the data, end to end
+//!         [u64 run, varint generation] | [i8 priority] | u64 origin | varint count
+//!         count × varint offset minus the one before | [count × varint length of data] | [text reason, note]
+//!         [2 × output] | the data, end to end
 //! kind 2: varint turn, length of the segment that was synced before
 //! ```
 

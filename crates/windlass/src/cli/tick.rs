@@ -15,6 +15,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::sync_channel;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,12 +37,30 @@ pub(super) fn tick(args: &Args, context: &Context) -> Result<u8, Failure> {
     let config = file.map_or_else(|| Ok(Config::default()), |path| Config::load(&path))?;
     let dir = context.data_dir()?;
     if let Some(mut server) = Link::to_server(&dir)? {
-        // A signal ends the wait, not the server's work.
-        std::thread::spawn(move || signals.next().map(|signal| std::process::exit(i32::from(exit_code(signal)))));
         let _: Value = server.post_empty("/api/v1/nudge")?;
-        return conclude(&wait(server)?, context);
+        return through(server, signals, context);
     }
     alone(&config, &dir, signals, context)
+}
+
+/// Somebody serves: a signal ends the wait, not the work.
+fn through(server: Connection, signals: Signals, context: &Context) -> Result<u8, Failure> {
+    enum Happened {
+        Answer(Result<Value, Failure>),
+        Signal(i32),
+    }
+    let (tell, happened) = sync_channel(2);
+    let tell_signal = tell.clone();
+    std::thread::spawn(move || signals.next().map(|signal| tell_signal.send(Happened::Signal(signal))));
+    std::thread::spawn(move || tell.send(Happened::Answer(wait(server))));
+    match happened.recv() {
+        Ok(Happened::Answer(answer)) => conclude(&answer?, context),
+        Ok(Happened::Signal(signal)) => {
+            context.say("no longer waiting; the jobs go on");
+            Ok(exit_code(signal))
+        }
+        Err(_) => Err(Failure::new(Kind::Internal, "the question was lost")),
+    }
 }
 
 /// Nobody serves: this does, until nothing is left that could run now.

@@ -223,7 +223,7 @@ pub(super) fn at_once(
     };
     let meant = operation.still_meant(store, ids)?;
     let matched = meant.len() as u64;
-    operation.kept.report = Report { matched, ..Report::default() };
+    operation.kept.report.matched = matched;
     if let Some(expected) = expect.filter(|expected| *expected != matched) {
         return Ok(Err(unexpected(expected, matched)));
     }

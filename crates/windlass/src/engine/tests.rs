@@ -2,7 +2,7 @@
 
 mod steer;
 
-use super::event::{Answer, Drained, Followed, Follower, OpenRun, RunService};
+use super::event::{Answer, Drained, FlightInfo, Followed, Follower, NewOperation, OpenRun, Report, RunService, Wish};
 use super::*;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Output, Start, Stop};
@@ -131,6 +131,10 @@ fn jobs_shorter_than_a_turn_are_claimed_ahead_and_a_drain_takes_back_what_has_no
     assert_eq!(world.finish(succeeded()).starts.len(), 1 + 4 * 64, "for jobs that take no time at all");
     let second = world.finish(succeeded());
     assert_eq!(second.starts.len(), 1, "what the slots took from the stock is claimed again");
+    let (flights, given) = answer::<Vec<FlightInfo>>();
+    world.turn([Event::Flights { answer: flights }]);
+    let stocked = given.try_recv().unwrap().unwrap().iter().filter(|flight| flight.stocked).count();
+    assert_eq!(stocked, world.under_way.len() - 4, "all but four wait for a slot");
     let effects = world.turn([Event::Drain]);
     assert_eq!(effects.stops.len(), world.under_way.len());
     assert!(effects.stops.iter().all(|(_, why)| *why == Stop::Withdraw));
@@ -342,4 +346,91 @@ fn a_turn_that_takes_in_very_many_chunks_leaves_the_starts_to_the_next() {
     assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
     assert_eq!(world.turn([]).ingested, 1);
     assert!(world.engine.pending.is_empty());
+}
+
+#[test]
+fn a_cancel_that_finds_no_space_stops_nothing() {
+    let mut world = World::new(vec![serving("q")]);
+    world.push("q", 1);
+    let id = world.under_way[0].held.ids().next().unwrap();
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let (refused, given) = answer::<Vec<Amended>>();
+    let effects =
+        world.engine.turn(world.now, [Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: refused }]);
+    let effects = effects.unwrap();
+    effects.answers.give();
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Full);
+    assert!(effects.stops.is_empty(), "what was refused has not happened");
+    world.now = world.now.after(FULL_RETRY);
+    let (told, given) = answer::<Vec<Amended>>();
+    let effects = world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: told }]);
+    assert_eq!((given.try_recv().unwrap().unwrap(), effects.stops.len()), (vec![Amended::Running], 1));
+}
+
+fn wish(wish: Wish) -> NewOperation {
+    NewOperation { wish, selector: Some("queue:q".into()), asked: Time(2_000_000) }
+}
+
+/// Stages jobs `1..=count` in slices of ten and accepts them.
+fn staged(world: &mut World, count: u64, expect: Option<u64>) -> Receiver<Result<Report, Failure>> {
+    let (opened, number) = answer::<u64>();
+    world.turn([Event::OpenOperation { operation: wish(Wish::Amend(Amendment::Suspend)), answer: opened }]);
+    let number = number.try_recv().unwrap().unwrap();
+    let ids: Vec<JobId> = (1..=count).map(|offset| JobId { origin: Origin::from_random(7), offset }).collect();
+    for slice in ids.chunks(10) {
+        let (stage, given) = answer::<()>();
+        world.turn([Event::StageOperation { number, ids: slice.to_vec(), answer: stage }]);
+        assert_eq!(given.try_recv().unwrap(), Ok(()));
+    }
+    let (accepted, report) = answer::<Report>();
+    world.turn([Event::AcceptOperation { number, expect, answer: accepted }]);
+    report
+}
+
+#[test]
+fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 35);
+    let given = staged(&mut world, 35, Some(35));
+    let suspended =
+        |world: &mut World| world.engine.store().queues().unwrap()[0].stats.by_state[State::Suspended.index()];
+    assert_eq!(suspended(&mut world), 10, "one slice in the turn that accepted it");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO), "and the next turn comes at once");
+    world.turn([]);
+    assert_eq!((suspended(&mut world), given.try_recv().is_err()), (20, true), "not over, not answered");
+    let mut store = world.engine.store().clone();
+    store.crash();
+    let evidence = Evidence { begun: &|_, _| true, same_boot: true };
+    let options = world.engine.options.clone();
+    let (engine, _) = Engine::new(store, options, evidence, Time(0)).unwrap();
+    world.engine = engine;
+    let notes: Vec<String> = (0..4).flat_map(|_| world.turn([]).notes).collect();
+    assert_eq!(notes, ["operation 1 went on after a restart and is done: 35 changed, 0 refused"]);
+    assert_eq!(suspended(&mut world), 35);
+    assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "nothing of it is kept");
+    assert_ne!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
+}
+
+#[test]
+fn an_operation_that_is_not_what_was_expected_or_was_left_changes_nothing() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 30);
+    let given = staged(&mut world, 30, Some(29));
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Conflict);
+    world.turn([]);
+    assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "its slices are gone");
+    let ids: Vec<JobId> = (1..=3).map(|offset| JobId { origin: Origin::from_random(7), offset }).collect();
+    let operate = |world: &mut World, operation, expect| {
+        let (told, given) = answer::<Report>();
+        world.turn([Event::Operate { operation, ids: ids.clone(), expect, answer: told }]);
+        given.try_recv().unwrap()
+    };
+    let elsewhere = NewOperation { selector: Some("queue:other".into()), ..wish(Wish::Delete) };
+    let report = operate(&mut world, elsewhere, None).unwrap();
+    assert_eq!((report.matched, report.changed, report.left), (0, 0, 3), "none is meant in the turn that acts");
+    assert!(operate(&mut world, wish(Wish::Delete), Some(4)).is_err());
+    let report = operate(&mut world, wish(Wish::Delete), Some(3)).unwrap();
+    assert_eq!((report.matched, report.changed), (3, 3));
+    let counts = world.engine.store().queues().unwrap()[0].stats.by_state;
+    assert_eq!((counts[State::Ready.index()], counts[State::Cancelled.index()]), (27, 3));
 }

@@ -83,7 +83,7 @@ impl Choice {
         !self.selector.asks_the_living()
     }
 
-    /// Whether a succeeded job that the archive found is meant. Of its data only the beginning is listed, and looked at.
+    /// Whether a succeeded job that the archive found is meant. Only the listed beginning of its data is looked at.
     pub(super) fn wants_archived(&self, attempt: &Value) -> bool {
         let text = |key: &str| attempt.get(key).and_then(Value::as_str);
         let time = |key: &str| {

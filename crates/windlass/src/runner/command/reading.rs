@@ -81,7 +81,8 @@ fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
         (_, libc::ENOEXEC) => format!("cannot run `{program}`: not in a format that can be run"),
         (_, libc::E2BIG) => {
             format!(
-                "cannot run `{program}`: its arguments are too long (one may have 128 KiB); a queue's command without {{}} gets the data on stdin"
+                "cannot run `{program}`: its arguments are too long (one may have 128 KiB); \
+                 a queue's command without {{}} gets the data on stdin"
             )
         }
         _ => format!("cannot run `{program}`: {problem}"),
