@@ -513,7 +513,9 @@ fn name(event: &Event) -> &'static str {
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
         Event::Flights { .. } => "flights",
+        Event::Dump { .. } => "dump",
         Event::Nudge => "nudge",
+        Event::Quiet => "quiet",
         Event::Drain => "drain",
         Event::Halt => "halt",
     }

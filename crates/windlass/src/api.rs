@@ -355,6 +355,8 @@ pub struct ServerStatus {
     pub version: String,
     pub dir: String,
     pub durability: String,
+    /// `serving`, or what keeps it from starting jobs: `quiet`, `no_space`, `archive_behind`, `draining`, `halting`.
+    pub condition: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ mod reader;
 pub mod units;
 
 use crate::error::{Failure, Kind};
+use crate::log::LogOptions;
 use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,6 +36,7 @@ pub struct Config {
     pub slots: u32,
     pub server: Server,
     pub archive: ArchiveOptions,
+    pub log: LogOptions,
     /// In the order of the file: the first match wins.
     pub queues: Vec<Queue>,
 }
@@ -62,6 +64,7 @@ impl Default for Config {
             slots: 8,
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
+            log: LogOptions::default(),
             queues: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod http;
 pub mod inbox;
+pub mod log;
 pub mod runner;
 pub mod server;
 pub mod store;

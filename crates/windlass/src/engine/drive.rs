@@ -3,11 +3,13 @@
 //! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
 //! deadline. It owns the parts that effects go to, and must not decide anything.
 
+use super::condition::Shown;
 use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
+use crate::log::Log;
 use crate::runner::Runner;
 use crate::store::Store;
 use std::sync::Arc;
@@ -30,12 +32,13 @@ pub struct Driver<S> {
     pub runner: Box<dyn Runner + Send>,
     pub archiver: Archiver,
     pub ingest: IngestHandle,
-    pub log: Box<dyn Fn(&str) + Send>,
+    pub log: Log,
     /// How long failed and cancelled jobs are kept.
     pub keep_failed: Duration,
     /// When old results are looked through next.
     pub retain_at: Time,
     pub times: Arc<TurnTimes>,
+    pub shown: Arc<Shown>,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -59,6 +62,7 @@ impl<S: Store> Driver<S> {
             if !effects.archive.is_empty() {
                 self.engine.turn_took(begun.elapsed());
             }
+            self.shown.set(self.engine.condition());
             self.perform(effects);
             self.times.note(begun.elapsed());
         }
@@ -116,7 +120,7 @@ impl<S: Store> Driver<S> {
             self.ingest.nudge();
         }
         for note in effects.notes {
-            (self.log)(&note);
+            self.log.warn(note);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How the doors reach the engine: a sender of events, and a source of ids.
 
+use super::condition::{Condition, Shown};
 use super::event::{Answer, Event};
 use crate::error::{Failure, Kind};
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use windlass_core::job::Origin;
 pub struct EngineHandle {
     events: Sender<Event>,
     ids: Arc<IdSource>,
+    shown: Arc<Shown>,
 }
 
 impl EngineHandle {
     pub fn new(events: Sender<Event>, ids: Arc<IdSource>) -> EngineHandle {
-        EngineHandle { events, ids }
+        EngineHandle { events, ids, shown: Arc::default() }
     }
 
     /// Hands over an event; it fails only when the engine has ended.
@@ -32,6 +34,16 @@ impl EngineHandle {
             let _ = give.send(result);
         })))?;
         answer.recv().unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// What the engine was up to after its last turn.
+    pub fn condition(&self) -> Condition {
+        self.shown.get()
+    }
+
+    /// Where the engine's thread writes its condition.
+    pub fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown)
     }
 
     pub fn ids(&self) -> &IdSource {

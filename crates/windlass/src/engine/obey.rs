@@ -23,10 +23,11 @@ impl<S: Store> Engine<S> {
             Event::Amend { ids, amendment, answer } => return self.amend(&ids, amendment, answer, now, effects),
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
-                self.store.archived(turn)?;
+                // Where the store has no space for it, who waits is told so; a later turn's word holds for this one too.
                 self.archived = turn;
                 let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
                 caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
+                self.store.archived(turn)?;
                 return Ok(true);
             }
             Event::Forget { before } => return Ok(self.store.forget(before, super::RELEASE_MOST)? > 0),
@@ -44,7 +45,12 @@ impl<S: Store> Engine<S> {
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
-            Event::Nudge => effects.nudge = true,
+            Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Nudge => {
+                self.hushed = false;
+                effects.nudge = true;
+            }
+            Event::Quiet => self.hushed = true,
             Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),
             Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
@@ -174,7 +180,7 @@ impl<S: Store> Engine<S> {
         effects.answers.add(answer, Ok(()));
     }
 
-    fn flight_infos(&self) -> Vec<FlightInfo> {
+    pub(super) fn flight_infos(&self) -> Vec<FlightInfo> {
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()

@@ -2,6 +2,7 @@
 
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::store::Durability;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ pub struct ServerOptions {
     pub handlers: Handlers,
     /// Reads the config again; absent where there is none.
     pub reload: Option<ReadConfig>,
-    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+    pub log: Log,
 }
 
 /// Reads policies and server slots anew, whole or not at all.
@@ -65,7 +66,7 @@ impl ServerOptions {
             archive: ArchiveOptions::default(),
             handlers: Handlers::default(),
             reload: None,
-            log: Arc::new(|_| ()),
+            log: Log::off(),
         }
     }
 }

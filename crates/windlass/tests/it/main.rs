@@ -11,4 +11,6 @@ mod push;
 mod rig;
 mod run;
 mod server;
+mod server_log;
+mod signals;
 mod verbs;
