@@ -253,7 +253,7 @@ impl Writer {
             return Ok(());
         }
         match act(self) {
-            Err(failure) if failure.kind == Kind::Full => {
+            Err(failure) if passes(&failure) => {
                 self.log.warn(format!("{failure}; finished attempts wait for space"));
                 self.full_until = Some(Instant::now() + FULL_RETRY);
                 Ok(())
@@ -264,7 +264,7 @@ impl Writer {
 
     fn try_again(&mut self) -> Result<(), Failure> {
         match self.write_waiting().and_then(|()| self.sync()) {
-            Err(failure) if failure.kind == Kind::Full => self.full_until = Some(Instant::now() + FULL_RETRY),
+            Err(failure) if passes(&failure) => self.full_until = Some(Instant::now() + FULL_RETRY),
             Err(failure) => return Err(failure),
             Ok(()) => {
                 self.full_until = None;
@@ -385,10 +385,15 @@ pub(super) fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(),
     }
 }
 
+/// A lack of space or of descriptors ends without our doing.
+fn passes(failure: &Failure) -> bool {
+    matches!(failure.kind, Kind::Full | Kind::Shortage)
+}
+
 /// An index can be made again at any time: one that finds no space is left for later.
 fn unless_no_space(saved: io::Result<()>, number: u32) -> Result<(), Failure> {
     match saved.map_err(|e| cannot_write(number, &e)) {
-        Err(failure) if failure.kind == Kind::Full => Ok(()),
+        Err(failure) if passes(&failure) => Ok(()),
         other => other,
     }
 }

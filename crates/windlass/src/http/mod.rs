@@ -7,6 +7,7 @@
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,13 +40,15 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// Reads the config again and hands it to the engine.
     pub reload: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    /// Where trouble at the door is told.
+    pub log: Log,
 }
 
 impl Options {
     /// A Unix socket and any free port of the loopback interface.
     pub fn new(dir: DataDir, reload: impl Fn() -> Result<(), Failure> + Send + Sync + 'static) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload) }
+        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), log: Log::off() }
     }
 }
 

@@ -12,9 +12,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The most lots that are handed over and not committed.
 pub(super) const LOTS_UNDER_WAY: u64 = 3;
+
+/// After a shortage of descriptors or memory the next look comes after this time.
+const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
 /// What the reader hands over.
 #[derive(Debug)]
@@ -150,6 +154,7 @@ fn run(options: IngestOptions, shared: &Shared, watch: &Watch) {
 }
 
 fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+    let mut short = false;
     loop {
         {
             let mut orders = shared.orders();
@@ -164,7 +169,18 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 reader.forget_refusals();
             }
         }
-        reader.look()?;
+        match reader.look() {
+            Err(failure) if failure.kind == Kind::Shortage => {
+                if !std::mem::replace(&mut short, true) {
+                    let text = format!("{failure}; what is in the inbox waits there");
+                    reader.deliver(trouble(Kind::Shortage, text));
+                }
+                shared.bell.wait_at_most(SHORTAGE_RETRY)?;
+                continue;
+            }
+            looked => looked?,
+        };
+        short = false;
         match reader.round()? {
             Round::Read => continue,
             Round::Blocked => {

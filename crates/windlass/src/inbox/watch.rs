@@ -1,15 +1,16 @@
 //! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
 //!
 //! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
-//! looks once more after it was armed. There is no time-out: an idle inbox costs nothing.
+//! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
 
 use crate::error::{Failure, Kind};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Rung by the other threads; one ring is enough for any number of orders.
 #[derive(Clone, Debug)]
@@ -34,7 +35,15 @@ impl Bell {
 
     /// Sleeps until the bell rings.
     pub(super) fn wait(&self) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)])?;
+        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)], None)?;
+        self.hear();
+        Ok(())
+    }
+
+    /// Sleeps until the bell rings or the time is over.
+    pub(super) fn wait_at_most(&self, time: Duration) -> Result<(), Failure> {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)], Some(&time))?;
         self.hear();
         Ok(())
     }
@@ -73,7 +82,7 @@ impl Watch {
 
     /// Sleeps until a file changes or the bell rings.
     pub(super) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)])?;
+        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)], None)?;
         bell.hear();
         Ok(())
     }
@@ -86,9 +95,9 @@ impl Watch {
     }
 }
 
-fn wait_for(fds: &mut [PollFd<'_>]) -> Result<(), Failure> {
+fn wait_for(fds: &mut [PollFd<'_>], most: Option<&Timespec>) -> Result<(), Failure> {
     loop {
-        match poll(fds, None) {
+        match poll(fds, most) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(broken("poll", error)),

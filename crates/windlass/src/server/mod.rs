@@ -216,6 +216,10 @@ fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Se
         let (policies, slots) = read.as_ref().ok_or_else(none)?()?;
         engine.ask(|answer| Event::Reload { policies, slots, answer })
     };
-    let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
+    let http = http::Options {
+        listen: options.listen,
+        log: options.log.clone(),
+        ..http::Options::new(options.dir.clone(), reload)
+    };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir))
 }

@@ -5,8 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod ending;
+mod full_disk;
 mod inbox;
 mod kill;
+mod mount;
 mod push;
 mod rig;
 mod run;

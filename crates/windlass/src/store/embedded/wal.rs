@@ -61,7 +61,9 @@ impl Housekeeper {
             .map_err(|error| StoreError::Io(format!("cannot start the checkpoint thread: {error}")))?;
         let path = log_path(path);
         let (nudge, helper) = (Some(nudge), Some(helper));
-        Ok(Housekeeper { pages, restart_at: RESTART_AT, path, log: None, nudge, busy, helper, trouble })
+        // Opened now: later there may be no descriptor left for it.
+        let log = File::open(&path).ok();
+        Ok(Housekeeper { pages, restart_at: RESTART_AT, path, log, nudge, busy, helper, trouble })
     }
 
     /// The log's path.
