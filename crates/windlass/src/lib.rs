@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod archiver;
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod clock;

@@ -23,6 +23,7 @@ use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 mod attempt_line;
+pub mod extent;
 mod frame;
 mod index;
 pub mod output;

@@ -28,6 +28,7 @@ mod rows;
 mod runs;
 mod schema;
 mod settle;
+pub mod snapshot;
 mod tally;
 mod turns;
 mod view;
