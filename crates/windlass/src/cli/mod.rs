@@ -4,6 +4,7 @@
 //! sentence and a number. Data goes to stdout, sentences to stderr. `connect` is how verbs reach an engine.
 
 mod amend;
+mod backup;
 mod config;
 mod connect;
 mod doctor;
@@ -11,6 +12,7 @@ mod inbox_door;
 mod lock_watch;
 mod logs;
 mod ls;
+mod pages;
 mod print;
 mod push;
 mod run;
@@ -89,6 +91,14 @@ enum Verb {
     Config(config::Args),
     /// Look at the machine and the data directory, and say what to mend
     Doctor,
+    /// Copy everything to a file or a directory, while the server runs or without one
+    Backup(backup::BackupArgs),
+    /// Lay out a backup in a new data directory
+    Restore(backup::RestoreArgs),
+    /// Print the completions for a shell
+    Completions(pages::CompletionsArgs),
+    /// Print the manual page
+    Man(pages::ManArgs),
 }
 
 /// What every verb is given besides its own arguments.
@@ -171,6 +181,10 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor => doctor::doctor(context),
+        Verb::Backup(args) => backup::backup(&args, context),
+        Verb::Restore(args) => backup::restore(&args, context),
+        Verb::Completions(args) => pages::completions(&args, Arguments::command()),
+        Verb::Man(args) => pages::man(&args, Arguments::command()),
     }
 }
 

@@ -4,11 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod backup;
 mod ending;
 mod full_disk;
 mod inbox;
 mod kill;
 mod mount;
+mod pages;
 mod push;
 mod rig;
 mod run;
