@@ -13,6 +13,7 @@ use windlass_core::policy::Command;
 use windlass_core::time::Time;
 
 pub mod base64;
+pub mod export;
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
 /// little endian, repeated.

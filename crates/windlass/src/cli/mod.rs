@@ -8,6 +8,7 @@ mod backup;
 mod config;
 mod connect;
 mod doctor;
+mod export;
 mod inbox_door;
 mod lock_watch;
 mod logs;
@@ -90,11 +91,15 @@ enum Verb {
     /// Check a config file, or write the commented default one
     Config(config::Args),
     /// Look at the machine and the data directory, and say what to mend
-    Doctor,
+    Doctor(doctor::Args),
     /// Copy everything to a file or a directory, while the server runs or without one
     Backup(backup::BackupArgs),
     /// Lay out a backup in a new data directory
     Restore(backup::RestoreArgs),
+    /// Print jobs as lines of JSON, waiting and ended
+    Export(export::ExportArgs),
+    /// Take in the waiting jobs of an export, all or none; those that are here are left alone
+    Import(export::ImportArgs),
     /// Print the completions for a shell
     Completions(pages::CompletionsArgs),
     /// Print the manual page
@@ -180,9 +185,11 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Cancel(args) => amend::amend("cancel", &args, context),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
-        Verb::Doctor => doctor::doctor(context),
+        Verb::Doctor(args) => doctor::doctor(&args, context),
         Verb::Backup(args) => backup::backup(&args, context),
         Verb::Restore(args) => backup::restore(&args, context),
+        Verb::Export(args) => export::export(&args, context),
+        Verb::Import(args) => export::import(&args, context),
         Verb::Completions(args) => pages::completions(&args, Arguments::command()),
         Verb::Man(args) => pages::man(&args, Arguments::command()),
     }

@@ -6,7 +6,7 @@ use crate::error::{Failure, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, sync_channel};
-use windlass_core::job::Origin;
+use windlass_core::job::{JobId, Origin};
 
 /// A door's end of the engine; cheap to clone.
 #[derive(Clone, Debug)]
@@ -61,6 +61,11 @@ pub struct IdSource {
 impl IdSource {
     pub fn new(origin: Origin) -> IdSource {
         IdSource { origin, next: AtomicU64::new(0) }
+    }
+
+    /// Whether this is an id that a later job would get.
+    pub fn will_give(&self, id: JobId) -> bool {
+        id.origin == self.origin && id.offset >= self.next.load(Ordering::Relaxed)
     }
 
     /// Sets `count` offsets aside and returns the first.

@@ -35,6 +35,8 @@ pub(super) struct App {
     pub(super) reload: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
     pub(super) access: Access,
     pub(super) bodies: Arc<Semaphore>,
+    /// Held by the one import there may be.
+    pub(super) imports: tokio::sync::Mutex<()>,
     pub(super) waiting: Arc<Waiting>,
     /// Somebody asked this server to stop.
     pub(super) draining: AtomicBool,
@@ -67,6 +69,7 @@ impl App {
             reload: options.reload.into(),
             access,
             bodies: Arc::new(Semaphore::new(super::body::BUDGET)),
+            imports: tokio::sync::Mutex::default(),
             waiting: Arc::default(),
             draining: AtomicBool::new(false),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),

@@ -18,6 +18,7 @@ mod body;
 mod control;
 mod follow;
 mod guard;
+mod import;
 mod jobs;
 mod problem;
 mod push;

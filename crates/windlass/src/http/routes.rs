@@ -5,7 +5,7 @@
 use super::app::{App, Call};
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, jobs, push, runs};
+use super::{control, follow, import, jobs, push, runs};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 22] = [
+pub const TABLE: [Route; 23] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
     get("/api/v1/status", |call| Box::pin(control::status(call))),
@@ -43,6 +43,7 @@ pub const TABLE: [Route; 22] = [
     get("/api/v1/jobs/{id}/output", |call| Box::pin(jobs::output(call))),
     post("/api/v1/jobs/{id}/retry", |call| Box::pin(jobs::retry(call))),
     post("/api/v1/jobs/{id}/cancel", |call| Box::pin(jobs::cancel(call))),
+    post("/api/v1/import", |call| Box::pin(import::import(call))),
     post("/api/v1/operations", |call| Box::pin(jobs::operate(call))),
     post("/api/v1/runs", |call| Box::pin(runs::open(call))),
     get("/api/v1/runs", |call| Box::pin(runs::list(call))),

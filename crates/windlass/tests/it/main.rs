@@ -5,7 +5,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod backup;
+mod doctor;
 mod ending;
+mod export;
 mod full_disk;
 mod inbox;
 mod kill;
