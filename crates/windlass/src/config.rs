@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::policy::{Command, Policy, Service};
@@ -125,7 +125,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
             .hint("`windlass config init FILE` writes a commented one")
     };
     let link = path.symlink_metadata().map_err(cannot)?;
-    let file = std::fs::File::open(path).map_err(cannot)?;
+    // A pipe must not be waited for: it is no file, and is refused below.
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(cannot)?;
     let meta = file.metadata().map_err(cannot)?;
     if !meta.is_file() {
         return Err(refuse(format!("the config {shown} is not a file")));

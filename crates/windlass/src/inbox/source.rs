@@ -85,10 +85,10 @@ impl Source {
 
     /// Reads from the position on until the buffer is full or the file ends.
     pub(super) fn read(&self, buffer: &mut Vec<u8>, most: usize) -> std::io::Result<()> {
-        if buffer.len() < most {
-            buffer.resize(most, 0);
-        }
-        buffer.truncate(most);
+        // No more than there is: to clear a whole lot's buffer for each of many small files would be most of the work.
+        let left = self.size()?.saturating_sub(self.position);
+        let most = most.min(usize::try_from(left).unwrap_or(usize::MAX));
+        buffer.resize(most, 0);
         let mut length = 0;
         while length < most {
             match self.file.read_at(&mut buffer[length..], self.position + length as u64) {
