@@ -142,12 +142,12 @@ impl Packer {
             Sink::File { path, part, tar } => {
                 tar.write_all(&[0; 2 * BLOCK]).and_then(|()| tar.flush()).map_err(cannot)?;
                 tar.get_ref().sync_all().map_err(cannot)?;
-                fs::rename(&part, &path).map_err(cannot)?;
+                fs::rename(part, &*path).map_err(cannot)?;
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 sync_dir(parent).map_err(cannot)?;
             }
             Sink::Directory { path } => {
-                for entry in fs::read_dir(&path).map_err(cannot)? {
+                for entry in fs::read_dir(&*path).map_err(cannot)? {
                     let entry = entry.map_err(cannot)?.path();
                     if entry.is_dir() {
                         sync_dir(&entry).map_err(cannot)?;
