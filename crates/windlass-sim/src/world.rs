@@ -524,7 +524,9 @@ fn name(event: &Event) -> &'static str {
         Event::Steer { .. } => "steer",
         Event::Explain { .. } => "explain",
         Event::Flights { .. } => "flights",
+        Event::Dump { .. } => "dump",
         Event::Nudge => "nudge",
+        Event::Quiet => "quiet",
         Event::Drain => "drain",
         Event::Halt => "halt",
     }

@@ -14,6 +14,7 @@ use windlass_core::time::Time;
 
 pub mod base64;
 mod change;
+pub mod export;
 mod stats;
 pub mod steering;
 
@@ -319,6 +320,8 @@ pub struct ServerStatus {
     pub version: String,
     pub dir: String,
     pub durability: String,
+    /// `serving`, or what keeps it from starting jobs: `quiet`, `no_space`, `archive_behind`, `draining`, `halting`.
+    pub condition: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

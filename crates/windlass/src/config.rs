@@ -12,13 +12,14 @@ mod zone;
 pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
+use crate::log::LogOptions;
 use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::policy::{Command, Policy, Service};
@@ -39,6 +40,7 @@ pub struct Config {
     pub slots: u32,
     pub server: Server,
     pub archive: ArchiveOptions,
+    pub log: LogOptions,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             slots: 8,
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
+            log: LogOptions::default(),
             queues: Vec::new(),
         }
     }
@@ -128,7 +131,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
             .hint("`windlass config init FILE` writes a commented one")
     };
     let link = path.symlink_metadata().map_err(cannot)?;
-    let file = std::fs::File::open(path).map_err(cannot)?;
+    // A pipe must not be waited for: it is no file, and is refused below.
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(cannot)?;
     let meta = file.metadata().map_err(cannot)?;
     if !meta.is_file() {
         return Err(refuse(format!("the config {shown} is not a file")));

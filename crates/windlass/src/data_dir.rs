@@ -1,7 +1,7 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  audit.log  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
+//! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
 //! ```
 //!
 //! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without
@@ -59,6 +59,11 @@ impl DataDir {
 
     pub fn state_db(&self) -> PathBuf {
         self.root.join("state.db")
+    }
+
+    /// Blocks that are given up when the disk is full.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("reserve")
     }
 
     pub fn archive(&self) -> PathBuf {
@@ -151,9 +156,15 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 /// Writes a small file so that after a power cut it is there whole or not at all.
 pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let temporary = dir.join(format!(".{name}.new"));
-    let mut file = fs::File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    let written = fs::File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        // On a full disk even a half of it is in the way; a leftover is overwritten by the next try.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     fs::rename(&temporary, dir.join(name))?;
     fs::File::open(dir)?.sync_all()
 }

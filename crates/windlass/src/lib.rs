@@ -6,6 +6,7 @@
 pub mod api;
 pub mod archiver;
 pub mod audit;
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod clock;
@@ -15,6 +16,7 @@ pub mod engine;
 pub mod error;
 pub mod http;
 pub mod inbox;
+pub mod log;
 pub mod runner;
 pub mod server;
 pub mod store;

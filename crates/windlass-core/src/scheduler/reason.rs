@@ -15,6 +15,8 @@ pub enum Stall {
     NotServing,
     /// The disk is full.
     NoSpace,
+    /// A person asked for quiet with a signal.
+    Quiet,
     /// What has ended waits for the archive.
     ArchiveBehind,
 }
@@ -70,6 +72,7 @@ impl Reason {
             Reason::Draining => "draining",
             Reason::Stalled(Stall::NotServing) => "no_server",
             Reason::Stalled(Stall::NoSpace) => "no_space",
+            Reason::Stalled(Stall::Quiet) => "quiet",
             Reason::Stalled(Stall::ArchiveBehind) => "archive_behind",
             Reason::SuspectHeld => "suspect_held",
             Reason::SuspectRunning => "suspect_running",
@@ -103,7 +106,7 @@ impl Reason {
             | Reason::NothingWaits
             | Reason::Barren
             | Reason::Draining
-            | Reason::Stalled(Stall::NoSpace | Stall::ArchiveBehind)
+            | Reason::Stalled(Stall::NoSpace | Stall::Quiet | Stall::ArchiveBehind)
             | Reason::SuspectHeld
             | Reason::SuspectRunning
             | Reason::QueueSlotsTaken { .. }
@@ -126,6 +129,9 @@ impl fmt::Display for Reason {
             Reason::Draining => f.write_str("the server is draining and starts nothing new"),
             Reason::Stalled(Stall::NotServing) => f.write_str("no server is running, so nothing starts"),
             Reason::Stalled(Stall::NoSpace) => f.write_str("the disk is full, so nothing starts until there is space"),
+            Reason::Stalled(Stall::Quiet) => {
+                f.write_str("the server was asked for quiet by a signal; CONT or USR1 ends it")
+            }
             Reason::Stalled(Stall::ArchiveBehind) => {
                 f.write_str("the archive is behind with what has ended; nothing starts until it has caught up")
             }

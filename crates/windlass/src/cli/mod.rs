@@ -4,14 +4,17 @@
 //! sentence and a number. Data goes to stdout, sentences to stderr. `connect` is how verbs reach an engine.
 
 mod amend;
+mod backup;
 mod config;
 mod connect;
 mod doctor;
+mod export;
 mod inbox_door;
 mod lock_watch;
 mod logs;
 mod ls;
 mod nudge;
+mod pages;
 mod print;
 mod push;
 mod run;
@@ -125,7 +128,19 @@ enum Verb {
     /// Check, write, show, compare, reload or change the config
     Config(config::Args),
     /// Look at the machine and the data directory, and say what to mend
-    Doctor,
+    Doctor(doctor::Args),
+    /// Copy everything to a file or a directory, while the server runs or without one
+    Backup(backup::BackupArgs),
+    /// Lay out a backup in a new data directory
+    Restore(backup::RestoreArgs),
+    /// Print jobs as lines of JSON, waiting and ended
+    Export(export::ExportArgs),
+    /// Take in the waiting jobs of an export, all or none; those that are here are left alone
+    Import(export::ImportArgs),
+    /// Print the completions for a shell
+    Completions(pages::CompletionsArgs),
+    /// Print the manual page
+    Man(pages::ManArgs),
 }
 
 /// What every verb is given besides its own arguments.
@@ -221,7 +236,13 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
-        Verb::Doctor => doctor::doctor(context),
+        Verb::Doctor(args) => doctor::doctor(&args, context),
+        Verb::Backup(args) => backup::backup(&args, context),
+        Verb::Restore(args) => backup::restore(&args, context),
+        Verb::Export(args) => export::export(&args, context),
+        Verb::Import(args) => export::import(&args, context),
+        Verb::Completions(args) => pages::completions(&args, Arguments::command()),
+        Verb::Man(args) => pages::man(&args, Arguments::command()),
     }
 }
 

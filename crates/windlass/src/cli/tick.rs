@@ -11,6 +11,7 @@ use crate::config::{self, Config};
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
+use crate::log::{Level, Log, LogOptions};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,18 +66,19 @@ fn through(server: Connection, signals: Signals, context: &Context) -> Result<u8
 
 /// Nobody serves: this does, until nothing is left that could run now.
 fn alone(config: &Config, dir: &DataDir, signals: Signals, context: &Context) -> Result<u8, Failure> {
-    let quiet = context.quiet;
+    // Cron mails what is said: where the log has no file of its own only what is wrong is worth a mail.
+    let options = match &config.log.file {
+        Some(_) => config.log.clone(),
+        None => LogOptions { level: Level::Warn, ..config.log.clone() },
+    };
+    let log = if context.quiet { Log::off() } else { Log::start(options)? };
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
         serves: true,
         drain: config.server.drain,
         archive: config.archive,
-        log: Arc::new(move |note| {
-            if !quiet {
-                print::say(note);
-            }
-        }),
+        log: log.clone(),
         ..ServerOptions::new(dir.clone())
     })?;
     let stopped_by = Arc::new(AtomicI32::new(0));

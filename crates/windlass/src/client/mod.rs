@@ -229,7 +229,7 @@ impl Client {
             // The server had gone before it took the request.
             Kind::NoServer => Delivery::Nobody,
             // It takes nothing now.
-            Kind::TryLater => {
+            Kind::TryLater | Kind::Shortage => {
                 self.avoid();
                 Delivery::Nobody
             }

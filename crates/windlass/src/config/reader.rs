@@ -8,6 +8,7 @@ use super::units::{nearest, size};
 use super::zone::hours;
 use super::{Config, Server, checks, path_bytes};
 use crate::error::{Failure, Kind};
+use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
 use std::ffi::OsStr;
@@ -43,7 +44,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["limits", "server", "archive", "queue"])?;
+    root.only(&["limits", "server", "archive", "log", "queue"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&["slots"])?;
@@ -54,6 +55,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     }
     if let Some(archive) = root.section("archive")? {
         config.archive = read_archive(&archive, config.archive)?;
+    }
+    if let Some(log) = root.section("log")? {
+        config.log = read_log(&log)?;
     }
     config.queues = read_queues(&root)?;
     Ok(config)
@@ -104,6 +108,26 @@ fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<Archiv
         keep_failed: table.map("keep_failed", when::duration)?.unwrap_or(default.keep_failed),
         max_size: table.map("max_size", size)?.unwrap_or(default.max_size),
     })
+}
+
+fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
+    table.only(&["format", "level", "file"])?;
+    let format = table.map("format", |text| match text {
+        "logfmt" => Ok(Format::Logfmt),
+        "json" => Ok(Format::Json),
+        other => Err(format!("{other:?} is not a format, expected \"logfmt\" or \"json\"")),
+    })?;
+    let level = table.map("level", |text| {
+        let known = Level::ALL.into_iter().find(|level| level.word() == text);
+        known.ok_or_else(|| format!("{text:?} is not a level, expected debug, info, warn or error"))
+    })?;
+    let file = table.map("file", |text| match text {
+        "" => Err("the name is empty; without `file` the log goes to stderr".to_owned()),
+        // As for directories: a relative one is meant from where the config stands.
+        name => std::path::absolute(table.source.path.parent().unwrap_or(Path::new("")).join(name))
+            .map_err(|e| e.to_string()),
+    })?;
+    Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
 }
 
 fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {

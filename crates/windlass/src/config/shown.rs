@@ -68,7 +68,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, server, archive, queues } = &self.config;
+        let Config { slots, server, archive, log, queues } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -82,6 +82,9 @@ impl Loaded {
         add("archive", false, "keep_succeeded", Some(format!("\"{}\"", when::exact(archive.keep_succeeded))));
         add("archive", false, "keep_failed", Some(format!("\"{}\"", when::exact(archive.keep_failed))));
         add("archive", false, "max_size", Some(format!("\"{}\"", exact_size(archive.max_size))));
+        add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
+        add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
+        add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
         for policy in queues {
             for key in reader::QUEUE_KEYS {
                 add(&policy.pattern, true, key, queue_value(policy, key));

@@ -3,12 +3,14 @@
 //! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
 //! deadline. It owns the parts that effects go to, and must not decide anything.
 
+use super::condition::Shown;
 use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
 use crate::audit::AuditLog;
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
+use crate::log::Log;
 use crate::runner::Runner;
 use crate::store::Store;
 use std::sync::Arc;
@@ -32,12 +34,13 @@ pub struct Driver<S> {
     pub archiver: Archiver,
     pub audit: AuditLog,
     pub ingest: IngestHandle,
-    pub log: Box<dyn Fn(&str) + Send>,
+    pub log: Log,
     /// How long failed and cancelled jobs are kept.
     pub keep_failed: Duration,
     /// When old results are looked through next.
     pub retain_at: Time,
     pub times: Arc<TurnTimes>,
+    pub shown: Arc<Shown>,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -61,6 +64,7 @@ impl<S: Store> Driver<S> {
             if !effects.archive.is_empty() {
                 self.engine.turn_took(begun.elapsed());
             }
+            self.shown.set(self.engine.condition());
             self.perform(effects);
             self.times.note(begun.elapsed());
         }
@@ -99,7 +103,7 @@ impl<S: Store> Driver<S> {
 
     fn perform(&mut self, effects: Effects) {
         if let Err(error) = self.audit.append(&effects.audit) {
-            (self.log)(&format!("cannot write the audit log: {error}"));
+            self.log.error(format!("cannot write the audit log: {error}"));
         }
         effects.answers.give();
         if !effects.starts.is_empty() {
@@ -121,7 +125,7 @@ impl<S: Store> Driver<S> {
             self.ingest.nudge();
         }
         for note in effects.notes {
-            (self.log)(&note);
+            self.log.warn(note);
         }
     }
 }

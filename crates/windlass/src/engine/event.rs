@@ -153,8 +153,14 @@ pub enum Event {
     Flights {
         answer: Answer<Vec<FlightInfo>>,
     },
-    /// Look for work now.
+    /// Everything that a person may want to know of the engine at once.
+    Dump {
+        answer: Answer<super::dump::Dump>,
+    },
+    /// Look for work now; ends a quiet time.
     Nudge,
+    /// Accept jobs, let what runs go on, start nothing.
+    Quiet,
     /// Stop claiming, let what runs end for the drain time, then stop.
     Drain,
     /// Stop at once: what runs is killed and goes back without a charge.

@@ -4,7 +4,9 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod condition;
 pub mod drive;
+pub mod dump;
 pub mod effects;
 pub mod event;
 pub mod flights;
@@ -36,6 +38,7 @@ use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
+pub use condition::Condition;
 pub use effects::Effects;
 pub use event::Event;
 pub use handle::{EngineHandle, IdSource};
@@ -94,8 +97,10 @@ pub struct Engine<S> {
     drain_until: Option<Time>,
     /// When commits that are only in the kernel's hands must be on disk.
     sync_by: Option<Time>,
-    /// No space was found: nothing is admitted or started before this time.
+    /// No space was found: nothing is admitted or started, and what has ended is settled next at this time.
     full_until: Option<Time>,
+    /// Somebody asked for quiet: nothing is started until somebody asks for work.
+    hushed: bool,
     /// The last turn that settled anything, and the last one that the archive holds.
     settled: u64,
     archived: u64,
@@ -154,6 +159,7 @@ impl<S: Store> Engine<S> {
             drain_until: None,
             sync_by: None,
             full_until: None,
+            hushed: false,
             settled: 0,
             archived: 0,
             archive_keeps_up: true,
@@ -209,7 +215,30 @@ impl<S: Store> Engine<S> {
 
     /// True when it was told to stop and nothing is in flight any more.
     pub fn is_over(&self) -> bool {
-        self.stopping != Stopping::No && self.flights.is_empty() && self.pending.is_empty()
+        if self.stopping == Stopping::No {
+            return false;
+        }
+        if self.full_until.is_none() {
+            return self.flights.is_empty() && self.pending.is_empty();
+        }
+        // Without space nobody waits for the inbox, which is read again; nor, when told to end at once, for ends that
+        // cannot be written: the next start proves them dead.
+        let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+        let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
+        let settled = self.flights.is_empty() || self.stopping == Stopping::Halting && self.flights.len() <= ends;
+        settled && ends + unread == self.pending.len()
+    }
+
+    /// What it is up to, in one word.
+    pub fn condition(&self) -> Condition {
+        match self.stopping {
+            Stopping::Halting => Condition::Halting,
+            Stopping::Draining => Condition::Draining,
+            Stopping::No if self.full_until.is_some() => Condition::NoSpace,
+            Stopping::No if !self.archive_keeps_up => Condition::ArchiveBehind,
+            Stopping::No if self.hushed => Condition::Quiet,
+            Stopping::No => Condition::Serving,
+        }
     }
 
     pub fn stopping(&self) -> Stopping {

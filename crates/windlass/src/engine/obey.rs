@@ -33,10 +33,11 @@ impl<S: Store> Engine<S> {
             }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
-                self.store.archived(turn)?;
+                // Where the store has no space for it, who waits is told so; a later turn's word holds for this one too.
                 self.archived = turn;
                 let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
                 caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
+                self.store.archived(turn)?;
                 return Ok(true);
             }
             Event::Forget { before } => return Ok(self.store.forget(before, super::RELEASE_MOST)? > 0),
@@ -59,7 +60,12 @@ impl<S: Store> Engine<S> {
                 effects.answers.add(answer, Ok(explained));
             }
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
-            Event::Nudge => effects.nudge = true,
+            Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Nudge => {
+                self.hushed = false;
+                effects.nudge = true;
+            }
+            Event::Quiet => self.hushed = true,
             Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),
             Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
@@ -184,7 +190,7 @@ impl<S: Store> Engine<S> {
         effects.answers.add(answer, followed);
     }
 
-    fn flight_infos(&self) -> Vec<FlightInfo> {
+    pub(super) fn flight_infos(&self) -> Vec<FlightInfo> {
         let stocked = self.stocked();
         let mut infos: Vec<FlightInfo> = self
             .flights

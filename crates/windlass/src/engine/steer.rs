@@ -191,6 +191,8 @@ impl<S: Store> Engine<S> {
             Some(Stall::NotServing)
         } else if self.full_until.is_some() {
             Some(Stall::NoSpace)
+        } else if self.hushed {
+            Some(Stall::Quiet)
         } else if !self.archive_keeps_up {
             Some(Stall::ArchiveBehind)
         } else {

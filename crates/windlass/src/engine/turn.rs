@@ -71,10 +71,10 @@ impl<S: Store> Engine<S> {
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
-        self.look_at_the_clock(now);
-        let mut absorbed = self.absorb();
-        let mut progress = Progress::default();
         let mut effects = Effects::default();
+        let settles = self.look_at_the_clock(now, &mut effects);
+        let mut absorbed = self.absorb(settles);
+        let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
         match worked {
             Ok(()) => {
@@ -87,15 +87,23 @@ impl<S: Store> Engine<S> {
     }
 
     /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
-    /// is further away than it was made is due as well.
-    fn look_at_the_clock(&mut self, now: Time) {
-        if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
-            self.full_until = None;
+    /// is further away than it was made is due as well. Tells whether what has ended may be settled in this turn:
+    /// without space that is done once a second, because every turn costs some of the reserve.
+    fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> bool {
+        let was_full = self.full_until;
+        let due = was_full.is_none_or(|until| until <= now || until > now.after(FULL_RETRY));
+        if was_full.is_some() && due {
+            let room = self.store.has_room();
+            self.full_until = if room { None } else { Some(now.after(FULL_RETRY)) };
+            if room {
+                effects.notes.push("there is space again: jobs are accepted and started".into());
+            }
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
         for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
             *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
         }
+        due
     }
 
     /// Everything up to and including the commit.
@@ -139,7 +147,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
-    fn absorb(&mut self) -> Absorbed {
+    fn absorb(&mut self, settles: bool) -> Absorbed {
         let mut absorbed = Absorbed::default();
         let rests = std::mem::take(&mut self.was_wide);
         let (mut budget, mut inbox_budget) = (PUSHED_MOST, if rests { 0 } else { INGESTED_MOST });
@@ -148,7 +156,7 @@ impl<S: Store> Engine<S> {
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
-                Event::Finished(finished) => absorbed.finished.push(finished),
+                Event::Finished(finished) if settles => absorbed.finished.push(finished),
                 Event::Ingested(lot) if accepts && inbox_budget > 0 => {
                     inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
                     absorbed.ingested.push(lot);
@@ -161,7 +169,7 @@ impl<S: Store> Engine<S> {
                 Event::Pushed { answer, .. } if !accepts => {
                     answer.give(Err(no_space("the disk was full a moment ago")))
                 }
-                Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
+                Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }
                 | Event::Amend { .. }
@@ -182,7 +190,9 @@ impl<S: Store> Engine<S> {
                 | Event::Steer { .. }
                 | Event::Explain { .. }
                 | Event::Flights { .. }
+                | Event::Dump { .. }
                 | Event::Nudge
+                | Event::Quiet
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
             }
@@ -513,16 +523,18 @@ impl<S: Store> Engine<S> {
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
-        let Effects { stops, read_inbox, nudge, .. } = dropped;
-        let mut effects = Effects { stops, read_inbox, nudge, ..Effects::default() };
+        let Effects { stops, read_inbox, nudge, notes, .. } = dropped;
+        let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }
         let finished = absorbed.finished.into_iter().map(Event::Finished);
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
         self.pending = finished.chain(ingested).chain(std::mem::take(&mut self.pending)).collect();
+        if self.full_until.is_none() {
+            effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
+        }
         self.full_until = Some(now.after(FULL_RETRY));
-        effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
         Ok(effects)
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct App {
     pub(super) config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
     pub(super) access: Access,
     pub(super) bodies: Arc<Semaphore>,
+    /// Held by the one import there may be.
+    pub(super) imports: tokio::sync::Mutex<()>,
     pub(super) waiting: Arc<Waiting>,
     /// Somebody asked this server to stop.
     pub(super) draining: AtomicBool,
@@ -72,6 +74,7 @@ impl App {
             config: options.config,
             access,
             bodies: Arc::new(Semaphore::new(super::body::BUDGET)),
+            imports: tokio::sync::Mutex::default(),
             waiting: Arc::default(),
             draining: AtomicBool::new(false),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),

@@ -62,6 +62,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
             version: env!("CARGO_PKG_VERSION").into(),
             dir: call.app.dir.root().display().to_string(),
             durability: crate::store::Durability::Full.word().into(),
+            condition: call.app.handle.condition().word().into(),
         },
         queues: by_name,
         totals,

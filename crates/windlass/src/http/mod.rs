@@ -9,6 +9,7 @@ use crate::config::{Change, Loaded};
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ mod caller;
 mod control;
 mod follow;
 mod guard;
+mod import;
 mod jobs;
 mod operations;
 mod problem;
@@ -51,6 +53,8 @@ pub struct Options {
     pub reload: Box<Reload>,
     /// The config as it was read last.
     pub config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
+    /// Where trouble at the door is told.
+    pub log: Log,
 }
 
 /// Reads the config again, and tells what has changed.
@@ -61,7 +65,7 @@ impl Options {
     pub fn new(dir: DataDir, reload: impl Fn() -> Result<Vec<Change>, Failure> + Send + Sync + 'static) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let config = Box::new(Arc::<Loaded>::default);
-        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config }
+        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config, log: Log::off() }
     }
 }
 

@@ -6,7 +6,7 @@ use super::app::{App, Call};
 use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, jobs, operations, push, runs, stats, steer, watch, why};
+use super::{control, follow, import, jobs, operations, push, runs, stats, steer, watch, why};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 33] = [
+pub const TABLE: [Route; 34] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
     get("/api/v1/status", |call| Box::pin(control::status(call))),
@@ -52,6 +52,7 @@ pub const TABLE: [Route; 33] = [
     get("/api/v1/operations", |call| Box::pin(operations::list(call))),
     get("/api/v1/stats", |call| Box::pin(stats::stats(call))),
     get("/api/v1/watch", |call| Box::pin(watch::watch(call))),
+    post("/api/v1/import", |call| Box::pin(import::import(call))),
     post("/api/v1/runs", |call| Box::pin(runs::open(call))),
     get("/api/v1/runs", |call| Box::pin(runs::list(call))),
     get("/api/v1/runs/{id}", |call| Box::pin(runs::show(call))),

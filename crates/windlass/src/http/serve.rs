@@ -11,6 +11,7 @@ use crate::client::connection::through_directory;
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::{Failure, Kind};
+use crate::log::Log;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request};
@@ -118,6 +119,7 @@ pub(super) fn start(options: Options, handle: EngineHandle, reads: Reads) -> Res
     let socket = options.dir.socket();
     let access = Access { token, hosts: options.hosts.clone(), wide };
     let (stop, stopping) = watch::channel(false);
+    let log = options.log.clone();
     let app = App::new(options, access, handle, reads, stopping);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -127,7 +129,7 @@ pub(super) fn start(options: Options, handle: EngineHandle, reads: Reads) -> Res
         .build()
         .map_err(|e| Failure::io("cannot start the HTTP runtime", &e))?;
     let body = move || {
-        runtime.block_on(serve(Arc::new(app), unix, tcp));
+        runtime.block_on(serve(Arc::new(app), unix, tcp, log));
         // A read that hangs in the kernel must not hold up the end.
         runtime.shutdown_background();
     };
@@ -181,16 +183,16 @@ fn own_token(dir: &DataDir) -> Result<String, Failure> {
     Ok(token)
 }
 
-async fn serve(app: Arc<App>, unix: std::os::unix::net::UnixListener, tcp: Option<std::net::TcpListener>) {
+async fn serve(app: Arc<App>, unix: std::os::unix::net::UnixListener, tcp: Option<std::net::TcpListener>, log: Log) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     let router = routes::router(&app);
     let mut doors = Vec::new();
     // Registering with the runtime fails only where epoll does; then nothing could be served at all.
     if let Ok(listener) = UnixListener::from_std(unix) {
-        doors.push(tokio::spawn(admit(Door::Unix(listener), app.clone(), router.clone(), places.clone())));
+        doors.push(tokio::spawn(admit(Door::Unix(listener), app.clone(), router.clone(), places.clone(), log.clone())));
     }
     if let Some(Ok(listener)) = tcp.map(TcpListener::from_std) {
-        doors.push(tokio::spawn(admit(Door::Tcp(listener), app.clone(), router.clone(), places.clone())));
+        doors.push(tokio::spawn(admit(Door::Tcp(listener), app.clone(), router.clone(), places.clone(), log.clone())));
     }
     for door in doors {
         // A door ends by the sign to stop only.
@@ -219,7 +221,9 @@ impl Door {
     }
 }
 
-async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>) {
+async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>, log: Log) {
+    // An episode of trouble is told once.
+    let mut told = false;
     loop {
         let next = async {
             let place = places.clone().acquire_owned().await;
@@ -229,6 +233,7 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
             First::Left(next) => next,
             First::Right(()) => return,
         };
+        told &= caller.is_err();
         match caller {
             Ok(Caller::Unix(stream)) => {
                 let (app, router) = (app.clone(), router.clone());
@@ -249,7 +254,10 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
                 });
             }
             // Out of descriptors or memory: the caller still stands at the door, so asking again at once would spin.
-            Err(_) => {
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    log.warn(format!("cannot take a connection: {error}; trying again until it can be taken"));
+                }
                 race(tokio::time::sleep(Duration::from_millis(100)), app.stopped()).await;
             }
         }

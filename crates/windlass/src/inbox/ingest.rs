@@ -21,6 +21,8 @@ pub(super) const LOTS_UNDER_WAY: u64 = 3;
 
 /// How long records that trickle in are gathered after the last lot was committed.
 const BREATH: Duration = Duration::from_millis(10);
+/// After a shortage of descriptors or memory the next look comes after this time.
+const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
 /// What the reader hands over.
 #[derive(Debug)]
@@ -156,6 +158,7 @@ fn run(options: IngestOptions, shared: &Shared, watch: &Watch) {
 }
 
 fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+    let mut short = false;
     loop {
         {
             let mut orders = shared.orders();
@@ -170,7 +173,18 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 reader.forget_refusals();
             }
         }
-        reader.look()?;
+        match reader.look() {
+            Err(failure) if failure.kind == Kind::Shortage => {
+                if !std::mem::replace(&mut short, true) {
+                    let text = format!("{failure}; what is in the inbox waits there");
+                    reader.deliver(trouble(Kind::Shortage, text));
+                }
+                shared.bell.wait_up_to(SHORTAGE_RETRY)?;
+                continue;
+            }
+            looked => looked?,
+        };
+        short = false;
         match reader.round()? {
             Round::Read => continue,
             Round::Blocked => {

@@ -1,7 +1,7 @@
 //! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
 //!
 //! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
-//! looks once more after it was armed. The watch has no time-out: an idle inbox costs nothing.
+//! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
 
 use crate::error::{Failure, Kind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};

@@ -4,12 +4,13 @@ use super::ReadConfig;
 use crate::config::{Change, Loaded, diff};
 use crate::engine::{EngineHandle, Event};
 use crate::error::{Failure, Kind};
+use crate::log::{Level, Log};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What was read last without fault, and how to read it again.
 pub struct LiveConfig {
     read: Option<ReadConfig>,
-    log: Arc<dyn Fn(&str) + Send + Sync>,
+    log: Log,
     current: Mutex<Arc<Loaded>>,
 }
 
@@ -20,7 +21,7 @@ impl std::fmt::Debug for LiveConfig {
 }
 
 impl LiveConfig {
-    pub fn new(read: Option<ReadConfig>, current: Loaded, log: Arc<dyn Fn(&str) + Send + Sync>) -> LiveConfig {
+    pub fn new(read: Option<ReadConfig>, current: Loaded, log: Log) -> LiveConfig {
         LiveConfig { read, log, current: Mutex::new(Arc::new(current)) }
     }
 
@@ -35,9 +36,12 @@ impl LiveConfig {
             Ok(changes) => {
                 let restart = changes.iter().filter(|change| !change.live).count();
                 let live = changes.len() - restart;
-                (self.log)(&format!("reloaded: {live} values have changed, {restart} more take a restart"));
+                self.log.say(Level::Info, "reloaded", vec![("changed", live.into()), ("restart", restart.into())]);
             }
-            Err(failure) => (self.log)(&format!("reload refused, the old config stays: {failure}")),
+            Err(failure) => {
+                let error = ("error", failure.to_string().into());
+                self.log.say(Level::Error, "reload refused, the old config stays", vec![error]);
+            }
         }
         reloaded
     }

@@ -20,6 +20,7 @@ use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTi
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
+use crate::log::Log;
 use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
@@ -68,8 +69,6 @@ impl Server {
         let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
         let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
         let http = start_http(&options, &handle, &config)?;
-        let log = Arc::clone(&options.log);
-        let log = Box::new(move |note: &str| log(note));
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
@@ -78,10 +77,11 @@ impl Server {
             archiver,
             audit: AuditLog::new(&options.dir),
             ingest,
-            log,
+            log: options.log.clone(),
             keep_failed: options.archive.keep_failed,
             retain_at: clock::now(),
             times: Arc::clone(&times),
+            shown: handle.shown(),
         };
         let engine = std::thread::Builder::new()
             .name("engine".into())
@@ -149,16 +149,16 @@ impl Server {
 struct Trouble {
     first: Arc<Mutex<Option<Failure>>>,
     events: Sender<Event>,
-    log: Arc<dyn Fn(&str) + Send + Sync>,
+    log: Log,
 }
 
 impl Trouble {
     fn new(events: &Sender<Event>, options: &ServerOptions) -> Trouble {
-        Trouble { first: Arc::default(), events: events.clone(), log: Arc::clone(&options.log) }
+        Trouble { first: Arc::default(), events: events.clone(), log: options.log.clone() }
     }
 
     fn fatal(&self, failure: Failure) {
-        (self.log)(&failure.text);
+        self.log.error(failure.text.clone());
         if let Ok(mut first) = self.first.lock() {
             first.get_or_insert(failure);
         }
@@ -185,7 +185,7 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
         // An engine that has ended finds the turn in the archive at its next start.
         let _ = events.send(Event::Archived { turn });
     };
-    Archiver::spawn(archive, Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
+    Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
 }
 
 fn start_ingest(
@@ -199,7 +199,7 @@ fn start_ingest(
         let event = match delivered {
             Delivered::Lot(lot) => Event::Ingested(lot),
             Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
-            Delivered::Trouble(failure) => return (trouble.log)(&failure.text),
+            Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
             Delivered::Ended(failure) => return trouble.fatal(failure),
         };
         // What an ended engine did not take is read again from the cursor.
@@ -230,6 +230,7 @@ fn start_http(
     let http = http::Options {
         listen: options.listen,
         config: Box::new(move || shown.current()),
+        log: options.log.clone(),
         ..http::Options::new(options.dir.clone(), reload)
     };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir))

@@ -3,6 +3,7 @@
 use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::store::Durability;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ pub struct ServerOptions {
     pub config: Loaded,
     /// Reads the config again; absent where there is none.
     pub reload: Option<ReadConfig>,
-    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+    pub log: Log,
 }
 
 /// Reads the config anew, whole or not at all.
@@ -69,7 +70,7 @@ impl ServerOptions {
             handlers: Handlers::default(),
             config: Loaded::default(),
             reload: None,
-            log: Arc::new(|_| ()),
+            log: Log::off(),
         }
     }
 }

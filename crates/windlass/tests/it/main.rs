@@ -5,13 +5,22 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod amend;
+mod backup;
+mod bad_input;
+mod doctor;
 mod ending;
+mod export;
+mod full_disk;
 mod inbox;
 mod kill;
+mod mount;
+mod pages;
 mod push;
 mod rig;
 mod run;
 mod server;
+mod server_log;
+mod signals;
 mod steer;
 mod verbs;
 mod watch;

@@ -267,7 +267,9 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(()));
                 "read_inbox"
             }
+            Event::Dump { .. } => "dump",
             Event::Nudge => "nudge",
+            Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }
             | Event::Steer { .. }

@@ -25,10 +25,12 @@ mod lanes;
 mod notes;
 mod part;
 mod recover;
+mod reserve;
 mod rows;
 mod runs;
 mod schema;
 mod settle;
+pub mod snapshot;
 mod steer;
 mod tally;
 mod turns;
@@ -44,6 +46,7 @@ pub use view::View;
 
 use lanes::Windows;
 use part::{Mark, Part};
+use reserve::Reserve;
 use rows::Row;
 use runs::Runs;
 use schema::{StateRow, corrupt, failed};
@@ -58,6 +61,9 @@ pub struct Embedded {
     epoch: u64,
     memory: Memory,
     housekeeper: Housekeeper,
+    reserve: Reserve,
+    /// A verb or a commit found no space: the reserve is given up with the rollback.
+    full: bool,
     /// SQLite's count of changed rows when the turn began: a turn that changed none is not written.
     changes_before: u64,
     /// A verb or a commit failed: nothing but `rollback` makes sense.
@@ -101,11 +107,29 @@ struct Turn<'a> {
 impl Embedded {
     /// Opens or makes the store of a data directory, whose lock the caller holds.
     pub fn open(dir: &DataDir, boot: &str) -> Result<(Embedded, Opened), StoreError> {
-        let (mut db, epoch, opened) = schema::open_writer(dir, boot)?;
+        let mut reserve = Reserve::open(dir.reserve());
+        let (mut db, epoch, opened) = match schema::open_writer(dir, boot) {
+            // To open is to write a new epoch, and that must be possible on a full disk.
+            Err(StoreError::Full(_)) => {
+                reserve.release(&wal::log_path(&dir.state_db()));
+                schema::open_writer(dir, boot)?
+            }
+            other => other?,
+        };
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
-        let store =
-            Embedded { db, epoch, memory, housekeeper, changes_before: 0, broken: false, unsynced: false, lost: None };
+        let store = Embedded {
+            db,
+            epoch,
+            memory,
+            housekeeper,
+            reserve,
+            full: false,
+            changes_before: 0,
+            broken: false,
+            unsynced: false,
+            lost: None,
+        };
         Ok((store, opened))
     }
 
@@ -147,6 +171,7 @@ impl Embedded {
     fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let done = act(&mut self.turn()?);
         self.broken |= done.as_ref().is_err_and(|error| !matches!(error, StoreError::Stale(_)));
+        self.full |= matches!(done, Err(StoreError::Full(_)));
         done
     }
 }
@@ -264,7 +289,7 @@ impl Store for Embedded {
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
         self.refuse_broken()?;
-        self.write_turn()?;
+        self.write_turn().inspect_err(|error| self.full |= matches!(error, StoreError::Full(_)))?;
         if durability == Durability::Full && self.unsynced {
             self.housekeeper.sync_log().inspect_err(|error| self.lost = Some(error.clone()))?;
             self.unsynced = false;
@@ -283,7 +308,14 @@ impl Store for Embedded {
         }
         self.memory = Memory::load(&self.db)?;
         self.broken = false;
+        if std::mem::take(&mut self.full) {
+            self.reserve.release(self.housekeeper.log());
+        }
         Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.reserve.has_room()
     }
 
     fn epoch(&self) -> u64 {

@@ -65,11 +65,16 @@ impl Housekeeper {
             .name("checkpoint".into())
             .spawn(move || checkpoint(&own, &nudged, &done, &reported))
             .map_err(|error| StoreError::Io(format!("cannot start the checkpoint thread: {error}")))?;
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let path = PathBuf::from(log);
+        let path = log_path(path);
         let (nudge, helper) = (Some(nudge), Some(helper));
-        Ok(Housekeeper { pages, seen: 0, restart_at: RESTART_AT, path, log: None, nudge, busy, helper, trouble })
+        // Opened now: later there may be no descriptor left for it.
+        let log = File::open(&path).ok();
+        Ok(Housekeeper { pages, seen: 0, restart_at: RESTART_AT, path, log, nudge, busy, helper, trouble })
+    }
+
+    /// The log's path.
+    pub(super) fn log(&self) -> &Path {
+        &self.path
     }
 
     /// Makes the last commit survive a power cut. What failed once is not tried again: the process ends.
@@ -140,6 +145,13 @@ impl Drop for Housekeeper {
             let _ = helper.join();
         }
     }
+}
+
+/// The log of a database file.
+pub(super) fn log_path(db: &Path) -> PathBuf {
+    let mut log = db.as_os_str().to_owned();
+    log.push("-wal");
+    PathBuf::from(log)
 }
 
 fn checkpoint(db: &Connection, nudged: &Receiver<()>, busy: &AtomicBool, trouble: &Mutex<Option<StoreError>>) {
