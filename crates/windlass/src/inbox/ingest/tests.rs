@@ -191,6 +191,7 @@ fn many_writers_rotation_and_restarts_lose_and_double_nothing() {
         let path = rig.inbox().join(own_name());
         std::thread::spawn(move || (0..500).for_each(|n| append(&path, format!("\x18\nforeign\t{n}\n").as_bytes())))
     };
+    let kernel = super::super::disk::Kernel::default();
     for _ in 0..5 {
         rig.start();
         rig.read_to_end();
@@ -200,9 +201,9 @@ fn many_writers_rotation_and_restarts_lose_and_double_nothing() {
             if let Ok(file) = files::open(&path, false)
                 && let Ok(Some(header)) = files::read_header(&file)
                 && lock::try_lock(&file).unwrap()
-                && files::is_at(&file, &path).unwrap()
+                && files::is_at(&kernel, &file, &path).unwrap()
             {
-                files::seal(&rig.inbox(), &name, header.origin).unwrap();
+                files::seal(&kernel, &rig.inbox(), &name, header.origin).unwrap();
             }
         }
         rig.stop();
