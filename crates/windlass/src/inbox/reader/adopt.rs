@@ -178,7 +178,8 @@ impl<D: Disk> Reader<D> {
         match self.disk.wait_for_lock(file, PATIENCE)? {
             Waited::Locked(file) => Ok(Some(file)),
             Waited::Busy => {
-                let by = self.disk.holder(&facts).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
+                let by =
+                    self.disk.holder(&facts).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
                 let text = format!("{} has been locked for {} s by {by}", path.display(), PATIENCE.as_secs());
                 self.deliver(trouble(Kind::TryLater, text));
                 Ok(None)
