@@ -8,3 +8,8 @@
 
 mod chance;
 mod flip;
+mod fuzz;
+#[path = "../it/rig.rs"]
+#[expect(dead_code, reason = "shared with the tests of the verbs, which use the rest")]
+mod rig;
+mod soak;

@@ -138,6 +138,9 @@ impl Turn<'_> {
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
             let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
+            if count.rows > 0 && rows.is_empty() && most > 0 {
+                return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
+            }
             match order.lane.kind {
                 LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
                 LaneKind::Retry | LaneKind::Suspect => {

@@ -25,6 +25,7 @@ struct Figures {
     lost: u64,
     lines_lost: u64,
     altered_lines: u64,
+    with_the_header: u64,
     invented: u64,
 }
 
@@ -134,7 +135,12 @@ fn case(seed: u64, figures: &mut Figures) -> Result<(), String> {
             true => figures.altered_lines += 1,
             false => {
                 figures.invented += 1;
-                return Err(format!("{}: {id} of queue {queue} was never written ({} bytes)", damage.what, data.len()));
+                let near = records.iter().filter(|record| record.place.end + 600 > at && record.place.start < at + 600);
+                let near: Vec<_> = near.map(|record| (record.place.clone(), record.framed)).collect();
+                return Err(format!(
+                    "{} at {:?}: {id} at {at} of queue {queue} was never written; records near it {near:?}",
+                    damage.what, damage.places
+                ));
             }
         }
     }
@@ -150,7 +156,7 @@ fn case(seed: u64, figures: &mut Figures) -> Result<(), String> {
             .all(|(id, queue, data)| jobs.get(id).is_some_and(|job| job == &(queue.clone(), data.clone())));
         match (whole, record.framed) {
             (true, _) => {}
-            (false, _) if header_gone => figures.touched += 1,
+            (false, _) if header_gone => figures.with_the_header += 1,
             (false, false) if aside > 0 => figures.lines_lost += 1,
             (false, framed) => {
                 figures.lost += 1;
@@ -173,8 +179,8 @@ fn damage_to_an_inbox_file_costs_only_what_it_touches() {
             panic!("{what}; repeat it with WINDLASS_FLIP_SEED={seed}");
         }
     }
-    let Figures { cases, records, touched, lost, lines_lost, altered_lines, invented } = figures;
+    let Figures { cases, records, touched, lost, lines_lost, altered_lines, with_the_header, invented } = figures;
     println!(
-        "flip inbox: {cases} cases, {records} records, {touched} touched, crashes 0, hangs 0, lost outside the damage {lost}, plain lines set aside behind it {lines_lost}, damaged plain lines taken for lines {altered_lines}, invented {invented}"
+        "flip inbox: {cases} cases, {records} records, {touched} touched, crashes 0, hangs 0, lost outside the damage {lost}, plain lines set aside behind it {lines_lost}, set aside with a lost file header {with_the_header}, damaged plain lines taken for lines {altered_lines}, invented {invented}"
     );
 }
