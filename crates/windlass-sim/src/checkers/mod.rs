@@ -12,6 +12,8 @@ mod order;
 mod poison;
 mod run_end;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod times;
 mod tokens;
 

@@ -201,6 +201,6 @@ fn facts(stat: &rustix::fs::Stat) -> Facts {
         length: stat.st_size as u64,
         is_file: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
         is_ours: stat.st_uid == rustix::process::geteuid().as_raw(),
-        links: stat.st_nlink as u64,
+        links: stat.st_nlink,
     }
 }

@@ -41,8 +41,11 @@ impl<D: Disk> Reader<D> {
         self.sync_directory()?;
         if !self.looked {
             self.looked = true;
-            if self.unopened == 0 && self.refused.is_empty() {
-                // Files that a crash kept us from reporting as removed.
+            if self.unopened == 0 && self.refused.is_empty() && !self.cursors.is_empty() {
+                // Files that a crash kept us from reporting as removed. Their removal may not be on disk either: one
+                // that came back without its cursor would be read as a whole again.
+                self.directory_dirty = true;
+                self.sync_directory()?;
                 self.lot.closed.extend(std::mem::take(&mut self.cursors).into_keys());
             }
         }
