@@ -18,7 +18,7 @@ use windlass::client::{Client, PushOptions};
 /// Between two samples.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A server that has just come up fills its caches; that is no leak.
-const WARM_UP: Duration = Duration::from_secs(15);
+const WARM_UP: Duration = Duration::from_secs(60);
 /// How many standard errors a slope must be above nought to count.
 const SURE: f64 = 4.0;
 
@@ -112,6 +112,8 @@ impl Soak {
         assert!(ready.starts_with("windlass serves unix:"), "{ready}");
         self.server = Some(Server(child));
         self.lives.push(Life::new());
+        // The first damage of a life opens the quarantine for good, which is no leak either.
+        self.damage();
         self.since = Instant::now();
     }
 
@@ -146,6 +148,11 @@ impl Soak {
         }
     }
 
+    fn damage(&self) {
+        let path = self.rig.dir().join("inbox").join(format!("noise-{}-{}", self.lives.len(), self.faults.len()));
+        std::fs::write(path, b"neither a line nor a record\n\x18\n\0\0\0\n").unwrap();
+    }
+
     fn fault(&mut self) {
         let server = self.server.take().unwrap();
         let kind = ["kill -9", "drain", "hup", "stop and go on", "no launcher", "damage"][self.chance.below(6)];
@@ -175,10 +182,7 @@ impl Soak {
                     let _ = kill_process(child, Signal::KILL);
                 }
             }
-            _ => {
-                let path = self.rig.dir().join("inbox").join(format!("noise-{}", self.faults.len()));
-                std::fs::write(path, b"neither a line nor a record\n\x18\n\0\0\0\n").unwrap();
-            }
+            _ => self.damage(),
         }
         self.server = Some(server);
     }
