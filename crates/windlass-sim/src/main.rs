@@ -124,7 +124,7 @@ fn seeds(from: u64, count: u64, twice: u64) -> Result<String, String> {
     let (mut seeds, mut repeated) = (0u64, 0u64);
     for seed in kept.chain(from..from.saturating_add(count)) {
         let totals = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
-        if seed % twice == 0 {
+        if seed.is_multiple_of(twice) {
             repeated += 1;
             let again = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
             if again.trace != totals.trace {

@@ -142,7 +142,7 @@ impl Soak {
             writer.push(&windlass::inbox::Envelope::new(queue), name.as_bytes()).unwrap();
             self.accepted.insert(name);
         }
-        if round % 10 == 0 {
+        if round.is_multiple_of(10) {
             let told = self.rig.feed(&["run", "-j", "2", "--", "true"], "1\n2\n3\n4\n5\n");
             assert_eq!(told.code, Some(0), "{told:?}");
         }
