@@ -83,6 +83,12 @@ impl Drop for Server {
     }
 }
 
+/// Time is what a soak measures; nothing is waited for here.
+#[expect(clippy::disallowed_methods, reason = "samples are a pause apart")]
+fn let_time_pass() {
+    std::thread::sleep(PAUSE);
+}
+
 fn mean(lives: &[Life], measure: usize) -> f64 {
     let values = lives.iter().flatten().map(|(_, values)| values[measure]);
     values.clone().sum::<f64>() / values.count().max(1) as f64
@@ -171,7 +177,7 @@ impl Soak {
             "hup" => server.signal(Signal::HUP),
             "stop and go on" => {
                 server.signal(Signal::STOP);
-                std::thread::sleep(PAUSE);
+                let_time_pass();
                 server.signal(Signal::CONT);
             }
             "no launcher" => {
@@ -209,7 +215,7 @@ fn nothing_grows_and_nothing_is_lost() {
         round += 1;
         soak.load(&client, round);
         // Between two samples time must pass: this is what is measured, not a wait for something.
-        std::thread::sleep(PAUSE);
+        let_time_pass();
         if soak.since.elapsed() > WARM_UP
             && let Some(values) = sample(soak.pid(), &soak.rig.dir())
         {
