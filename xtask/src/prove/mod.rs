@@ -112,9 +112,7 @@ fn fuzz(sizes: &Sizes) -> Result<Command, String> {
 }
 
 fn soak(sizes: &Sizes) -> Result<Command, String> {
-    let mut command = rig("soak::", "WINDLASS_SOAK_MINUTES", sizes.size.unwrap_or(SOAK_MINUTES));
-    command.arg("--include-ignored");
-    Ok(command)
+    Ok(rig("soak::", "WINDLASS_SOAK_MINUTES", sizes.size.unwrap_or(SOAK_MINUTES)))
 }
 
 /// One of the rigs at this size.

@@ -1,6 +1,6 @@
 //! FUZZ: everything that reads bytes of others is fed with noise that resembles what it expects.
 //!
-//! A mutator over a small corpus in this file, in this process, on stable Rust: inbox files, chunks, the config, selectors, times,
+//! A mutator over a small corpus, in this process, on stable Rust: inbox files, chunks, the config, selectors, times,
 //! messages of the launcher, archive segments, and raw HTTP requests to a real server. No input may make any thread
 //! panic, and each target holds a property of its own. `WINDLASS_FUZZ_SECONDS` is for all of them together;
 //! `WINDLASS_FUZZ_SEED` begins at another place.

@@ -191,7 +191,8 @@ fn damage_to_the_store_is_said_and_no_job_runs_as_another() {
     }
     let Figures { cases, jobs, harmless, refused, said, handed_out, altered, silent } = figures;
     println!(
-        "flip store: {cases} cases of {jobs} jobs, crashes 0, hangs 0, {harmless} harmless, {refused} refused at the start, {said} said on the way, {handed_out} jobs handed out, altered {altered}, lost in silence {silent}"
+        "flip store: {cases} cases of {jobs} jobs, crashes 0, hangs 0, {harmless} harmless, {refused} refused at the \
+         start, {said} said on the way, {handed_out} jobs handed out, altered {altered}, lost in silence {silent}"
     );
     assert!(found.is_empty(), "{} findings, the first: {}; repeat it with WINDLASS_FLIP_SEED", found.len(), found[0]);
 }
