@@ -183,6 +183,7 @@ fn damage_to_an_inbox_file_costs_only_what_it_touches() {
     println!(
         "flip inbox: {cases} cases, {records} records, {touched} touched, crashes 0, hangs 0, lost outside \
          the damage {lost}, plain lines set aside behind it {lines_lost}, set aside \
-         with a lost file header {with_the_header}, damaged plain lines taken for lines {altered_lines}, invented {invented}"
+         with a lost file header {with_the_header}, damaged plain lines \
+         taken for lines {altered_lines}, invented {invented}"
     );
 }
