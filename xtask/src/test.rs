@@ -10,5 +10,6 @@ pub(crate) fn test() -> Result<(), String> {
     step("binary", "cargo", &["build", "--release", "--bin", "windlass"])?;
     step("tests", "cargo", &["test", "--workspace", "--", "--test-threads=2"])?;
     step("simulation", "cargo", &["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--seeds", "2000"])?;
+    step("is it over", "cargo", &["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--end", "100000"])?;
     Ok(())
 }

@@ -12,7 +12,11 @@ use std::process::{Command, Stdio};
 
 const KILL_CYCLES: u64 = 10_000;
 const SEEDS: u64 = 1_000_000;
-const KNOWN: &str = "kill, sim, store, --cycles N or --seeds N";
+const END_ANSWERS: u64 = 10_000_000;
+const FLIP_CASES: u64 = 100_000;
+const FUZZ_SECONDS: u64 = 8 * 3600;
+const SOAK_MINUTES: u64 = 8 * 60;
+const KNOWN: &str = "end, flip, fuzz, kill, sim, soak, store, --size N, --cycles N or --seeds N";
 
 /// A proof: what it is called and how to get its command and its figure.
 struct Proof {
@@ -23,8 +27,16 @@ struct Proof {
 }
 
 const PROOFS: &[Proof] = &[
+    Proof { name: "end", command: end, figure: |line| after(line, "end: ") },
+    Proof {
+        name: "flip",
+        command: flip,
+        figure: |line| line.find("flip ").map(|at| &line[at + 5..]).filter(|_| line.contains(" cases")),
+    },
+    Proof { name: "fuzz", command: fuzz, figure: |line| after(line, "fuzz: ") },
     Proof { name: "kill", command: kill, figure: |line| after(line, "kill: ") },
     Proof { name: "sim", command: sim, figure: |line| line.contains(" seeds, ").then_some(line) },
+    Proof { name: "soak", command: soak, figure: |line| after(line, "soak: ") },
     Proof { name: "store", command: store, figure: |line| after(line, "store: ") },
 ];
 
@@ -33,6 +45,8 @@ const PROOFS: &[Proof] = &[
 struct Sizes {
     cycles: u64,
     seeds: u64,
+    /// For the proofs that are named; each has its own without it.
+    size: Option<u64>,
 }
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
@@ -48,13 +62,14 @@ pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
 
 /// Names and sizes out of the arguments; no name means all.
 fn read(words: &[&str]) -> Result<(Vec<&'static Proof>, Sizes), String> {
-    let mut sizes = Sizes { cycles: KILL_CYCLES, seeds: SEEDS };
+    let mut sizes = Sizes { cycles: KILL_CYCLES, seeds: SEEDS, size: None };
     let mut chosen = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let size = match *word {
             "--cycles" => &mut sizes.cycles,
             "--seeds" => &mut sizes.seeds,
+            "--size" => sizes.size.insert(0),
             name => {
                 let proof = PROOFS.iter().find(|proof| proof.name == name);
                 chosen.push(proof.ok_or_else(|| format!("expected {KNOWN}, got: {name}"))?);
@@ -77,9 +92,34 @@ fn kill(sizes: &Sizes) -> Result<Command, String> {
 }
 
 fn sim(sizes: &Sizes) -> Result<Command, String> {
-    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--seeds"]);
-    command.arg(sizes.seeds.to_string());
+    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--twice", "--seeds"]);
+    command.arg(sizes.size.unwrap_or(sizes.seeds).to_string());
     Ok(command)
+}
+
+fn end(sizes: &Sizes) -> Result<Command, String> {
+    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--end"]);
+    command.arg(sizes.size.unwrap_or(END_ANSWERS).to_string());
+    Ok(command)
+}
+
+fn flip(sizes: &Sizes) -> Result<Command, String> {
+    Ok(rig("flip::", "WINDLASS_FLIP_CASES", sizes.size.unwrap_or(FLIP_CASES)))
+}
+
+fn fuzz(sizes: &Sizes) -> Result<Command, String> {
+    Ok(rig("fuzz::", "WINDLASS_FUZZ_SECONDS", sizes.size.unwrap_or(FUZZ_SECONDS)))
+}
+
+fn soak(sizes: &Sizes) -> Result<Command, String> {
+    Ok(rig("soak::", "WINDLASS_SOAK_MINUTES", sizes.size.unwrap_or(SOAK_MINUTES)))
+}
+
+/// One of the rigs at this size.
+fn rig(name: &str, variable: &str, size: u64) -> Command {
+    let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "rigs", name, "--"]);
+    command.args(["--nocapture", "--test-threads=1"]).env(variable, size.to_string());
+    command
 }
 
 /// Every test binary of the stores' own: the suite, and failure at every call.
@@ -158,10 +198,11 @@ mod tests {
     #[test]
     fn names_and_sizes() {
         let names = |words: &[&str]| read(words).map(|(proofs, _)| proofs.iter().map(|p| p.name).collect::<Vec<_>>());
-        assert_eq!(names(&[]), Ok(vec!["kill", "sim", "store"]));
+        assert_eq!(names(&[]), Ok(vec!["end", "flip", "fuzz", "kill", "sim", "soak", "store"]));
+        assert_eq!(read(&["soak", "--size", "7"]).map(|(_, sizes)| sizes.size), Ok(Some(7)));
         assert_eq!(names(&["sim", "--seeds", "5", "kill"]), Ok(vec!["sim", "kill"]));
         assert_eq!(read(&["--cycles", "7"]).map(|(_, sizes)| sizes.cycles), Ok(7));
-        for wrong in [&["prayer"][..], &["--cycles"], &["--seeds", "many"], &["-x"]] {
+        for wrong in [&["prayer"][..], &["--cycles"], &["--seeds", "many"], &["--size"], &["-x"]] {
             assert!(names(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -77,6 +77,14 @@ impl Scheduler {
         number
     }
 
+    /// Gives a crew that was added other terms; what it has in flight counts against its new slots.
+    pub fn change_crew(&mut self, number: CrewNo, policy: Policy) {
+        if let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) {
+            crew.own = Arc::new(policy);
+            self.lay_over();
+        }
+    }
+
     /// Removes a crew that was added; what it has in flight still counts until it finishes.
     pub fn remove_crew(&mut self, number: CrewNo) {
         let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) else { return };

@@ -6,6 +6,7 @@
 //! committed and a breath later: each lot costs a sync of the file, for which its writers wait, and a turn.
 //! It must not decide what becomes of a job.
 
+use super::disk::{Disk, Kernel};
 use super::reader::{Reader, Round};
 use super::watch::{Bell, Watch};
 use crate::error::{Failure, Kind};
@@ -151,13 +152,13 @@ impl Drop for IngestHandle {
 }
 
 fn run(options: IngestOptions, shared: &Shared, watch: &Watch) {
-    let mut reader = Reader::new(options);
+    let mut reader = Reader::new(options, Kernel::default());
     if let Err(failure) = turn_until_stopped(&mut reader, shared, watch) {
         reader.deliver(Delivered::Ended(failure));
     }
 }
 
-fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
     let mut short = false;
     loop {
         {
@@ -173,7 +174,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 reader.forget_refusals();
             }
         }
-        match reader.look() {
+        let stepped = match reader.step() {
             Err(failure) if failure.kind == Kind::Shortage => {
                 if !std::mem::replace(&mut short, true) {
                     let text = format!("{failure}; what is in the inbox waits there");
@@ -182,10 +183,10 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 shared.bell.wait_up_to(SHORTAGE_RETRY)?;
                 continue;
             }
-            looked => looked?,
+            stepped => stepped?,
         };
         short = false;
-        match reader.round()? {
+        match stepped {
             Round::Read => continue,
             Round::Blocked => {
                 if may_sleep(reader, shared, true) {
@@ -204,10 +205,6 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
             }
             Round::AtEnd => {}
         }
-        if reader.tidy()? {
-            continue;
-        }
-        reader.answer_waiters();
         let armed = watch.arm(reader.inbox(), reader.awaits_closing())?;
         let slept = match reader.is_anything_new() {
             Ok(false) if may_sleep(reader, shared, reader.wants_commits()) => watch.wait(&shared.bell),
@@ -221,7 +218,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
 }
 
 /// Whether nothing was ordered since the last look; from then on the bell tells.
-fn may_sleep(reader: &Reader, shared: &Shared, wants_commits: bool) -> bool {
+fn may_sleep(reader: &Reader<impl Disk>, shared: &Shared, wants_commits: bool) -> bool {
     let mut orders = shared.orders();
     orders.wants_commits = wants_commits;
     orders.quarantined = reader.quarantined();

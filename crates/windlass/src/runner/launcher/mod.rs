@@ -85,6 +85,18 @@ fn stand_alone() -> std::io::Result<OwnedFd> {
     std::io::stdin().as_fd().try_clone_to_owned()
 }
 
+/// For the rig FUZZ, which is outside: messages to begin with.
+#[doc(hidden)]
+pub fn samples() -> Vec<Vec<u8>> {
+    message::samples()
+}
+
+/// For the rig FUZZ: reads a message as both ends do; what a report looks like laid out again.
+#[doc(hidden)]
+pub fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
+    message::reread(bytes)
+}
+
 /// Starts a launcher; the server's end of its socket comes back with the process.
 pub(in crate::runner) fn start(program: &Path, slots: &Path, output: &Path) -> Result<(Child, OwnedFd), Failure> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
