@@ -6,7 +6,6 @@
 
 mod ending;
 mod inbox;
-mod kill;
 mod push;
 mod rig;
 mod run;

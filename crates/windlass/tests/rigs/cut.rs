@@ -152,6 +152,7 @@ impl Room {
         let verdict = self.scene.heal();
         self.disk.unmount();
         self.disk.check();
+        assert_eq!(verdict.failed, "", "{which_one}");
         self.figures.accepted += verdict.accepted;
         for lost in &verdict.lost {
             if lost.durability == "os" {

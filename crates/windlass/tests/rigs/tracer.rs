@@ -51,7 +51,7 @@ pub(crate) struct Plan {
 pub(crate) struct Tally {
     /// How many calls were of the kind.
     pub(crate) counted: u64,
-    /// All calls by number, for those who plan.
+    /// All calls by number, for those who plan; writes only where they go to a file.
     pub(crate) calls: BTreeMap<c_long, u64>,
     /// The plan came to pass.
     pub(crate) hit: bool,
@@ -91,7 +91,16 @@ impl Traced {
     }
 
     /// Waits until all of it has ended; `None` if that takes longer than `patience`, after which it is killed.
-    pub(crate) fn end(mut self, patience: Duration) -> Option<Tally> {
+    pub(crate) fn end(self, patience: Duration) -> Option<Tally> {
+        self.wait(patience, None)
+    }
+
+    /// The same, while it is told again and again to end at once: two signals of a kind may arrive as one.
+    pub(crate) fn end_at_once(self, patience: Duration) -> Option<Tally> {
+        self.wait(patience, Some(Signal::INT))
+    }
+
+    fn wait(mut self, patience: Duration, signal: Option<Signal>) -> Option<Tally> {
         let mut rest = Vec::new();
         let by = Instant::now() + patience;
         let tracer = self.tracer.take().unwrap();
@@ -102,7 +111,11 @@ impl Traced {
             if left.is_zero() {
                 break false;
             }
-            if is_ready(stdout, left) {
+            if let Some(signal) = signal {
+                let _ = kill_process(self.pid, signal);
+            }
+            let step = if signal.is_some() { left.min(AGAIN_AFTER) } else { left };
+            if is_ready(stdout, step) {
                 let mut piece = [0; 4096];
                 match stdout.read(&mut piece).unwrap() {
                     0 => break true,
@@ -139,10 +152,14 @@ struct Tracer {
     failing: HashMap<pid_t, i32>,
     /// Bytes that a write under way was given.
     writing: HashMap<pid_t, u64>,
+    /// Processes in the hands of the loader and of the language's own start, which are not ours to judge.
+    loading: HashSet<pid_t>,
     /// Jobs, which are let go: they die with the world when it is stopped.
     jobs: Vec<OwnedFd>,
 }
 
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const WRITES: [c_long; 2] = [libc::SYS_write, libc::SYS_pwrite64];
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACECLONE
@@ -161,6 +178,7 @@ impl Tracer {
             known: HashSet::new(),
             failing: HashMap::new(),
             writing: HashMap::new(),
+            loading: HashSet::new(),
             jobs: Vec::new(),
         }
     }
@@ -198,6 +216,7 @@ impl Tracer {
             match (libc::WSTOPSIG(status), status >> 16) {
                 (libc::SIGTRAP, 0) if !begun => {
                     begun = true;
+                    self.loading.insert(pid);
                     ptrace(libc::PTRACE_SETOPTIONS, pid, 0, OPTIONS as usize);
                 }
                 (SYSCALL_STOP, _) => self.at_call(pid),
@@ -206,6 +225,9 @@ impl Tracer {
                     self.jobs.extend(Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
                     ptrace(libc::PTRACE_DETACH, pid, 0, 0);
                     continue;
+                }
+                (_, libc::PTRACE_EVENT_EXEC) => {
+                    self.loading.insert(pid);
                 }
                 (libc::SIGSTOP, 0) if new => {}
                 (signal, 0) => pass_on = signal as usize,
@@ -248,10 +270,21 @@ impl Tracer {
     }
 
     fn enter(&mut self, pid: pid_t, call: c_long, args: &[u64; 6]) {
-        *self.tally.calls.entry(call).or_default() += 1;
-        if matches!(call, libc::SYS_write | libc::SYS_pwrite64) && is_file(pid, args[0]) {
+        if self.loading.contains(&pid) {
+            // The runtime's last act before `main` is to make a stack for signals.
+            if call == libc::SYS_sigaltstack {
+                self.loading.remove(&pid);
+            }
+            return;
+        }
+        if WRITES.contains(&call) {
+            // What is written to sockets, pipes and the like has errors of its own.
+            if !is_file(pid, args[0]) {
+                return;
+            }
             self.writing.insert(pid, args[2]);
         }
+        *self.tally.calls.entry(call).or_default() += 1;
         let of_the_kind = match &self.which {
             Which::Changing(disk) => changes(pid, call, args, disk),
             Which::Call(number) => *number == call,

@@ -71,6 +71,8 @@ pub(crate) struct Verdict {
     pub(crate) altered: Vec<String>,
     /// One push that became two jobs.
     pub(crate) doubled: usize,
+    /// The jobs that the server calls failed, if it was asked.
+    pub(crate) failed: String,
     /// Starts beyond the first.
     pub(crate) repeats: usize,
 }
@@ -142,8 +144,9 @@ impl Witness {
         self.rewind(Mark(0, 0));
     }
 
-    pub(crate) fn started(&self) -> usize {
-        lines_of(&self.started).len()
+    /// Where answers are noted: `ID DATA DURABILITY TIME`, or `-` for an id that is not known.
+    pub(crate) fn accepted(&self) -> &Path {
+        &self.accepted
     }
 
     fn answers(&self) -> Vec<Accepted> {
@@ -171,6 +174,7 @@ impl Witness {
         for answer in self.answers() {
             verdict.accepted += 1;
             match jobs.get(&answer.id) {
+                None if answer.id == "-" && of_data.contains_key(&answer.data) => {}
                 None => verdict.lost.push(answer),
                 Some(data) if *data != answer.data => verdict.altered.push(format!("{} {data}", answer.id)),
                 Some(_) => {}
