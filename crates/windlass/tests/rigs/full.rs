@@ -110,28 +110,36 @@ impl Trial {
         }
         ballast.into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
         let server = self.rig.serve_again();
-        self.rig.drained();
-        let server = if limit.is_none() { self.fill_under(server, random, figures) } else { server };
+        let server = self.drain(server, figures);
+        if limit.is_none() {
+            self.fill_under(random, figures);
+        }
+        let server = self.drain(server, figures);
         self.push(random, 100, None, figures);
+        self.drain(server, figures).stop();
+    }
+
+    /// Waits until all is done. A server must not end for want of room: that it did is counted, and another goes on.
+    fn drain(&self, server: Server, figures: &mut Figures) -> Server {
+        if self.rig.call(&["wait", "--drained"]).code == Some(0) {
+            return server;
+        }
+        figures.servers_ended += 1;
+        let told = server.process.end();
+        eprintln!("full: {:?}: a server ended with {:?}: {}", self.kind, told.code, told.stderr);
+        let next = self.rig.serve_again();
         self.rig.drained();
-        server.stop();
+        next
     }
 
     /// The disk fills up under a server and gets room again.
-    fn fill_under(&mut self, server: Server, random: &mut Random, figures: &mut Figures) -> Server {
+    fn fill_under(&mut self, random: &mut Random, figures: &mut Figures) {
         let ballast = self.fill(random.below(200_000));
         for _ in 0..6 {
             let largest = 1 + random.below(LARGEST / 4);
             self.push(random, largest, None, figures);
         }
         std::fs::remove_file(ballast).unwrap();
-        if self.rig.call(&["wait", "--drained"]).code == Some(0) {
-            return server;
-        }
-        figures.servers_ended += 1;
-        let told = server.process.end();
-        eprintln!("full: a server ended on a full disk with {:?}: {}", told.code, told.stderr);
-        self.rig.serve_again()
     }
 
     /// Takes all the room but this much.

@@ -14,7 +14,7 @@ use windlass_core::scheduler::STOCK_PER_SLOT_MAX;
 
 const SLOTS: usize = 4;
 /// A moment is at most so many milliseconds.
-const MOMENT: u64 = 30;
+const MOMENT: u64 = 100;
 
 /// Who dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
