@@ -77,7 +77,11 @@ impl Room {
         self.scene.witness.clear();
         self.disk.format();
         self.disk.mount();
-        if lived { self.scene.prepare_lived() } else { self.scene.prepare_empty() }
+        if lived {
+            self.scene.prepare_lived()
+        } else {
+            self.scene.prepare_empty()
+        }
         self.disk.unmount();
         self.disk.keep(&kept);
         let mark = self.scene.witness.mark();
@@ -115,9 +119,8 @@ impl Room {
         for number in 0..cuts {
             let nth = 1 + random.below(CALLS);
             self.cut(&format!("random cut {number}, call {nth}"), |room, which, act| {
-                let producers = ["full", "os", "full"].map(|durability| {
-                    room.scene.witness.library_producer(&room.scene.rig, durability)
-                });
+                let producers = ["full", "os", "full"]
+                    .map(|durability| room.scene.witness.library_producer(&room.scene.rig, durability));
                 let tally = room.scene.play(Part::Serve, Plan { which, nth, act }, true);
                 // They end by themselves: the disk is gone, or they have enough.
                 producers.into_iter().for_each(|producer| drop(producer.end()));

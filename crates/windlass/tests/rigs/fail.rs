@@ -126,6 +126,30 @@ fn a_failing_call_loses_nothing_and_nobody_panics_or_hangs() {
     assert_eq!((panics, hangs, lost, failed, altered), (0, 0, 0, 0, 0));
 }
 
+/// Found by this rig: a refused `clone` was taken for a process of a negative number.
+#[test]
+fn a_launcher_that_cannot_clone_says_so_and_goes_on() {
+    starts_survive(libc::SYS_clone, EAGAIN);
+}
+
+/// Found by this rig: without memory for its data a job failed for good.
+#[test]
+fn a_shortage_before_a_start_fails_nobody() {
+    starts_survive(libc::SYS_memfd_create, ENOSPC);
+}
+
+/// Each of the first calls of this number fails once: every job runs in the end, and nothing has failed.
+fn starts_survive(call: c_long, errno: i32) {
+    for nth in 1..=4 {
+        let scene = Scene::new();
+        scene.prepare_lived();
+        let mut figures = Figures::default();
+        attempt(&scene, &Point { part: Part::Serve, call, nth, errno, from_then_on: false }, &mut figures);
+        let Figures { missed, panics, hangs, lost, failed, altered, .. } = figures;
+        assert_eq!((missed, panics, hangs, lost, failed, altered), (0, 0, 0, 0, 0, 0), "call {nth}");
+    }
+}
+
 fn copy(from: &Path, to: &Path) {
     let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(done.success());

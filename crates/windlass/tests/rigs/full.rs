@@ -146,9 +146,13 @@ impl Trial {
     fn fill(&self, but: u64) -> PathBuf {
         let path = self.rig.dir().join(".ballast");
         let found = rustix::fs::statvfs(self.rig.dir()).unwrap();
-        let length = (found.f_bavail * found.f_frsize).saturating_sub(but).max(1);
+        let mut length = (found.f_bavail * found.f_frsize).saturating_sub(but).max(1);
         let file = File::create(&path).unwrap();
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length).unwrap();
+        // Some of what is free goes into keeping account of it.
+        while let Err(error) = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length) {
+            assert_eq!(error, rustix::io::Errno::NOSPC);
+            length -= length.min(4096);
+        }
         path
     }
 
@@ -245,11 +249,12 @@ fn limit_file_size(command: &mut Command, bytes: u64) {
 fn cksum(bytes: &[u8]) -> Sum {
     let length = bytes.len();
     let mut sum = 0u32;
-    let take = |sum: u32, byte: u8| {
-        (0..8).fold(sum ^ u32::from(byte) << 24, |sum, _| {
-            if sum & 0x8000_0000 == 0 { sum << 1 } else { sum << 1 ^ 0x04c1_1db7 }
-        })
-    };
+    let take =
+        |sum: u32, byte: u8| {
+            (0..8).fold(sum ^ u32::from(byte) << 24, |sum, _| {
+                if sum & 0x8000_0000 == 0 { sum << 1 } else { sum << 1 ^ 0x04c1_1db7 }
+            })
+        };
     for byte in bytes {
         sum = take(sum, *byte);
     }

@@ -63,8 +63,7 @@ fn nothing_accepted_is_lost() {
     std::fs::create_dir_all(rig.dir()).unwrap();
     std::fs::write(rig.dir().join("windlass.toml"), witness.config(SLOTS, &ring)).unwrap();
     let (script, random) = (witness.script(&ring), Random(size("WINDLASS_KILL_SEED", 1)));
-    let mut loop_ =
-        Slaughter { rig, witness, random, script, server: None, kills: [0; VICTIMS.len()], bound: 0 };
+    let mut loop_ = Slaughter { rig, witness, random, script, server: None, kills: [0; VICTIMS.len()], bound: 0 };
     for cycle in 0..cycles {
         let durability = if cycle % 2 == 0 { "full" } else { "os" };
         assert!(loop_.witness.push(&loop_.rig, 3, durability), "a push that nobody disturbs");
@@ -204,8 +203,9 @@ fn kill(pid: Pid) {
 fn children(of: Pid) -> impl Iterator<Item = Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let listed = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let pids: Vec<Pid> =
-        listed.flat_map(|list| list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>()).collect();
+    let pids: Vec<Pid> = listed
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>())
+        .collect();
     pids.into_iter()
 }
 

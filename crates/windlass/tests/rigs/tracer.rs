@@ -36,7 +36,10 @@ pub(crate) enum Act {
     /// Before the call is done this is called, and everything that is followed is killed.
     Cut(Box<dyn FnOnce() + Send>),
     /// The call is not done and answers this error; so do all later ones of the kind if `from_then_on`.
-    Fail { errno: i32, from_then_on: bool },
+    Fail {
+        errno: i32,
+        from_then_on: bool,
+    },
 }
 
 pub(crate) struct Plan {
@@ -206,7 +209,8 @@ impl Tracer {
                 self.known.remove(&pid);
                 self.failing.remove(&pid);
                 if pid == main {
-                    let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) };
+                    let code =
+                        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) };
                     self.tally.end = code;
                 }
                 continue;
@@ -381,7 +385,9 @@ fn changes(pid: pid_t, call: c_long, args: &[u64; 6], disk: &Path) -> bool {
     let named = |at: u64| text_at(pid, at).is_some_and(|path| path.is_relative() || path.starts_with(disk));
     let creates = |flags: u64| flags as i32 & (libc::O_CREAT | libc::O_TRUNC) != 0;
     match call {
-        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => open(args[0]),
+        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => {
+            open(args[0])
+        }
         libc::SYS_ftruncate | libc::SYS_fallocate | libc::SYS_fsync | libc::SYS_fdatasync => open(args[0]),
         libc::SYS_sync_file_range | libc::SYS_fchmod | libc::SYS_copy_file_range => open(args[0]),
         libc::SYS_openat => creates(args[2]) && named(args[1]),
