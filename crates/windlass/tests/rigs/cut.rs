@@ -26,7 +26,7 @@ struct Figures {
     accepted: usize,
     lost_full: usize,
     lost_os: usize,
-    oldest: u128,
+    oldest: i64,
     altered: usize,
 }
 
@@ -160,7 +160,7 @@ impl Room {
         for lost in &verdict.lost {
             if lost.durability == "os" {
                 self.figures.lost_os += 1;
-                self.figures.oldest = self.figures.oldest.max(cut_at.saturating_sub(lost.at));
+                self.figures.oldest = self.figures.oldest.max(cut_at - lost.at);
             } else {
                 eprintln!("cut: {which_one}: lost {lost:?}");
                 self.figures.lost_full += 1;

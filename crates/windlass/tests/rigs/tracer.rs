@@ -186,6 +186,7 @@ impl Tracer {
         }
     }
 
+    #[expect(clippy::zombie_processes, reason = "the tracer waits for all that it follows, this one included")]
     fn follow(mut self, mut command: Command, tell: &Sender<(Pid, ChildStdout)>) -> Tally {
         let program = PathBuf::from(command.get_program());
         // SAFETY: one system call between fork and exec.

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 use windlass::client::{Client, PushOptions};
 use windlass::store::Durability;
 
@@ -44,12 +43,12 @@ pub(crate) struct Accepted {
     pub(crate) id: String,
     data: String,
     pub(crate) durability: String,
-    pub(crate) at: u128,
+    pub(crate) at: i64,
 }
 
 /// Microseconds since the epoch.
-pub(crate) fn now() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()
+pub(crate) fn now() -> i64 {
+    windlass::clock::now().0
 }
 
 /// Where things are noted.
