@@ -123,6 +123,11 @@ impl Slaughter {
                 let words = ["run", "-j", "4", "--", "sh", "-c", &self.script, "sh", "{id}"];
                 let input: String = (0..8).map(|_| format!("{}\n", fresh())).collect();
                 let run = self.rig.start_fed(&words, &input);
+                // Half of them get as far as jobs that run.
+                if self.random.below(2) == 0 {
+                    bell.hear_all();
+                    bell.rings_within(PATIENCE);
+                }
                 self.moment(bell);
                 run.kill();
                 self.bound += if victim == Victim::LonelyRun { in_flight() } else { 0 };

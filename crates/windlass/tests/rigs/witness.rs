@@ -87,9 +87,10 @@ impl Witness {
         witness
     }
 
-    /// A job: notes its id and the line on its standard input, then does `more`.
+    /// A job: notes its id and its data, which a `run` gives as an argument and a queue on standard input; then does
+    /// `more`.
     pub(crate) fn script(&self, more: &str) -> String {
-        format!("read -r d; echo \"$1 $d\" >> {}{more}", self.started.display())
+        format!("d=$2; [ -n \"$d\" ] || read -r d; echo \"$1 $d\" >> {}{more}", self.started.display())
     }
 
     /// A config whose queue `q` does that.
