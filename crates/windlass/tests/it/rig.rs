@@ -243,12 +243,6 @@ impl Process {
         self.child.wait().unwrap()
     }
 
-    /// Whether it ends within this time.
-    pub(crate) fn has_ended(&mut self, patience: Duration) -> bool {
-        let pidfd = pidfd_open(self.pid(), PidfdFlags::empty()).unwrap();
-        is_ready(&pidfd, patience)
-    }
-
     /// `kill -9`, and proof of death.
     #[track_caller]
     pub(crate) fn kill(mut self) {
@@ -285,7 +279,7 @@ impl Server {
 /// A named pipe into which jobs write lines.
 pub(crate) struct Bell {
     pub(crate) path: String,
-    file: BufReader<File>,
+    pub(crate) file: BufReader<File>,
 }
 
 impl Bell {
@@ -298,22 +292,6 @@ impl Bell {
         let mut line = String::new();
         self.file.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
-    }
-}
-
-impl Bell {
-    /// Whether a job rings within this time; takes one line.
-    pub(crate) fn rings_within(&mut self, patience: Duration) -> bool {
-        let rings = !self.file.buffer().is_empty() || is_ready(self.file.get_ref(), patience);
-        if rings {
-            self.next();
-        }
-        rings
-    }
-
-    /// Takes every line that is there.
-    pub(crate) fn hear_all(&mut self) {
-        while self.rings_within(Duration::ZERO) {}
     }
 }
 

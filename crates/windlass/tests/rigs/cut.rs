@@ -56,7 +56,8 @@ fn a_power_cut_loses_nothing_that_was_answered_full() {
         let Figures { points, random, missed, accepted, lost_full, lost_os, oldest, altered } = room.figures;
         println!(
             "cut: points {points} (not reached {missed}) random cuts {random} accepted {accepted} \
-             lost (full) {lost_full} lost (os) {lost_os}, the oldest {:.3} s before the cut, altered or merged {altered}",
+             lost (full) {lost_full} lost (os) {lost_os}, the oldest {:.3} s before the cut, \
+             altered or merged {altered}",
             oldest as f64 / 1e6
         );
         assert_eq!((lost_full, altered), (0, 0));

@@ -97,9 +97,10 @@ fn nothing_accepted_is_lost() {
 
 /// Jobs ring until the end, and a bell that nobody hears would hold them up.
 fn wait_drained(rig: &Rig, bell: &mut Bell) -> Option<i32> {
-    let mut waiting = rig.start(&["wait", "--drained"], Stdio::null());
-    while !waiting.has_ended(Duration::from_millis(200)) {
-        bell.hear_all();
+    let waiting = rig.start(&["wait", "--drained"], Stdio::null());
+    let handle = pidfd_open(waiting.pid(), PidfdFlags::empty()).unwrap();
+    while !is_ready(&handle, Duration::from_millis(200)) {
+        hear_all(bell);
     }
     waiting.end().code
 }
@@ -125,8 +126,8 @@ impl Slaughter {
                 let run = self.rig.start_fed(&words, &input);
                 // Half of them get as far as jobs that run.
                 if self.random.below(2) == 0 {
-                    bell.hear_all();
-                    bell.rings_within(PATIENCE);
+                    hear_all(bell);
+                    rings_within(bell, PATIENCE);
                 }
                 self.moment(bell);
                 run.kill();
@@ -169,7 +170,7 @@ impl Slaughter {
     fn moment(&mut self, bell: &mut Bell) {
         let rings = self.random.below(6);
         for _ in 0..rings {
-            if !bell.rings_within(Duration::from_millis(self.random.below(MOMENT))) {
+            if !rings_within(bell, Duration::from_millis(self.random.below(MOMENT))) {
                 break;
             }
         }
@@ -190,6 +191,20 @@ impl Slaughter {
         let launcher = children(self.server.as_ref()?.process.pid()).next()?;
         if job { children(launcher).next() } else { Some(launcher) }
     }
+}
+
+/// Whether a job rings within this time; takes one line.
+fn rings_within(bell: &mut Bell, patience: Duration) -> bool {
+    let rings = !bell.file.buffer().is_empty() || is_ready(bell.file.get_ref(), patience);
+    if rings {
+        bell.next();
+    }
+    rings
+}
+
+/// Takes every line that is there.
+fn hear_all(bell: &mut Bell) {
+    while rings_within(bell, Duration::ZERO) {}
 }
 
 /// What a server may have in flight.
