@@ -12,7 +12,6 @@ mod ending;
 mod export;
 mod full_disk;
 mod inbox;
-mod kill;
 mod mount;
 mod pages;
 mod push;
