@@ -11,6 +11,7 @@ pub mod outcome;
 pub mod policy;
 pub mod retry;
 pub mod run;
+pub mod sabotage;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;

@@ -15,6 +15,7 @@ pub mod error;
 pub mod http;
 pub mod inbox;
 pub mod runner;
+pub mod sabotage;
 pub mod server;
 pub mod store;
 pub mod supervisor;

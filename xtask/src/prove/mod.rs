@@ -5,6 +5,7 @@
 //! judge anything itself.
 
 mod page;
+mod sabotage;
 
 use crate::steps::root;
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,8 @@ use std::process::{Command, Stdio};
 
 const KILL_CYCLES: u64 = 10_000;
 const SEEDS: u64 = 1_000_000;
-const KNOWN: &str = "kill, sim, store, --cycles N or --seeds N";
+const KNOWN: &str = "kill, sim, store, sabotage [NAME…], --cycles N or --seeds N";
+const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called and how to get its command and its figure.
 struct Proof {
@@ -36,14 +38,27 @@ struct Sizes {
 }
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
-    let (proofs, sizes) = read(words)?;
     let commit = commit()?;
+    if let [SABOTAGE, names @ ..] = words {
+        let figure = sabotage::prove(names)?;
+        eprintln!("── {SABOTAGE}: {figure}");
+        // Only all of them are a proof.
+        return if names.is_empty() { note(SABOTAGE, &figure, &commit) } else { Ok(()) };
+    }
+    let (proofs, sizes) = read(words)?;
     for proof in proofs {
         let figure = run(proof, &sizes)?;
         eprintln!("── {}: {figure}", proof.name);
-        page::note(&root().join("docs/proof.md"), proof.name, &figure, &commit, &today()?)?;
+        note(proof.name, &figure, &commit)?;
+    }
+    if words.is_empty() {
+        note(SABOTAGE, &sabotage::prove(&[])?, &commit)?;
     }
     Ok(())
+}
+
+fn note(name: &str, figure: &str, commit: &str) -> Result<(), String> {
+    page::note(&root().join("docs/proof.md"), name, figure, commit, &today()?)
 }
 
 /// Names and sizes out of the arguments; no name means all.

@@ -13,6 +13,7 @@ use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request}
 use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -211,7 +212,7 @@ impl Writer {
         self.unsynced_pending += bytes;
         self.unconfirmed = true;
         // What a crash kept the store from forgetting comes again; it is here already.
-        if turn.turn <= self.turn {
+        if turn.turn <= self.turn && !sabotage::on(Sabotage::ArchivedTwice) {
             return Ok(());
         }
         let open = match &mut self.open {
@@ -241,7 +242,9 @@ impl Writer {
         if self.unsynced > 0 {
             if let Some(open) = &mut self.open {
                 open.write_out()?;
-                open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                if !sabotage::on(Sabotage::ForgottenBeforeSync) {
+                    open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                }
                 open.synced = open.length;
             }
             self.unsynced = 0;

@@ -322,3 +322,28 @@ fn a_job_whose_worker_dies_again_and_again_ends_as_poison() {
     let job = world.engine.store().job(id).unwrap().unwrap();
     assert_eq!((job.state, job.reason), (State::Failed, Some(windlass_core::judge::Reason::Poison)));
 }
+
+#[test]
+fn retries_and_weights_get_their_share_of_the_starts() {
+    let weighted = |pattern: &str, weight| Policy { weight, slots: 4, ..serving(pattern) };
+    let mut world = World::new(vec![weighted("heavy", 3), weighted("light", 1)]);
+    world.push("heavy", 200);
+    world.push("light", 200);
+    let mut heavy = 0;
+    for _ in 0..100 {
+        heavy += u64::from(world.under_way[0].queue.as_str() == "heavy");
+        world.finish(succeeded());
+    }
+    assert!((73..=78).contains(&heavy), "{heavy} of 100 starts went to the queue of three shares in four");
+
+    let backoff = windlass_core::policy::Backoff { base: Duration::ZERO, cap: Duration::ZERO };
+    let mut world = World::new(vec![Policy { backoff, slots: 1, ..serving("q") }]);
+    world.push("q", 200);
+    (0..10).for_each(|_| drop(world.finish(failed())));
+    let mut retries = 0;
+    for _ in 0..50 {
+        retries += u64::from(world.under_way[0].held.lane.kind == windlass_core::job::LaneKind::Retry);
+        world.finish(succeeded());
+    }
+    assert!((8..=10).contains(&retries), "{retries} of 50 starts were retries, one in five is their share");
+}

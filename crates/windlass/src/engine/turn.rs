@@ -11,6 +11,7 @@ use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, Stopping, 
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +65,9 @@ impl<S: Store> Engine<S> {
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
-        self.look_at_the_clock(now);
+        if !sabotage::on(Sabotage::WallClockTrusted) {
+            self.look_at_the_clock(now);
+        }
         let mut absorbed = self.absorb();
         let mut progress = Progress::default();
         let mut effects = Effects::default();
@@ -105,7 +108,9 @@ impl<S: Store> Engine<S> {
             self.obey(command, now, progress, effects)?;
         }
         self.admit(absorbed, now, progress, effects)?;
-        self.release(now, progress)?;
+        if !sabotage::on(Sabotage::DueForgotten) {
+            self.release(now, progress)?;
+        }
         let changes = self.store.changes();
         self.learn(changes, effects);
         if self.may_start() {
@@ -114,6 +119,9 @@ impl<S: Store> Engine<S> {
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
+        }
+        if sabotage::on(Sabotage::AnswerBeforeCommit) {
+            absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(())));
         }
         if let Some(durability) = progress.durability {
             effects.turn = self.store.commit(durability)?;
@@ -177,7 +185,7 @@ impl<S: Store> Engine<S> {
         let mut settlements = Vec::with_capacity(finished.len());
         for end in finished {
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
-            let again = progress.landed.contains_key(&end.flight);
+            let again = progress.landed.contains_key(&end.flight) && !sabotage::on(Sabotage::ReportTwice);
             let Some(flight) = self.flights.get(end.flight).filter(|_| !again) else {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
@@ -205,7 +213,8 @@ impl<S: Store> Engine<S> {
         }
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::SettledWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, now)?;
         }
         Ok(())
@@ -221,7 +230,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         for lot in &absorbed.ingested {
             // An inbox file may be removed once its lot is committed, so that commit must be on disk.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::IngestedWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.admit(lot, now)?;
             effects.ingested += 1;
         }
@@ -432,7 +442,7 @@ impl<S: Store> Engine<S> {
             let waiting = [State::Scheduled, State::Ready, State::Retrying];
             waiting.iter().any(|state| queue.by_state[state.index()] > 0)
         };
-        self.flights.is_empty()
+        (self.flights.is_empty() || sabotage::on(Sabotage::DrainedWhileRunning))
             && self.pending.is_empty()
             && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
     }
@@ -465,8 +475,11 @@ impl<S: Store> Engine<S> {
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
-        let Effects { stops, read_inbox, nudge, .. } = dropped;
+        let Effects { stops, read_inbox, nudge, starts, .. } = dropped;
         let mut effects = Effects { stops, read_inbox, nudge, ..Effects::default() };
+        if sabotage::on(Sabotage::StartBeforeCommit) {
+            effects.starts = starts;
+        }
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }

@@ -13,6 +13,7 @@ use super::quarantine::{Damage, Quarantine};
 use super::scan::{End, Found, Scan};
 use super::source::Source;
 use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Cursor, Lot};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -322,7 +323,7 @@ impl Reader {
                 self.judge_tail(inode)
             } else if source.appended && source.seed.is_some() && source.seen >= ROTATE_AT {
                 self.rotate(inode).map_err(|e| Failure::io("cannot rotate", &e)).map(|()| false)
-            } else if !source.appended && !source.is_under_way() && source.committed == source.cursor {
+            } else if !source.appended && (source.is_committed() || sabotage::on(Sabotage::RemovedBeforeCommit)) {
                 self.close(inode)
             } else {
                 Ok(false)
@@ -413,7 +414,7 @@ impl Reader {
         }
         // The last writer of a file may have closed it between our last try and the watch, which would never tell.
         let closed = |source: &Source| {
-            let done = !source.appended && !source.is_under_way() && source.committed == source.cursor;
+            let done = !source.appended && source.is_committed();
             let closed = done && source.take_lease();
             if closed {
                 source.give_lease_back();

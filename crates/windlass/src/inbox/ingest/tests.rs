@@ -361,3 +361,25 @@ fn a_torn_frame_at_the_end_holds_up_nobody() {
     writer.push(&to("q"), b"framed").unwrap();
     rig.until(|rig| rig.taken == 3);
 }
+
+#[test]
+fn a_file_stays_until_its_last_lot_is_committed() {
+    let mut rig = Rig::new();
+    let lot = |rig: &Rig| match rig.events.recv().unwrap() {
+        Delivered::Lot(lot) => lot,
+        other => panic!("not a lot: {other:?}"),
+    };
+    fs::write(rig.inbox().join("first"), "q\tone\n").unwrap();
+    rig.start();
+    assert_eq!(lot(&rig).cursors.len(), 1);
+    // Nobody has the file open and all of it was handed over, but nothing says that the store has it on disk. The
+    // next lot comes from a reader that has looked at the first file again.
+    fs::write(rig.inbox().join(".second"), "q\ttwo\n").unwrap();
+    fs::rename(rig.inbox().join(".second"), rig.inbox().join("second")).unwrap();
+    let second = lot(&rig);
+    assert_eq!((second.closed.len(), second.jobs.len()), (0, 1), "a file was given up before its commit");
+    assert_eq!(rig.names().len(), 2);
+    (0..2).for_each(|_| rig.handle.as_ref().unwrap().committed());
+    rig.until(|rig| rig.closed.len() == 2);
+    assert_eq!(rig.names().len(), 0);
+}
