@@ -57,7 +57,7 @@ macro_rules! sabotages {
 sabotages! {
     // The inbox: its format and its writers.
     NoLock: "writers append to an inbox file without taking its lock",
-        unit("inbox::writer::tests::bulks_of_many_writers_do_not_mix_and_each_has_its_own_ids");
+        unit("inbox::ingest::tests::read_to_end_names_who_holds_a_lock_and_does_not_wait_for_ever");
     NoSealCheck: "a writer does not look, after taking the lock, whether its file was sealed meanwhile",
         unit("inbox::writer::tests::a_sealed_file_is_left_at_the_next_record_and_a_seal_names_what_came_before");
     NoBootCheck: "a writer appends to a file of an earlier boot, whose end may be torn",
@@ -65,7 +65,7 @@ sabotages! {
     NoChecksum: "a record is believed though its checksum does not match",
         unit("inbox::scan::tests::every_flipped_bit_costs_only_the_records_it_touches");
     FenceNotEscaped: "data that holds the mark of a record's start is written as it is",
-        unit("inbox::scan::tests::a_whole_file_gives_every_record_as_it_was");
+        unit("inbox::scan::tests::every_flipped_bit_costs_only_the_records_it_touches");
     ShortWriteAccepted: "a write that found no room for its end counts as accepted",
         unit("inbox::writer::tests::at_the_file_size_limit_a_job_is_rejected_whole");
     NoFsync: "a push without a server is answered before its inbox file is synced",
@@ -103,7 +103,7 @@ sabotages! {
     ChunkGoneEarly: "a chunk counts as done while its last job is still claimed",
         test("store_embedded", "the_embedded_store_passes_the_suite");
     DataGoneEarly: "the data of finished jobs goes before the archive has their turn",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::crash::outcomes_that_the_archive_lacks_come_back_with_their_data");
     EpochReused: "a store that is opened again keeps its epoch",
         test("store_embedded", "the_embedded_store_passes_the_suite");
     SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
@@ -111,16 +111,20 @@ sabotages! {
     // The turn.
     AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(100);
     StartBeforeCommit: "the starts of a turn that found no space are performed", sim(100);
-    SettledWithoutSync: "outcomes go to the archive before their turn is on disk", sim(200);
-    IngestedWithoutSync: "the reader is told that a lot is committed before it is on disk", sim(200);
+    SettledWithoutSync: "outcomes go to the archive before their turn is on disk",
+        unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
+    IngestedWithoutSync: "the reader is told that a lot is committed before it is on disk",
+        unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
     DueForgotten: "jobs whose time has come are not released", sim(100);
     ReportTwice: "a second report of the same start is settled too",
-        unit("engine::tests::a_report_that_comes_twice_changes_nothing");
+        sim(100);
     DrainedWhileRunning: "everything counts as done while jobs still run", sim(100);
-    WallClockTrusted: "a wait is stretched when the wall clock is set back", sim(200);
+    WallClockTrusted: "a wait is stretched when the wall clock is set back",
+        sim(100);
     // What core decides.
     FailuresNotCounted: "the judge forgets the failures before this one", sim(100);
-    NeighboursConvicted: "a job is convicted the first time that its server dies", sim(200);
+    NeighboursConvicted: "a job is convicted the first time that its server dies",
+        sim(100);
     EndUnsealed: "a run ends although more jobs may be added to it", sim(100);
     EndTwice: "a run ends again whenever something happens to one of its jobs",
         test("store_embedded", "the_embedded_store_passes_the_suite");
@@ -136,7 +140,7 @@ sabotages! {
         test("launcher", "trees::a_job_is_reported_when_the_last_of_its_tree_is_dead");
     OutcomeTwice: "an outcome is reported twice", test("launcher", "trees::a_thousand_quick_jobs_leave_no_trace");
     StartNotNoted: "a start is not in the slot table while it runs",
-        test("launcher", "trees::when_the_server_goes_every_tree_goes_and_the_slots_tell");
+        test("launcher", "trees::a_killed_launcher_takes_its_trees_along_and_is_replaced");
     CutOutputUnmarked: "output that was cut says that it is whole",
         unit("runner::launcher::output::tests::head_and_tail_survive_whatever_the_pieces");
     // The archive.

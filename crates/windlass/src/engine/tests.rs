@@ -347,3 +347,24 @@ fn retries_and_weights_get_their_share_of_the_starts() {
     }
     assert!((8..=10).contains(&retries), "{retries} of 50 starts were retries, one in five is their share");
 }
+
+/// The archive and the inbox reader act on what they are told: neither may know more than a power cut leaves.
+#[test]
+fn what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it() {
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("nobody", 3);
+    assert_eq!(world.turn([Event::Ingested(lot)]).ingested, 1, "the reader may remove its file");
+    world.engine.store.power_cut(0);
+    assert_eq!(world.engine.store.queues().unwrap()[0].stats.by_state[State::Ready.index()], 3);
+
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("q", 1);
+    world.turn([Event::Pushed { lot, durability: Durability::Os, answer: answer().0 }]);
+    let effects = world.finish(succeeded());
+    assert_eq!(effects.archive.len(), 1, "the archive may write it");
+    world.engine.store.power_cut(0);
+    let turns: Vec<u64> = world.engine.store.unarchived().unwrap().iter().map(|told| told.turn).collect();
+    assert_eq!(turns, [effects.turn], "the archive knows of a turn that never was");
+}

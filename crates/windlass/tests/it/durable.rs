@@ -151,7 +151,7 @@ fn a_push_without_a_server_is_told_after_file_and_directory_are_on_disk() {
 fn an_inbox_file_is_synced_before_the_store_says_how_far_it_was_read() {
     let rig = Rig::new();
     rig.call(&["push", "q", "data", "--durability", "os"]).fine();
-    let server = Server::start(&rig, "");
+    let server = Server::start(&rig, "[queue.another]\nrun = [\"true\"]\n");
     rig.drained();
     assert_eq!(rig.call(&["ls", "--json"]).json().as_array().map(Vec::len), Some(1), "the job was taken in");
     let trace = server.stop();

@@ -10,6 +10,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
 
+/// A reader that says nothing for so long never will.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// A reader and the store behind it: commits every lot as it comes.
 struct Rig {
     dir: tempfile::TempDir,
@@ -65,7 +68,7 @@ impl Rig {
     }
 
     fn take(&mut self) -> Option<u64> {
-        match self.events.recv().unwrap() {
+        match self.events.recv_timeout(PATIENCE).expect("the reader has nothing to say") {
             Delivered::Lot(lot) => {
                 for new in &lot.jobs {
                     for index in 0..new.jobs.len() {
@@ -286,8 +289,10 @@ fn a_file_that_is_not_what_the_cursor_knew_is_read_again_under_a_new_origin() {
         }
         drop((file, writer));
         rig.start();
-        rig.until(|rig| rig.closed.len() == 2);
+        rig.read_to_end();
         assert_eq!(rig.taken, 4, "one and two, then one again and three");
+        rig.until(|rig| rig.closed.len() == 2);
+        assert_eq!(rig.taken, 4, "and nothing more of it");
         assert!(rig.jobs.contains_key(&id));
         assert!(rig.troubles.iter().any(|text| text.contains("is not the file that was read")), "{:?}", rig.troubles);
     }
