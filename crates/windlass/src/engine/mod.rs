@@ -191,7 +191,18 @@ impl<S: Store> Engine<S> {
 
     /// True when it was told to stop and nothing is in flight any more.
     pub fn is_over(&self) -> bool {
-        self.stopping != Stopping::No && self.flights.is_empty() && self.pending.is_empty()
+        if self.stopping == Stopping::No {
+            return false;
+        }
+        if self.full_until.is_none() {
+            return self.flights.is_empty() && self.pending.is_empty();
+        }
+        // Without space nobody waits for the inbox, which is read again; nor, when told to end at once, for ends that
+        // cannot be written: the next start proves them dead.
+        let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+        let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
+        let settled = self.flights.is_empty() || self.stopping == Stopping::Halting && self.flights.len() <= ends;
+        settled && ends + unread == self.pending.len()
     }
 
     pub fn stopping(&self) -> Stopping {

@@ -7,7 +7,6 @@
 mod durable;
 mod ending;
 mod inbox;
-mod kill;
 mod push;
 mod rig;
 mod run;

@@ -11,8 +11,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A place with a data directory in it.
 pub(crate) struct Rig {
@@ -242,6 +243,12 @@ impl Process {
         self.child.wait().unwrap()
     }
 
+    /// Whether it ends within this time.
+    pub(crate) fn has_ended(&mut self, patience: Duration) -> bool {
+        let pidfd = pidfd_open(self.pid(), PidfdFlags::empty()).unwrap();
+        is_ready(&pidfd, patience)
+    }
+
     /// `kill -9`, and proof of death.
     #[track_caller]
     pub(crate) fn kill(mut self) {
@@ -294,6 +301,22 @@ impl Bell {
     }
 }
 
+impl Bell {
+    /// Whether a job rings within this time; takes one line.
+    pub(crate) fn rings_within(&mut self, patience: Duration) -> bool {
+        let rings = !self.file.buffer().is_empty() || is_ready(self.file.get_ref(), patience);
+        if rings {
+            self.next();
+        }
+        rings
+    }
+
+    /// Takes every line that is there.
+    pub(crate) fn hear_all(&mut self) {
+        while self.rings_within(Duration::ZERO) {}
+    }
+}
+
 /// A named pipe at which jobs stand with `read x < PATH`, until they are let through.
 pub(crate) struct Gate {
     pub(crate) path: String,
@@ -308,7 +331,7 @@ impl Gate {
     }
 }
 
-fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
+pub(crate) fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
     if reader.buffer().is_empty() {
         ready(reader.get_ref(), "a line");
     }
@@ -319,8 +342,13 @@ fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
 
 #[track_caller]
 fn ready(fd: &impl AsFd, what: &str) {
-    let ready = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&PATIENCE))).unwrap();
-    assert!(ready > 0, "waited in vain for {what}");
+    assert!(is_ready(fd, PATIENCE), "waited in vain for {what}");
+}
+
+/// Waits until there is something to read, or the end of it; false if that takes longer than `patience`.
+pub(crate) fn is_ready(fd: &impl AsFd, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap();
+    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&patience))).unwrap() > 0
 }
 
 /// The lines of a text, sorted.

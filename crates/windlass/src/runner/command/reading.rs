@@ -84,11 +84,13 @@ fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
         }
         _ => format!("cannot run `{program}`: {problem}"),
     };
-    match errno {
-        libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO => {
+    match (step, errno) {
+        // What we prepare is the same for every job: that it fails is a shortage, and never the job's fault.
+        (Step::Prepare, _)
+        | (_, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO | libc::ENOSPC) => {
             Outcome::RetryLater { after: None, error }
         }
-        _ => Outcome::FailedForGood { error },
+        (Step::Find | Step::Directory | Step::Child | Step::Exec, _) => Outcome::FailedForGood { error },
     }
 }
 

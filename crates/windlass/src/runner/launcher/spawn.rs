@@ -157,10 +157,11 @@ impl Spawner {
             let plan = std::ptr::from_mut(plan).cast::<c_void>();
             libc::clone(become_the_program, top, FLAGS, plan, &raw mut handle)
         };
-        match Pid::from_raw(pid) {
+        // A refusal is a negative number, which is no pid to even ask about.
+        match Pid::from_raw(pid.max(0)) {
             // SAFETY: the kernel has just made this descriptor for us.
-            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
-            _ => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
+            Some(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
+            None => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
         }
     }
 }
