@@ -226,11 +226,7 @@ impl Scheduler {
             };
             let crew = self.crews.entry(number).or_insert_with(|| Crew::new(policy.clone(), false));
             crew.gone = false;
-            crew.policy = Arc::new(policy);
-            // What is in stock begins where there are more slots now.
-            let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
-            (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
-            self.used += begun;
+            self.used += crew.take_terms(policy);
             self.in_order.push(number);
         }
         self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
@@ -246,6 +242,19 @@ impl Scheduler {
         self.extras.entry(name.clone()).or_default().push(number);
         self.assign(|queue| *queue.name == *name);
         number
+    }
+
+    /// Gives a crew that was added other terms; what it has in flight counts against its new slots.
+    pub fn change_crew(&mut self, number: CrewNo, policy: Policy) {
+        if !self.crews.get(&number).is_some_and(|crew| crew.extra && !crew.gone) {
+            return;
+        }
+        self.unlist_all();
+        if let Some(crew) = self.crews.get_mut(&number) {
+            self.used += crew.take_terms(policy);
+        }
+        self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
+        self.assign(|_| true);
     }
 
     /// Removes a crew that was added; what it has in flight still counts until it finishes.

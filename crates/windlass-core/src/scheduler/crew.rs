@@ -57,6 +57,14 @@ impl Crew {
         }
     }
 
+    /// Takes new rules; says how many of its stock begin because there are more slots now.
+    pub(super) fn take_terms(&mut self, policy: Policy) -> u32 {
+        self.policy = Arc::new(policy);
+        let begun = self.stocked.min(self.policy.slots.saturating_sub(self.used));
+        (self.used, self.stocked) = (self.used + begun, self.stocked - begun);
+        begun
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.used >= self.policy.slots + u32::from(sabotage::on(Sabotage::SlotTooMany))
     }

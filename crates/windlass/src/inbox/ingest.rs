@@ -4,6 +4,7 @@
 //! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
 //! It must not decide what becomes of a job.
 
+use super::disk::{Disk, Kernel};
 use super::reader::{Reader, Round};
 use super::watch::{Bell, Watch};
 use crate::error::{Failure, Kind};
@@ -143,13 +144,13 @@ impl Drop for IngestHandle {
 }
 
 fn run(options: IngestOptions, shared: &Shared, watch: &Watch) {
-    let mut reader = Reader::new(options);
+    let mut reader = Reader::new(options, Kernel::default());
     if let Err(failure) = turn_until_stopped(&mut reader, shared, watch) {
         reader.deliver(Delivered::Ended(failure));
     }
 }
 
-fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
     loop {
         {
             let mut orders = shared.orders();
@@ -164,8 +165,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 reader.forget_refusals();
             }
         }
-        reader.look()?;
-        match reader.round()? {
+        match reader.step()? {
             Round::Read => continue,
             Round::Blocked => {
                 if may_sleep(reader, shared, true) {
@@ -175,10 +175,6 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
             }
             Round::AtEnd => {}
         }
-        if reader.tidy()? {
-            continue;
-        }
-        reader.answer_waiters();
         let armed = watch.arm(reader.inbox(), reader.awaits_closing())?;
         let slept = match reader.is_anything_new() {
             Ok(false) if may_sleep(reader, shared, reader.wants_commits()) => watch.wait(&shared.bell),
@@ -192,7 +188,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
 }
 
 /// Whether nothing was ordered since the last look; from then on the bell tells.
-fn may_sleep(reader: &Reader, shared: &Shared, wants_commits: bool) -> bool {
+fn may_sleep(reader: &Reader<impl Disk>, shared: &Shared, wants_commits: bool) -> bool {
     let mut orders = shared.orders();
     orders.wants_commits = wants_commits;
     orders.quarantined = reader.quarantined();

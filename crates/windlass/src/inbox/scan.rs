@@ -179,7 +179,7 @@ impl<'a> Scan<'a> {
             return Some(self.bad(to.unwrap_or(rest.len()), Reason::Garbage));
         }
         if self.has_nul && memmem::find(line, &[0; 16]).is_some() {
-            return Some(self.bad(length + 1, Reason::NulRun));
+            return Some(self.lost_sector(length + 1));
         }
         let Some(tab) = tab else {
             return Some(self.bad(length + 1, Reason::NoTab));
@@ -200,6 +200,18 @@ impl<'a> Scan<'a> {
         }
         self.at += length + 1;
         Some(Found::Line { offset, not_before: None, queue, data })
+    }
+
+    /// A line with a run of NUL bytes, which is what a lost sector reads as. In a file of ours it may have held the
+    /// start of a frame, whose lines must not pass for jobs.
+    fn lost_sector(&mut self, length: usize) -> Found<'a> {
+        if self.seed.is_none() {
+            return self.bad(length, Reason::NulRun);
+        }
+        let rest = &self.bytes[self.at..];
+        let to = memmem::find(&rest[length - 1..], &FENCE).map(|at| at + length - 1);
+        self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
+        self.bad(to.unwrap_or(rest.len()), Reason::NulRun)
     }
 
     /// A line without its end.

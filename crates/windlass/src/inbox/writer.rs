@@ -5,9 +5,10 @@
 //! kernel's hands; `sync` makes it durable. What returns an error was not accepted and never becomes a job, but
 //! for a failed `sync`, after which nobody knows.
 
+use super::disk::{Disk, Kernel};
 use super::files::{self, inbox_failure};
 use super::frame::{self, BLOCK_BYTES, BLOCK_LINES, CAN, Envelope, FileHeader, Kind, OPEN, STATE_AT};
-use super::lock::{Locker, PATIENCE, Waited, holder, unlock};
+use super::lock::{PATIENCE, Waited, unlock};
 use crate::error::{self, Failure};
 use crate::sabotage::{self, Sabotage};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -45,7 +46,7 @@ pub struct InboxWriter {
     /// Which of `UID`, `UID.2`, … is in use.
     number: u32,
     patience: Duration,
-    locker: Locker,
+    disk: Kernel,
     record: Vec<u8>,
     /// The end of what was written, per file: what a seal must not overtake.
     written: Vec<(Origin, u64)>,
@@ -103,7 +104,7 @@ impl InboxWriter {
             file: None,
             number: 1,
             patience: PATIENCE,
-            locker: Locker::default(),
+            disk: Kernel::default(),
             record: Vec::with_capacity(4096),
             written: Vec::new(),
         })
@@ -174,7 +175,7 @@ impl InboxWriter {
             target.file.sync_data().map_err(unknown)?;
         }
         if !target.entry_synced && !sabotage::on(Sabotage::NoDirectoryFsync) {
-            files::sync_dir(&self.dir).map_err(unknown)?;
+            self.disk.sync_dir(&self.dir).map_err(unknown)?;
             target.entry_synced = true;
         }
         Ok(())
@@ -232,7 +233,7 @@ impl InboxWriter {
                 Some(target) => target,
                 None => self.reopen()?,
             };
-            match self.locker.wait(file, self.patience) {
+            match self.disk.wait_for_lock(file, self.patience) {
                 Ok(Waited::Locked(file)) if header.is_open() || sabotage::on(Sabotage::NoSealCheck) => {
                     return Ok(Target { file, header, origin, entry_synced });
                 }
@@ -240,7 +241,7 @@ impl InboxWriter {
                 Ok(Waited::Locked(_)) => {}
                 Ok(Waited::Busy) if self.number < FILES_MAX => self.number += 1,
                 Ok(Waited::Busy) => {
-                    let holder = std::fs::metadata(self.path()).ok().and_then(|meta| holder(&meta));
+                    let holder = self.disk.facts(&self.path()).ok().and_then(|facts| self.disk.holder(&facts));
                     let by = holder.map_or("another program".into(), |pid| format!("process {pid}"));
                     let text = format!("{} files of {} are locked, the last by {by}", FILES_MAX, self.dir.display());
                     return Err(Failure::new(error::Kind::TryLater, text));
@@ -258,7 +259,7 @@ impl InboxWriter {
             let file = match files::open(&path, true) {
                 Ok(file) => file,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    files::create(&self.dir, &self.name())?;
+                    files::create(&self.disk, &self.dir, &self.name())?;
                     continue;
                 }
                 Err(error) => return Err(cannot(&error)),
@@ -284,20 +285,20 @@ impl InboxWriter {
     /// A file of another boot may have lost its end, a foreign file believes no frames, a sealed one is full.
     fn set_aside(&mut self, file: File, header: Option<FileHeader>, path: &Path) -> Result<(), Failure> {
         let cannot = |e: &std::io::Error| inbox_failure("cannot set aside", path, e);
-        let file = match self.locker.wait(file, self.patience).map_err(|e| cannot(&e))? {
+        let file = match self.disk.wait_for_lock(file, self.patience).map_err(|e| cannot(&e))? {
             Waited::Locked(file) => file,
             Waited::Busy => {
                 self.number += 1;
                 return Ok(());
             }
         };
-        if files::is_at(&file, path).map_err(|e| cannot(&e))? {
+        if files::is_at(&self.disk, &file, path).map_err(|e| cannot(&e))? {
             let origin = match header {
                 Some(header) => header.origin,
-                None => files::random_origin()?,
+                None => files::random_origin(&self.disk).map_err(|e| cannot(&e))?,
             };
-            files::seal(&self.dir, &self.name(), origin).map_err(|e| cannot(&e))?;
-            files::sync_dir(&self.dir).map_err(|e| cannot(&e))?;
+            files::seal(&self.disk, &self.dir, &self.name(), origin).map_err(|e| cannot(&e))?;
+            self.disk.sync_dir(&self.dir).map_err(|e| cannot(&e))?;
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ fn a_sealed_file_is_left_at_the_next_record_and_a_seal_names_what_came_before() 
     let first = writer.push(&to("q"), b"one").unwrap();
     let name = own(dir.path()).file_name().unwrap().to_str().unwrap().to_owned();
     let end = fs::metadata(own(dir.path())).unwrap().len();
-    files::seal(dir.path(), &name, first.origin).unwrap();
+    files::seal(&super::super::disk::Kernel::default(), dir.path(), &name, first.origin).unwrap();
     let run = RunId::first(Origin::from_random(9));
     writer.seal(run).unwrap();
     let bytes = fs::read(own(dir.path())).unwrap();

@@ -168,6 +168,9 @@ impl Turn<'_> {
                 Some((waiting, range)) if row_first.is_none_or(|row| waiting.arrival(range.start) <= row) => {
                     let until = row_first.map_or(range.end, |row| range.end.min((row - waiting.head.first) as usize));
                     let range = range.start..until;
+                    if range.is_empty() || range.len() as u64 > chunked {
+                        return Err(corrupt(format!("queue {} counts other jobs than its chunks hold", lane.queue.0)));
+                    }
                     left -= range.len();
                     chunked -= range.len() as u64;
                     held.push(self.claim_range(&waiting, range)?);
