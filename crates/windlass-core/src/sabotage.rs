@@ -93,42 +93,39 @@ sabotages! {
     SyncTriedAgain: "after a failed sync the store goes on and syncs again",
         test("store_embedded", "a_full_commit_syncs_what_os_commits_left_also_where_it_changes_nothing");
     ClaimNotStored: "a claim is kept in memory and not written",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
     SettleWithoutToken: "a settlement is taken for any start of the job, not for the one that is held",
         test("store_embedded", "the_embedded_store_passes_the_suite");
     CountOutsideTransaction: "the counters of runs are written after the commit, in a transaction of their own",
         test("store_embedded", "whichever_call_fails_every_answered_turn_is_kept");
     ClaimsForgotten: "recovery overlooks the claims of a dead server",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
     ChunkGoneEarly: "a chunk counts as done while its last job is still claimed",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::runs::a_run_ends_once_when_sealed_and_done");
     DataGoneEarly: "the data of finished jobs goes before the archive has their turn",
         unit("store::embedded::tests::crash::outcomes_that_the_archive_lacks_come_back_with_their_data");
     EpochReused: "a store that is opened again keeps its epoch",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
     SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
+        unit("store::embedded::tests::runs::a_seal_does_not_overtake_the_inbox");
     // The turn.
-    AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(100);
-    StartBeforeCommit: "the starts of a turn that found no space are performed", sim(100);
+    AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(20);
+    StartBeforeCommit: "the starts of a turn that found no space are performed", sim(20);
     SettledWithoutSync: "outcomes go to the archive before their turn is on disk",
         unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
     IngestedWithoutSync: "the reader is told that a lot is committed before it is on disk",
         unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
-    DueForgotten: "jobs whose time has come are not released", sim(100);
-    ReportTwice: "a second report of the same start is settled too",
-        sim(100);
-    DrainedWhileRunning: "everything counts as done while jobs still run", sim(100);
-    WallClockTrusted: "a wait is stretched when the wall clock is set back",
-        sim(100);
+    DueForgotten: "jobs whose time has come are not released", sim(20);
+    ReportTwice: "a second report of the same start is settled too", sim(20);
+    DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
+    WallClockTrusted: "a wait is stretched when the wall clock is set back", sim(20);
     // What core decides.
-    FailuresNotCounted: "the judge forgets the failures before this one", sim(100);
-    NeighboursConvicted: "a job is convicted the first time that its server dies",
-        sim(100);
-    EndUnsealed: "a run ends although more jobs may be added to it", sim(100);
+    FailuresNotCounted: "the judge forgets the failures before this one", sim(20);
+    NeighboursConvicted: "a job is convicted the first time that its server dies", sim(20);
+    EndUnsealed: "a run ends although more jobs may be added to it", sim(20);
     EndTwice: "a run ends again whenever something happens to one of its jobs",
-        test("store_embedded", "the_embedded_store_passes_the_suite");
-    SlotTooMany: "a crew starts one job more than it has slots", sim(100);
+        unit("store::embedded::tests::runs::cancelling_the_last_job_ends_the_run_and_its_chunk_goes");
+    SlotTooMany: "a crew starts one job more than it has slots", sim(20);
     RetriesStarve: "due retries wait for as long as fresh jobs come",
         unit("engine::tests::retries_and_weights_get_their_share_of_the_starts");
     WeightIgnored: "every queue gets the same share whatever its weight",
