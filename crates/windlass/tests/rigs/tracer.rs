@@ -54,7 +54,7 @@ pub(crate) struct Plan {
 pub(crate) struct Tally {
     /// How many calls were of the kind.
     pub(crate) counted: u64,
-    /// All calls by number, for those who plan; writes only where they go to a file.
+    /// All calls by number, for those who plan; reads and writes only of files.
     pub(crate) calls: BTreeMap<c_long, u64>,
     /// The plan came to pass.
     pub(crate) hit: bool,
@@ -162,7 +162,7 @@ struct Tracer {
 }
 
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-const WRITES: [c_long; 2] = [libc::SYS_write, libc::SYS_pwrite64];
+const OF_FILES: [c_long; 3] = [libc::SYS_read, libc::SYS_write, libc::SYS_pwrite64];
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACECLONE
@@ -281,12 +281,14 @@ impl Tracer {
             }
             return;
         }
-        if WRITES.contains(&call) {
-            // What is written to sockets, pipes and the like has errors of its own.
+        if OF_FILES.contains(&call) {
+            // Sockets, pipes and the like have errors of their own.
             if !is_file(pid, args[0]) {
                 return;
             }
-            self.writing.insert(pid, args[2]);
+            if call != libc::SYS_read {
+                self.writing.insert(pid, args[2]);
+            }
         }
         *self.tally.calls.entry(call).or_default() += 1;
         let of_the_kind = match &self.which {

@@ -259,8 +259,14 @@ fn find_program(task: &Task) -> Result<CString, Refusal> {
         let path = Path::new(OsStr::from_bytes(directory))
             .join(OsStr::from_bytes(entry))
             .join(OsStr::from_bytes(name.to_bytes()));
-        if !rustix::fs::stat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFREG) {
-            continue;
+        match rustix::fs::stat(&path) {
+            Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFREG => {}
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => continue,
+            // Whether it is there cannot be told; that is not the same as that it is not.
+            Err(error) => {
+                errno = error.raw_os_error();
+                continue;
+            }
         }
         match rustix::fs::access(&path, rustix::fs::Access::EXEC_OK) {
             Ok(()) => return CString::new(path.into_os_string().into_encoded_bytes()).map_err(|_| (Step::Find, errno)),
