@@ -8,6 +8,7 @@ mod durable;
 mod ending;
 mod inbox;
 mod push;
+#[expect(dead_code, reason = "shared with the rigs, which use the rest")]
 mod rig;
 mod run;
 mod server;
