@@ -118,7 +118,8 @@ sabotages! {
     DueForgotten: "jobs whose time has come are not released", sim(20);
     ReportTwice: "a second report of the same start is settled too", sim(20);
     DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
-    WallClockTrusted: "a wait is stretched when the wall clock is set back", sim(20);
+    WallClockTrusted: "a wait is stretched when the wall clock is set back",
+        unit("engine::tests::a_clock_that_is_set_back_stretches_no_wait");
     // What core decides.
     FailuresNotCounted: "the judge forgets the failures before this one", sim(20);
     NeighboursConvicted: "a job is convicted the first time that its server dies", sim(20);

@@ -115,7 +115,7 @@ impl Watched {
             return false;
         }
         self.chances += 1;
-        self.chances % 5 == 0
+        self.chances.is_multiple_of(5)
     }
 
     /// What becomes of a lot on its way into the store.

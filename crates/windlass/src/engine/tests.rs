@@ -369,3 +369,13 @@ fn what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it() {
     let turns: Vec<u64> = world.engine.store.unarchived().unwrap().iter().map(|told| told.turn).collect();
     assert_eq!(turns, [effects.turn], "the archive knows of a turn that never was");
 }
+
+#[test]
+fn a_clock_that_is_set_back_stretches_no_wait() {
+    let mut world = World::new(vec![serving("q")]);
+    world.now = Time(7_200_000_000);
+    world.push("q", 1);
+    world.turn([Event::Drain]);
+    world.now = Time(3_600_000_000);
+    assert_eq!(world.turn([]).stops.len(), 1, "a drain of seconds takes an hour more");
+}

@@ -65,9 +65,7 @@ impl<S: Store> Engine<S> {
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
-        if !sabotage::on(Sabotage::WallClockTrusted) {
-            self.look_at_the_clock(now);
-        }
+        self.look_at_the_clock(now);
         let mut absorbed = self.absorb();
         let mut progress = Progress::default();
         let mut effects = Effects::default();
@@ -85,12 +83,13 @@ impl<S: Store> Engine<S> {
     /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
     /// is further away than it was made is due as well.
     fn look_at_the_clock(&mut self, now: Time) {
-        if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
+        let set_back = |by: Time, most| by > now.after(most) && !sabotage::on(Sabotage::WallClockTrusted);
+        if self.full_until.is_some_and(|until| until <= now || set_back(until, FULL_RETRY)) {
             self.full_until = None;
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
         for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
-            *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
+            *deadline = deadline.map(|by| if set_back(by, most) { now } else { by });
         }
     }
 
