@@ -13,6 +13,7 @@ pub mod overrides;
 pub mod policy;
 pub mod retry;
 pub mod run;
+pub mod sabotage;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;

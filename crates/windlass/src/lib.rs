@@ -18,6 +18,7 @@ pub mod http;
 pub mod inbox;
 pub mod log;
 pub mod runner;
+pub mod sabotage;
 pub mod server;
 pub mod store;
 pub mod supervisor;

@@ -5,12 +5,15 @@
 //! judge anything itself.
 
 mod page;
+pub(crate) mod sabotage;
 
 use crate::steps::root;
+use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, store or --size N";
+const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, store, sabotage [NAME…] or --size N";
+const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called, how large it is, and how to get its command and its figure.
 struct Proof {
@@ -48,14 +51,27 @@ const RIGS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
-    let (proofs, size) = read(words)?;
     let commit = commit()?;
+    if let [SABOTAGE, names @ ..] = words {
+        let figure = sabotage::prove(names, Whole::Seen)?;
+        eprintln!("── {SABOTAGE}: {figure}");
+        // Only all of them are a proof.
+        return if names.is_empty() { note(SABOTAGE, &figure, &commit) } else { Ok(()) };
+    }
+    let (proofs, size) = read(words)?;
     for proof in proofs {
         let figure = run(proof, size.unwrap_or(proof.size))?;
         eprintln!("── {}: {figure}", proof.name);
-        page::note(&root().join("docs/proof.md"), proof.name, &figure, &commit, &today()?)?;
+        note(proof.name, &figure, &commit)?;
+    }
+    if words.is_empty() {
+        note(SABOTAGE, &sabotage::prove(&[], Whole::Seen)?, &commit)?;
     }
     Ok(())
+}
+
+fn note(name: &str, figure: &str, commit: &str) -> Result<(), String> {
+    page::note(&root().join("docs/proof.md"), name, figure, commit, &today()?)
 }
 
 /// Names and a size out of the arguments; no name means all, no size the full one of each.

@@ -6,6 +6,7 @@ use super::queue::Pass;
 use super::{CrewNo, Reason};
 use crate::job::{Priority, QueueNo};
 use crate::policy::{Policy, Service};
+use crate::sabotage::{self, Sabotage};
 use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,12 +70,13 @@ impl Crew {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.used >= self.policy.slots
+        self.used >= self.policy.slots + u32::from(sabotage::on(Sabotage::SlotTooMany))
     }
 
     /// What one job costs on the virtual clock.
     pub(super) fn stride(&self) -> Pass {
-        (UNIT / Pass::from(self.policy.weight.max(1))).max(1)
+        let weight = if sabotage::on(Sabotage::WeightIgnored) { 1 } else { self.policy.weight };
+        (UNIT / Pass::from(weight.max(1))).max(1)
     }
 
     /// How many jobs one slot takes at once.

@@ -4,6 +4,7 @@
 
 use super::CrewNo;
 use crate::job::{Lane, LaneKind, Priority};
+use crate::sabotage::{self, Sabotage};
 
 /// While fresh jobs wait, one start in so many is a retry or a suspect.
 pub const CAREFUL_SHARE: u8 = 5;
@@ -39,7 +40,8 @@ impl Level {
             (false, false) => None,
         };
         let fresh = self.waits(LaneKind::Fresh).then_some(LaneKind::Fresh);
-        if self.fresh_starts >= CAREFUL_SHARE - 1 { careful.or(fresh) } else { fresh.or(careful) }
+        let its_turn = self.fresh_starts >= CAREFUL_SHARE - 1 && !sabotage::on(Sabotage::RetriesStarve);
+        if its_turn { careful.or(fresh) } else { fresh.or(careful) }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
 use crate::log::Log;
+use crate::sabotage::{self, Sabotage};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -294,7 +295,7 @@ impl Writer {
         self.unsynced_pending += bytes;
         self.unconfirmed = true;
         // What a crash kept the store from forgetting comes again; it is here already.
-        if turn.turn <= self.turn {
+        if turn.turn <= self.turn && !sabotage::on(Sabotage::ArchivedTwice) {
             return Ok(());
         }
         attempt_line::say(&self.log, turn);
@@ -319,7 +320,9 @@ impl Writer {
         if self.unsynced > 0 {
             if let Some(open) = &mut self.open {
                 open.write_out()?;
-                open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                if !sabotage::on(Sabotage::ForgottenBeforeSync) {
+                    open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                }
                 open.synced = open.length;
             }
             self.unsynced = 0;

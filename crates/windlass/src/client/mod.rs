@@ -9,6 +9,7 @@ use crate::api;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::inbox::{Envelope, InboxWriter};
+use crate::sabotage::{self, Sabotage};
 use crate::store::Durability;
 use std::fmt;
 use std::path::Path;
@@ -233,6 +234,7 @@ impl Client {
                 self.avoid();
                 Delivery::Nobody
             }
+            Kind::Internal if sabotage::on(Sabotage::UnknownSaidRefused) => Delivery::Nobody,
             _ => Delivery::Failed(failure),
         }
     }

@@ -137,6 +137,7 @@ impl<S: Store> Engine<S> {
         evidence: Evidence<'_>,
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
+        crate::sabotage::choose();
         let recovered = store.recover(evidence, now)?;
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
         let mut engine = Engine {

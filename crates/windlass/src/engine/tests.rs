@@ -434,3 +434,60 @@ fn an_operation_that_is_not_what_was_expected_or_was_left_changes_nothing() {
     let counts = world.engine.store().queues().unwrap()[0].stats.by_state;
     assert_eq!((counts[State::Ready.index()], counts[State::Cancelled.index()]), (27, 3));
 }
+
+#[test]
+fn retries_and_weights_get_their_share_of_the_starts() {
+    let weighted = |pattern: &str, weight| Policy { weight, slots: 4, ..serving(pattern) };
+    let mut world = World::new(vec![weighted("heavy", 3), weighted("light", 1)]);
+    world.push("heavy", 200);
+    world.push("light", 200);
+    let mut heavy = 0;
+    for _ in 0..100 {
+        heavy += u64::from(world.under_way[0].queue.as_str() == "heavy");
+        world.finish(succeeded());
+    }
+    assert!((73..=78).contains(&heavy), "{heavy} of 100 starts went to the queue of three shares in four");
+
+    let backoff = windlass_core::policy::Backoff { base: Duration::ZERO, cap: Duration::ZERO };
+    let mut world = World::new(vec![Policy { backoff, slots: 1, ..serving("q") }]);
+    world.push("q", 200);
+    (0..10).for_each(|_| drop(world.finish(failed())));
+    let mut retries = 0;
+    for _ in 0..50 {
+        retries += u64::from(world.under_way[0].held.lane.kind == windlass_core::job::LaneKind::Retry);
+        world.finish(succeeded());
+    }
+    assert!((8..=10).contains(&retries), "{retries} of 50 starts were retries, one in five is their share");
+}
+
+/// The archive and the inbox reader act on what they are told: neither may know more than a power cut leaves.
+#[test]
+fn what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it() {
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("nobody", 3);
+    assert_eq!(world.turn([Event::Ingested(lot)]).ingested, 1, "the reader may remove its file");
+    world.engine.store.power_cut(0);
+    let ready: u64 = world.engine.store.queues().unwrap().iter().map(|q| q.stats.by_state[State::Ready.index()]).sum();
+    assert_eq!(ready, 3, "the reader removed a file whose jobs are nowhere");
+
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("q", 1);
+    world.turn([Event::Pushed { lot, durability: Durability::Os, answer: answer().0 }]);
+    let effects = world.finish(succeeded());
+    assert_eq!(effects.archive.len(), 1, "the archive may write it");
+    world.engine.store.power_cut(0);
+    let turns: Vec<u64> = world.engine.store.unarchived().unwrap().iter().map(|told| told.turn).collect();
+    assert_eq!(turns, [effects.turn], "the archive knows of a turn that never was");
+}
+
+#[test]
+fn a_clock_that_is_set_back_stretches_no_wait() {
+    let mut world = World::new(vec![serving("q")]);
+    world.now = Time(7_200_000_000);
+    world.push("q", 1);
+    world.turn([Event::Drain]);
+    world.now = Time(3_600_000_000);
+    assert_eq!(world.turn([]).stops.len(), 1, "a drain of seconds takes an hour more");
+}

@@ -11,6 +11,7 @@ use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +92,8 @@ impl<S: Store> Engine<S> {
     /// without space that is done once a second, because every turn costs some of the reserve.
     fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> bool {
         let was_full = self.full_until;
-        let due = was_full.is_none_or(|until| until <= now || until > now.after(FULL_RETRY));
+        let set_back = |by: Time, most| by > now.after(most) && !sabotage::on(Sabotage::WallClockTrusted);
+        let due = was_full.is_none_or(|until| until <= now || set_back(until, FULL_RETRY));
         if was_full.is_some() && due {
             let room = self.store.has_room();
             self.full_until = if room { None } else { Some(now.after(FULL_RETRY)) };
@@ -101,7 +103,7 @@ impl<S: Store> Engine<S> {
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
         for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
-            *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
+            *deadline = deadline.map(|by| if set_back(by, most) { now } else { by });
         }
         due
     }
@@ -123,7 +125,9 @@ impl<S: Store> Engine<S> {
         }
         self.go_on_with_operations(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
-        self.release(now, progress)?;
+        if !sabotage::on(Sabotage::DueForgotten) {
+            self.release(now, progress)?;
+        }
         let changes = self.store.changes();
         self.learn(changes, effects);
         self.scheduler.set_stall(self.stall());
@@ -135,6 +139,9 @@ impl<S: Store> Engine<S> {
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
+        }
+        if sabotage::on(Sabotage::AnswerBeforeCommit) {
+            absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(())));
         }
         if let Some(durability) = progress.durability {
             effects.turn = self.store.commit(durability)?;
@@ -218,7 +225,7 @@ impl<S: Store> Engine<S> {
         let mut settlements = Vec::with_capacity(finished.len());
         for end in finished {
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
-            let again = progress.landed.contains_key(&end.flight);
+            let again = progress.landed.contains_key(&end.flight) && !sabotage::on(Sabotage::ReportTwice);
             let Some(flight) = self.flights.get(end.flight).filter(|_| !again) else {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
@@ -246,7 +253,8 @@ impl<S: Store> Engine<S> {
         }
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::SettledWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, now)?;
         }
         Ok(())
@@ -262,7 +270,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         for lot in &absorbed.ingested {
             // An inbox file may be removed once its lot is committed, so that commit must be on disk.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::IngestedWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.admit(lot, now)?;
             effects.ingested += 1;
         }
@@ -490,7 +499,7 @@ impl<S: Store> Engine<S> {
 
     fn has_none(&self, waiting: &[State]) -> bool {
         let live = |queue: &Queue| waiting.iter().any(|state| queue.by_state[state.index()] > 0);
-        self.flights.is_empty()
+        (self.flights.is_empty() || sabotage::on(Sabotage::DrainedWhileRunning))
             && self.pending.is_empty()
             && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
     }
@@ -523,8 +532,11 @@ impl<S: Store> Engine<S> {
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
-        let Effects { stops, read_inbox, nudge, notes, .. } = dropped;
+        let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
         let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };
+        if sabotage::on(Sabotage::StartBeforeCommit) {
+            effects.starts = starts;
+        }
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }

@@ -13,6 +13,7 @@ use super::quarantine::{Damage, Quarantine};
 use super::scan::{End, Found, Scan};
 use super::source::Source;
 use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Cursor, Lot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -366,7 +367,7 @@ impl<D: Disk> Reader<D> {
                 self.judge_tail(inode)
             } else if source.appended && source.seed.is_some() && source.seen >= self.rotate_at {
                 self.rotate(inode).map_err(|e| Failure::io("cannot rotate", &e)).map(|()| false)
-            } else if !source.appended && !source.is_under_way() && source.committed == source.cursor {
+            } else if !source.appended && (source.is_committed() || sabotage::on(Sabotage::RemovedBeforeCommit)) {
                 self.close(inode)
             } else {
                 Ok(false)
@@ -419,7 +420,7 @@ impl<D: Disk> Reader<D> {
     /// Removes a sealed file that is read, committed and closed by everybody. True if there is more to read.
     fn close(&mut self, inode: u64) -> Result<bool, Failure> {
         let Some(source) = self.sources.get(&inode) else { return Ok(false) };
-        if !source.file.take_lease() {
+        if !source.file.take_lease() && !sabotage::on(Sabotage::RemovedWhileOpen) {
             return Ok(false);
         }
         let wrong = |e: std::io::Error| Failure::io("cannot remove", &e);
@@ -457,7 +458,7 @@ impl<D: Disk> Reader<D> {
         }
         // The last writer of a file may have closed it between our last try and the watch, which would never tell.
         let closed = |source: &Source<D::File>| {
-            let done = !source.appended && !source.is_under_way() && source.committed == source.cursor;
+            let done = !source.appended && source.is_committed();
             let closed = done && source.file.take_lease();
             if closed {
                 source.file.give_lease_back();

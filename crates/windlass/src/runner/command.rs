@@ -10,6 +10,7 @@ use super::{Finished, Flight, Output, Runner, Start, Stop};
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::sabotage::{self, Sabotage};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -337,6 +338,9 @@ impl Shared {
         state.flush();
         drop(state);
         ends.extend(landed.into_iter().map(|(report, start)| reading::finished(report, &start)));
+        if sabotage::on(Sabotage::OutcomeTwice) {
+            ends.extend_from_within(..);
+        }
         ends.into_iter().for_each(&self.hear);
     }
 

@@ -8,6 +8,7 @@ mod amend;
 mod backup;
 mod bad_input;
 mod doctor;
+mod durable;
 mod ending;
 mod export;
 mod full_disk;

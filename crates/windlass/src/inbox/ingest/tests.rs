@@ -10,6 +10,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
 
+/// A reader that says nothing for so long never will.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// A reader and the store behind it: commits every lot as it comes.
 struct Rig {
     dir: tempfile::TempDir,
@@ -65,7 +68,7 @@ impl Rig {
     }
 
     fn take(&mut self) -> Option<u64> {
-        match self.events.recv().unwrap() {
+        match self.events.recv_timeout(PATIENCE).expect("the reader has nothing to say") {
             Delivered::Lot(lot) => {
                 for new in &lot.jobs {
                     for index in 0..new.jobs.len() {
@@ -289,8 +292,10 @@ fn a_file_that_is_not_what_the_cursor_knew_is_read_again_under_a_new_origin() {
         }
         drop((file, writer));
         rig.start();
-        rig.until(|rig| rig.closed.len() == 2);
+        rig.read_to_end();
         assert_eq!(rig.taken, 4, "one and two, then one again and three");
+        rig.until(|rig| rig.closed.len() == 2);
+        assert_eq!(rig.taken, 4, "and nothing more of it");
         assert!(rig.jobs.contains_key(&id));
         assert!(rig.troubles.iter().any(|text| text.contains("is not the file that was read")), "{:?}", rig.troubles);
     }
@@ -397,4 +402,26 @@ fn what_trickles_in_behind_a_lot_goes_together_after_its_commit() {
     writer.push(&envelope, b"sixth").unwrap();
     fs::write(rig.inbox().join("moved"), "q\tseventh\n").unwrap();
     assert_eq!(round(&mut reader), Round::Read, "what was moved in does not grow");
+}
+
+#[test]
+fn a_file_stays_until_its_last_lot_is_committed() {
+    let mut rig = Rig::new();
+    let lot = |rig: &Rig| match rig.events.recv().unwrap() {
+        Delivered::Lot(lot) => lot,
+        other => panic!("not a lot: {other:?}"),
+    };
+    fs::write(rig.inbox().join("first"), "q\tone\n").unwrap();
+    rig.start();
+    assert_eq!(lot(&rig).cursors.len(), 1);
+    // Nobody has the file open and all of it was handed over, but nothing says that the store has it on disk. The
+    // next lot comes from a reader that has looked at the first file again.
+    fs::write(rig.inbox().join(".second"), "q\ttwo\n").unwrap();
+    fs::rename(rig.inbox().join(".second"), rig.inbox().join("second")).unwrap();
+    let second = lot(&rig);
+    assert_eq!((second.closed.len(), second.jobs.len()), (0, 1), "a file was given up before its commit");
+    assert_eq!(rig.names().len(), 2);
+    (0..2).for_each(|_| rig.handle.as_ref().unwrap().committed());
+    rig.until(|rig| rig.closed.len() == 2);
+    assert_eq!(rig.names().len(), 0);
 }

@@ -105,13 +105,10 @@ pub(in crate::runner) fn start(program: &Path, slots: &Path, output: &Path) -> R
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|e| cannot(e.into()))?;
     let arguments: [OsString; 3] = [WORD.into(), slots.into(), output.into()];
-    let child = Command::new(program)
-        .arg0("windlass-launcher")
-        .args(arguments)
-        .env_clear()
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(cannot)?;
+    let mut command = Command::new(program);
+    command.arg0("windlass-launcher").args(arguments).env_clear();
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    crate::sabotage::pass_on(&mut command);
+    let child = command.spawn().map_err(cannot)?;
     Ok((child, ours))
 }

@@ -12,6 +12,7 @@ use super::tree::{Family, Orphanage};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
 use crate::runner::{Flight, Stop};
+use crate::sabotage::{self, Sabotage};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -291,7 +292,8 @@ impl Service {
         let ended = std::mem::take(&mut self.ended);
         for index in ended {
             let Some(job) = &self.jobs[index] else { continue };
-            if held.contains(&job.pid.as_raw_nonzero().get()) {
+            let lives = held.contains(&job.pid.as_raw_nonzero().get());
+            if lives && !sabotage::on(Sabotage::SlotFreedEarly) {
                 // Its end has been seen; only the death of the others is news now.
                 self.ended.push(index);
             } else {

@@ -10,6 +10,7 @@ use super::{
     Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -162,6 +163,9 @@ impl Embedded {
         self.broken = true;
         Turn { db: &self.db, m: &mut self.memory }.flush()?;
         self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
+        if sabotage::on(Sabotage::CountOutsideTransaction) {
+            self.memory.runs.save(&self.db)?;
+        }
         self.broken = false;
         self.unsynced = true;
         Ok(())
@@ -291,7 +295,8 @@ impl Store for Embedded {
         self.refuse_broken()?;
         self.write_turn().inspect_err(|error| self.full |= matches!(error, StoreError::Full(_)))?;
         if durability == Durability::Full && self.unsynced {
-            self.housekeeper.sync_log().inspect_err(|error| self.lost = Some(error.clone()))?;
+            let lose = |error: &StoreError| Some(error.clone()).filter(|_| !sabotage::on(Sabotage::SyncTriedAgain));
+            self.housekeeper.sync_log().inspect_err(|error| self.lost = lose(error))?;
             self.unsynced = false;
         }
         self.housekeeper.look(&self.db).inspect_err(|error| self.lost = Some(error.clone()))?;
@@ -471,10 +476,14 @@ impl Turn<'_> {
             let Some(part) = self.m.parts.get_mut(&first) else { continue };
             part.dirty = false;
             let gone = part.is_gone().then_some(number);
-            statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
+            if part.claimed == 0 || !sabotage::on(Sabotage::ClaimNotStored) {
+                statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
+            }
         }
         self.m.queues.save(self.db)?;
-        self.m.runs.save(self.db)?;
+        if !sabotage::on(Sabotage::CountOutsideTransaction) {
+            self.m.runs.save(self.db)?;
+        }
         self.save_outcomes(number)?;
         self.m.state.turn = number;
         self.m.state.save(self.db)

@@ -5,6 +5,7 @@
 
 use super::super::StoreError;
 use crate::data_dir::DataDir;
+use crate::sabotage::{self, Sabotage};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
@@ -106,7 +107,7 @@ pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64,
         bring_up_to_date(&db, dir)?;
     }
     let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
-    let epoch = random()?;
+    let epoch = if sabotage::on(Sabotage::EpochReused) { 1 } else { random()? };
     // The epoch is synced here; after that a commit syncs the log itself when its turn asks for it, because the
     // pragma cannot change inside a transaction.
     db.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
@@ -155,6 +156,9 @@ fn settings(db: &Connection) -> Result<(), StoreError> {
     steady_plans(db)?;
     db.pragma_update(None, "cache_size", -i64::from(CACHE_KIB)).map_err(failed)?;
     db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    if sabotage::on(Sabotage::SynchronousOff) {
+        db.pragma_update(None, "synchronous", "OFF").map_err(failed)?;
+    }
     db.pragma_update(None, "temp_store", "MEMORY").map_err(failed)
 }
 

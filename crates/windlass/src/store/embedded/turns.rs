@@ -8,6 +8,7 @@ use super::Turn;
 use super::schema::{corrupt, failed};
 use super::wire::{Reader, Writer};
 use super::{chunks, rows, tally};
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, params};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,7 +72,7 @@ impl Turn<'_> {
 
     /// Deletes what is over and what no unarchived turn refers to.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
-        let oldest = self.oldest_unarchived();
+        let oldest = if sabotage::on(Sabotage::DataGoneEarly) { u64::MAX } else { self.oldest_unarchived() };
         let mut deleted = Vec::new();
         while let Some((_, place)) = self.m.finished.pop_front_if(|(turn, _)| *turn < oldest) {
             match place {
