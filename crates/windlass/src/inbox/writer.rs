@@ -120,7 +120,7 @@ impl InboxWriter {
         if data.len() > DATA_MAX {
             return Err(too_long(data.len()));
         }
-        self.append(|record, origin| frame::write_job(record, origin, envelope, data))
+        self.append(false, |record, origin| frame::write_job(record, origin, envelope, data))
     }
 
     /// Appends jobs in one write: all of them are accepted, or none.
@@ -132,7 +132,7 @@ impl InboxWriter {
             return Ok(Vec::new());
         }
         let starts = std::cell::RefCell::new(Vec::with_capacity(jobs.len()));
-        let first = self.append(|record, origin| {
+        let first = self.append(jobs.len() > 1, |record, origin| {
             starts.borrow_mut().clear();
             for data in jobs {
                 starts.borrow_mut().push(record.len() as u64);
@@ -146,7 +146,7 @@ impl InboxWriter {
     /// Says that nobody adds to the run any more, after everything this writer has written.
     pub fn seal(&mut self, run: RunId) -> Result<(), Failure> {
         let after = self.written.clone();
-        self.append(|record, origin| frame::write_seal(record, origin, run, &after)).map(|_| ())
+        self.append(false, |record, origin| frame::write_seal(record, origin, run, &after)).map(|_| ())
     }
 
     /// Appends one job per line; empty lines are none, a last line without an end counts. All are accepted, or none.
@@ -181,12 +181,16 @@ impl InboxWriter {
         Ok(())
     }
 
-    fn append(&mut self, build: impl Fn(&mut Vec<u8>, Origin)) -> Result<JobId, Failure> {
+    /// One append of one record, or of several that are accepted together.
+    fn append(&mut self, several: bool, build: impl Fn(&mut Vec<u8>, Origin)) -> Result<JobId, Failure> {
         let mut target = self.locked()?;
         self.record.clear();
         build(&mut self.record, target.origin);
         let length = self.record.len() as u64;
-        let result = write_record(&mut target.file, &self.record);
+        let result = match several {
+            true => take_room(&mut target.file, length).and_then(|_| write_record(&mut target.file, &self.record)),
+            false => write_record(&mut target.file, &self.record),
+        };
         let end = self.finish(target, result)?;
         let origin = self.file.as_ref().map(|target| target.origin);
         let Some(origin) = origin else { unreachable!("a finished write leaves its file open") };
@@ -304,6 +308,9 @@ impl InboxWriter {
     }
 }
 
+/// What stands in front of a block, about.
+const FRONT_ABOUT: usize = 64;
+
 /// A write that was refused, and the size to go back to where something of it was written.
 struct WriteFailure {
     error: std::io::Error,
@@ -388,9 +395,8 @@ fn write_blocks(
     lines: &[u8],
     blocks: &[Block],
 ) -> Result<(Vec<IdRange>, u64), WriteFailure> {
-    let start = target.file.seek(SeekFrom::End(0)).map_err(|error| WriteFailure { error, start: None })?;
+    let start = take_room(&mut target.file, (lines.len() + FRONT_ABOUT * blocks.len()) as u64)?;
     let failed = |error| WriteFailure { error, start: Some(start) };
-    have_room(&target.file, start, lines.len() as u64).map_err(failed)?;
     let mut ranges = Vec::with_capacity(blocks.len());
     let mut offset = start;
     let mut first = 0;
@@ -427,17 +433,21 @@ fn write_blocks(
     Ok((ranges, offset))
 }
 
-/// Takes the room for many blocks before the first is written: those in front of one that found none may have been
-/// read, and would run although all were rejected. Where a file system cannot promise room the write itself tells.
-fn have_room(file: &File, start: u64, length: u64) -> std::io::Result<()> {
+/// Takes the room for many records before the first is written, and tells where they begin: those in front of one that
+/// found none may have been read, and would run although all were rejected. Where a file system cannot promise room the
+/// write itself tells.
+fn take_room(file: &mut File, length: u64) -> Result<u64, WriteFailure> {
+    use rustix::io::Errno;
+    let refused = |error| WriteFailure { error, start: None };
+    let start = file.seek(SeekFrom::End(0)).map_err(refused)?;
     let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if most.is_some_and(|most| start + length > most) {
-        return Err(rustix::io::Errno::FBIG.into());
+        return Err(refused(Errno::FBIG.into()));
     }
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, start, length.max(1)) {
-        Err(rustix::io::Errno::NOSPC) => Err(rustix::io::Errno::NOSPC.into()),
-        Err(rustix::io::Errno::DQUOT) => Err(rustix::io::Errno::DQUOT.into()),
-        _ => Ok(()),
+    match rustix::fs::fallocate(&*file, rustix::fs::FallocateFlags::KEEP_SIZE, start, length.max(1)) {
+        // What it took before there was no more is given back.
+        Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(WriteFailure { error: error.into(), start: Some(start) }),
+        _ => Ok(start),
     }
 }
 
