@@ -288,6 +288,21 @@ impl Scheduler {
         self.set_paused(queue, false);
     }
 
+    /// Whether a queue waits for more jobs before it starts any.
+    pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
+        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.lingers != lingers) {
+            queue.lingers = lingers;
+            self.place(number);
+        }
+    }
+
+    /// So many jobs of a crew go to one slot together, or as many as its rules say where that is more.
+    pub fn set_at_once(&mut self, number: CrewNo, jobs: u32) {
+        if let Some(crew) = self.crews.get_mut(&number) {
+            crew.at_once = jobs;
+        }
+    }
+
     /// The crew that serves a queue now, and its rules.
     pub fn policy_of(&self, queue: QueueNo) -> Option<(CrewNo, Arc<Policy>)> {
         let number = self.queues.get(&queue)?.crew?;
@@ -324,6 +339,8 @@ impl Scheduler {
             Reason::NothingWaits
         } else if queue.choose(true).is_none() {
             Reason::Barren
+        } else if queue.lingers {
+            Reason::Lingering
         } else if self.draining {
             Reason::Draining
         } else if queue.choose(!self.suspect_runs).is_none() {
@@ -376,7 +393,7 @@ impl Scheduler {
         if self.suspect_runs && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);
         }
-        let class = choice.map(|choice| choice.priority).filter(|_| !queue.paused);
+        let class = choice.map(|choice| choice.priority).filter(|_| !queue.paused && !queue.lingers);
         if queue.listed && class == Some(queue.class) {
             return;
         }

@@ -5,7 +5,7 @@
 
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Store,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Store,
     StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
@@ -92,8 +92,8 @@ impl Store for Watched {
         Ok(held)
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        self.memory.settle(settlements, now)?;
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        self.memory.settle(settlements, follow_ups, now)?;
         self.verbs.push(Verb::Settled(settlements.to_vec()));
         Ok(())
     }

@@ -204,7 +204,7 @@ fn hold_snapshot(db: std::path::PathBuf) -> Outcome<std::thread::JoinHandle<()>>
 fn one_turn(store: &mut Embedded, held: &[Held], next: &Lot, archived: u64, bad: u64) -> Outcome<(Vec<Held>, u64)> {
     let settlements = judge(held, bad);
     store.archived(archived)?;
-    store.settle(&settlements, Time(3))?;
+    store.settle(&settlements, &[], Time(3))?;
     store.admit(next, Time(1))?;
     store.release(Time(1000), 100_000)?;
     let ready = store.changes().moves;

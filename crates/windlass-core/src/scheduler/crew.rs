@@ -5,7 +5,7 @@
 use super::CrewNo;
 use super::queue::Pass;
 use crate::job::{Priority, QueueNo};
-use crate::policy::{Policy, Service};
+use crate::policy::Policy;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(super) struct Crew {
     pub(super) stocked: u32,
     /// Eligible queues by (priority, when one more job of it is due).
     pub(super) order: BTreeSet<Place>,
+    /// More jobs than the rules say go to a slot together, because they are short.
+    pub(super) at_once: u32,
     /// Its entry in the index of crews, if it has one.
     pub(super) entry: Option<(Place, CrewNo)>,
     /// The clocks as they were when it ran out of slots. Its queues' time stands still until one is free: what they
@@ -47,6 +49,7 @@ impl Crew {
             policy: Arc::new(policy),
             used: 0,
             stocked: 0,
+            at_once: 0,
             order: BTreeSet::new(),
             entry: None,
             frozen: None,
@@ -67,10 +70,7 @@ impl Crew {
 
     /// How many jobs one slot takes at once.
     pub(super) fn batch(&self) -> u32 {
-        match &self.policy.service {
-            Service::Command(_) => 1,
-            Service::Handler { batch, .. } => (*batch).max(1),
-        }
+        self.policy.service.jobs_a_slot().max(self.at_once)
     }
 
     /// Its best queue's place among all crews, if it may start anything.

@@ -56,6 +56,8 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
+    /// It waits for more jobs before it fills a batch.
+    pub(super) lingers: bool,
 }
 
 /// The lane a queue's next start takes.
@@ -75,6 +77,7 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
+            lingers: false,
         }
     }
 

@@ -12,6 +12,8 @@ pub enum Reason {
     NothingWaits,
     /// The store gave no job at the last claim although some were counted as ready.
     Barren,
+    /// Fewer jobs wait than one batch takes, and more may come.
+    Lingering,
     Draining,
     /// Only suspects wait, and one is in flight.
     SuspectRunning,
@@ -32,6 +34,7 @@ impl fmt::Display for Reason {
             Reason::Paused => f.write_str("the queue is paused"),
             Reason::NothingWaits => f.write_str("no job of the queue is ready"),
             Reason::Barren => f.write_str("the last claim found no job; the next change of the queue tries again"),
+            Reason::Lingering => f.write_str("it waits for more jobs to fill a batch, no longer than `batch_linger`"),
             Reason::Draining => f.write_str("the server is draining and starts nothing new"),
             Reason::SuspectRunning => {
                 f.write_str("its jobs were running when a server died; such jobs run one at a time, and one runs now")

@@ -1,6 +1,7 @@
 //! Config files, right and wrong: the sentences with line and column.
 
 use super::*;
+use windlass_core::policy::Service;
 use windlass_core::policy::Backoff;
 
 fn parse(text: &str) -> Result<Config, Failure> {

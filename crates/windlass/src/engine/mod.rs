@@ -6,13 +6,16 @@
 
 pub mod drive;
 pub mod effects;
+mod emit;
 pub mod event;
 pub mod flights;
 pub mod handle;
+pub mod linger;
 pub mod merge;
 mod obey;
 pub mod runs;
 pub mod spec;
+mod stock;
 pub mod turn;
 pub mod turn_times;
 pub mod waiters;
@@ -21,7 +24,7 @@ use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
 use flights::Flights;
 use runs::Runs;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
@@ -59,6 +62,8 @@ pub struct EngineOptions {
     pub drain: Duration,
     /// Seeds the jitter of retries: the engine draws no random number itself.
     pub seed: u64,
+    /// Where emitted jobs get their ids, shared with the doors.
+    pub ids: Arc<IdSource>,
 }
 
 /// The engine on some store.
@@ -76,6 +81,9 @@ pub struct Engine<S> {
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
     paces: HashMap<CrewNo, Pace>,
     turns: Pace,
+    /// Queues whose ready jobs changed since the last plan, and those that wait for more.
+    changed: BTreeSet<QueueNo>,
+    lingering: linger::Lingering,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     stopping: Stopping,
@@ -134,6 +142,8 @@ impl<S: Store> Engine<S> {
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
             turns: Pace::default(),
+            changed: BTreeSet::new(),
+            lingering: linger::Lingering::default(),
             pending: VecDeque::new(),
             stopping: Stopping::No,
             suspects_at: Some(now.after(suspicion::WAIT)),
@@ -185,7 +195,9 @@ impl<S: Store> Engine<S> {
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
-        Ok([due, self.sync_by, self.full_until, self.drain_until, self.suspects_at].into_iter().flatten().min())
+        let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
+        let wakes = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, lingers];
+        Ok(wakes.into_iter().flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.

@@ -30,6 +30,7 @@ impl World {
             serves_runs: true,
             drain: Duration::from_secs(25),
             seed: 1,
+            ids: Arc::new(IdSource::new(Origin::from_random(0xe317))),
         };
         let evidence = Evidence { begun: &|_, _| true, same_boot: true };
         let (engine, _) = Engine::new(Memory::new(1), options, evidence, Time(0)).unwrap();
@@ -77,7 +78,8 @@ impl World {
 
 fn finished(start: &Start, outcome: Outcome, now: Time) -> Finished {
     let outcomes = vec![(start.held.count, outcome)];
-    Finished { flight: start.flight, outcomes, started: now, finished: now, output: Output::default() }
+    let (emitted, output) = (Vec::new(), Output::default());
+    Finished { flight: start.flight, first: 0, outcomes, emitted, started: now, finished: now, output }
 }
 
 fn answer<T: Send + 'static>() -> (Answer<T>, Receiver<Result<T, Failure>>) {

@@ -39,7 +39,7 @@ impl Runners {
 impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
         let is_command = |start: &Start| match start.policy.service {
-            Service::Command(_) => true,
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) => true,
             Service::Handler { .. } => false,
         };
         let (commands, handlers): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_command);

@@ -44,6 +44,7 @@ impl Server {
         let evidence = slots::prove_dead(&options.dir.run())?;
         let (store, opened) = Embedded::open(&options.dir, &boot_id())?;
         let (events, receiver) = channel();
+        let ids = Arc::new(IdSource::new(opened.origin));
         let engine_options = EngineOptions {
             policies: options.policies.clone(),
             slots: options.slots,
@@ -52,6 +53,7 @@ impl Server {
             serves_runs: options.serves,
             drain: options.drain,
             seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
+            ids: Arc::clone(&ids),
         };
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
@@ -61,7 +63,7 @@ impl Server {
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
         let runner = start_runners(&options, &events, &trouble)?;
-        let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
+        let handle = EngineHandle::new(events, ids);
         let http = start_http(&options, &handle)?;
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));

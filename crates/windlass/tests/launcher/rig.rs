@@ -114,6 +114,7 @@ impl Rig {
         };
         self.runner.start(vec![Start {
             flight: Flight(offset),
+            claim: offset,
             queue: Arc::new(QueueName::new(b"q.u e").unwrap()),
             policy: Arc::new(job.policy),
             epoch: 1,

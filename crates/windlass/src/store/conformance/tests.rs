@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement,
     StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
@@ -144,8 +144,8 @@ impl Store for Liar {
         }
         self.store.claim(&orders, now)
     }
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        match self.store.settle(settlements, now) {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        match self.store.settle(settlements, follow_ups, now) {
             Err(StoreError::Stale(_)) if self.lie == Lie::ForgivesStaleClaims => Ok(()),
             answer => answer,
         }

@@ -6,7 +6,7 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
     Settlement, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
@@ -184,11 +184,11 @@ impl Store for Embedded {
         self.verb(|turn| turn.claim(orders))
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        if settlements.is_empty() {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        if settlements.is_empty() && follow_ups.is_empty() {
             return Ok(());
         }
-        self.verb(|turn| turn.settle(settlements, now))
+        self.verb(|turn| turn.settle(settlements, follow_ups, now))
     }
 
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {

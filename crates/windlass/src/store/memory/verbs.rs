@@ -6,7 +6,7 @@
 
 use super::{Job, Memory, Number};
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Held, Lot, Move, NewJobs, NewRun, Order, Place, Recovered,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewJobs, NewRun, Order, Place, Recovered,
     RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,8 @@ impl Store for Memory {
             }
         }
         for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
-            self.admit_jobs(new, now);
+            let run = new.run.map(|id| self.joined_run(id, now));
+            self.admit_jobs(new, run, now);
         }
         for cursor in &lot.cursors {
             self.cursors.put(cursor.origin, Some(*cursor));
@@ -109,7 +110,7 @@ impl Store for Memory {
         Ok(claimed)
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let mut seen = BTreeSet::new();
         for settlement in settlements {
             for (arrival, id) in members(&settlement.held) {
@@ -128,6 +129,10 @@ impl Store for Memory {
         }
         if !settlements.is_empty() {
             self.note_outcomes(settlements);
+        }
+        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
+            let FollowUp { queue, priority, run, jobs } = new.clone();
+            self.admit_jobs(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now);
         }
         self.end_runs(now);
         Ok(())
@@ -248,9 +253,8 @@ impl Memory {
         self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
     }
 
-    fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
+    fn admit_jobs(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) {
         let queue = self.queue_no(&new.queue);
-        let run = new.run.map(|id| self.joined_run(id, now));
         let later = new.not_before.filter(|time| *time > now);
         let state = if later.is_some() { State::Scheduled } else { State::Ready };
         let first = self.draw(Number::Arrival, new.jobs.len() as u64);
@@ -323,6 +327,10 @@ impl Memory {
             Verdict::Succeed { .. } => Change::Succeed,
             Verdict::Return => Change::Interrupt,
             Verdict::Cancel => Change::Cancel,
+            Verdict::Snooze { at } => {
+                job.due = *at;
+                Change::Snooze
+            }
             Verdict::Retry { at, error } => {
                 job.record.failures += 1;
                 job.due = *at;
