@@ -7,11 +7,13 @@ mod amend;
 mod config;
 mod connect;
 mod doctor;
+mod emit;
 mod inbox_door;
 mod lock_watch;
 mod logs;
 mod ls;
 mod print;
+mod progress;
 mod push;
 mod run;
 mod serve;
@@ -83,6 +85,10 @@ enum Verb {
     Retry(amend::Args),
     /// Cancel jobs; those that run are stopped
     Cancel(amend::Args),
+    /// From within a job: say how far it is, and what it is at
+    Progress(progress::Args),
+    /// From within a job: emit further jobs, which count if it succeeds
+    Emit(emit::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
     /// Check a config file, or write the commented default one
@@ -168,6 +174,8 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Logs(args) => logs::logs(&args, context),
         Verb::Retry(args) => amend::amend("retry", &args, context),
         Verb::Cancel(args) => amend::amend("cancel", &args, context),
+        Verb::Progress(args) => progress::progress(&args),
+        Verb::Emit(args) => emit::emit(&args),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor => doctor::doctor(context),

@@ -45,7 +45,8 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         if let Some((filter, from)) = live.zip(from) {
             let found = view.list(&filter, Arrival(from), limit)?;
             for job in found.jobs.iter().filter(|job| choice.wants(job)) {
-                page.items.push(to_value(&api::Job::new(job, DATA_LISTED))?);
+                let said = reads.board.of(job.id);
+                page.items.push(to_value(&api::Job::new(job, DATA_LISTED).saying(said))?);
             }
             page.next = found.next.map(|next| next.0.to_string());
         }
@@ -95,7 +96,10 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
         let info = (reads.view)()?.job(id)?;
         let history = (reads.archive.find)(id)?;
         Ok(match info {
-            Some(info) => Some(to_value(&api::Job { history, ..api::Job::new(&info, usize::MAX) })?),
+            Some(info) => {
+                let job = api::Job { history, ..api::Job::new(&info, usize::MAX) };
+                Some(to_value(&job.saying(reads.board.of(id)))?)
+            }
             None => finished(id, history),
         })
     });

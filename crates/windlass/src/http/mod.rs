@@ -4,10 +4,12 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
+use crate::runner::progress::Board;
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::store::{Filter, StoreView};
+use std::sync::Arc;
 use std::fmt;
 use std::net::SocketAddr;
 use windlass_core::job::JobId;
@@ -62,6 +64,8 @@ pub type OpenView = Box<dyn Fn() -> Result<Box<dyn StoreView + Send>, Failure> +
 pub struct Reads {
     pub view: OpenView,
     pub archive: Archive,
+    /// What running jobs say of themselves.
+    pub board: Arc<Board>,
 }
 
 impl fmt::Debug for Reads {

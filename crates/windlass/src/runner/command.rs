@@ -372,7 +372,9 @@ impl State {
     fn remove(&mut self, flight: Flight) -> Option<Work> {
         let Aloft { work, .. } = self.aloft.remove(&flight)?;
         if let Work::Batch(batch) = &work {
-            batch.flights().for_each(|member| drop(self.members.remove(&member)));
+            for member in batch.flights() {
+                self.members.remove(&member);
+            }
         }
         Some(work)
     }

@@ -3,7 +3,7 @@
 //! A command's words are read out of its control file when somebody asks, and not before; a kept worker's come with
 //! its messages. It must not touch the engine.
 
-use super::reply::Said;
+pub use super::reply::Said;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -61,10 +61,6 @@ impl Tally {
         self.open == 0
     }
 
-    pub(super) fn has_news(&self) -> bool {
-        self.known > 0
-    }
-
     /// What is known and was not told yet, a report for each stretch; the first of them has the output.
     pub(super) fn tell(&mut self, now: Time, output: Output) -> Vec<Finished> {
         let mut reports: Vec<Finished> = Vec::new();

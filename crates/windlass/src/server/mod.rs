@@ -19,6 +19,7 @@ use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::runner::Finished;
 use crate::runner::front::Runners;
+use crate::runner::progress::Board;
 use crate::runner::launcher::slots;
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
@@ -62,9 +63,10 @@ impl Server {
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
-        let runner = start_runners(&options, &events, &trouble)?;
+        let board = Arc::<Board>::default();
+        let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
-        let http = start_http(&options, &handle)?;
+        let http = start_http(&options, board, &handle)?;
         let log = Arc::clone(&options.log);
         let log = Box::new(move |note: &str| log(note));
         let times = Arc::<TurnTimes>::default();
@@ -200,7 +202,12 @@ fn start_ingest(
     Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
 }
 
-fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Runners, Failure> {
+fn start_runners(
+    options: &ServerOptions,
+    board: Arc<Board>,
+    events: &Sender<Event>,
+    trouble: &Trouble,
+) -> Result<Runners, Failure> {
     let events = events.clone();
     let finished = move |finished: Finished| {
         // An engine that has ended has no flights: the claim is taken back at the next start.
@@ -208,10 +215,11 @@ fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trou
     };
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
-    Runners::start(dir, options.handlers.clone(), Arc::new(finished), Box::new(move |failure| trouble.fatal(failure)))
+    let fatal = Box::new(move |failure| trouble.fatal(failure));
+    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
 }
 
-fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Server, Failure> {
+fn start_http(options: &ServerOptions, board: Arc<Board>, handle: &EngineHandle) -> Result<http::Server, Failure> {
     let (engine, read) = (handle.clone(), options.reload.clone());
     let reload = move || {
         let none = || Failure::new(Kind::Config, "this server was started without a config file");
@@ -219,5 +227,5 @@ fn start_http(options: &ServerOptions, handle: &EngineHandle) -> Result<http::Se
         engine.ask(|answer| Event::Reload { policies, slots, answer })
     };
     let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
-    http::Server::start(http, handle.clone(), reads::reads(&options.dir))
+    http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))
 }

@@ -10,5 +10,6 @@ mod kill;
 mod push;
 mod rig;
 mod run;
+mod runners;
 mod server;
 mod verbs;

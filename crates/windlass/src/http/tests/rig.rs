@@ -265,6 +265,7 @@ fn amend(offset: u64) -> Amended {
 pub(super) fn reads() -> Reads {
     let known = |id: JobId| id == job_id(77_777);
     Reads {
+        board: Arc::default(),
         view: Box::new(|| Ok(Box::new(View))),
         archive: Archive {
             find: Box::new(move |id| {

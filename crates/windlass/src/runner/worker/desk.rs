@@ -280,6 +280,9 @@ impl Desk {
         if self.pools[worker.pool].recovered() {
             self.shared.settings.board.ails(&worker.policy.pattern, None);
         }
+        if answered.spoke {
+            self.shared.settings.board.ended(answered.id);
+        }
         self.end(answered.flight, answered.position, outcome, emitted);
     }
 
@@ -350,6 +353,7 @@ impl Desk {
                 let anew = beat.and_then(|limit| Instant::now().checked_add(limit)).unwrap_or(deadline);
                 line.deadline = anew.max(deadline).checked_add(said.extend);
             }
+            line.spoke = true;
             self.shared.settings.board.said(line.id, text);
         }
     }

@@ -31,6 +31,8 @@ pub(super) struct Line {
     begin: u64,
     pub(super) since: Instant,
     pub(super) deadline: Option<Instant>,
+    /// It has said something that is on the board.
+    pub(super) spoke: bool,
 }
 
 /// Why a worker is being ended.
@@ -163,7 +165,7 @@ impl Kept {
         let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
         let id = start.held.jobs.id(usize::from(start.held.first + position));
         let deadline = limit.and_then(|limit| now.checked_add(limit));
-        self.lines.push_back(Line { flight: start.flight, position, id, begin, since: now, deadline });
+        self.lines.push_back(Line { flight: start.flight, position, id, begin, since: now, deadline, spoke: false });
         Ok(())
     }
 

@@ -77,7 +77,7 @@ fn another_boot_accuses_nobody_and_kills_nobody() {
     let file = path(dir.path(), 3);
     {
         let mut table = Table::open(&file).unwrap();
-        table.boot = [1, 2];
+        table.boot = 12;
         let slot = table.note(job(1), 1, 1).unwrap();
         // Our own pid: were the boot not looked at, this test would end here.
         table.pid_of(slot).store(u64::from(std::process::id()), Ordering::Release);

@@ -43,6 +43,9 @@ impl Desk {
     }
 
     fn end_line(&mut self, worker: &Kept, line: Line, outcome: Outcome) {
+        if line.spoke {
+            self.shared.settings.board.ended(line.id);
+        }
         let wish = match &worker.ending {
             Some(Ending::Stopped(flight, Stop::Cancel)) if *flight == line.flight => Outcome::Cancelled,
             _ => outcome,
