@@ -138,8 +138,7 @@ mod tests {
     }
 
     fn filled(argument: &str, data: &str) -> String {
-        let values =
-            Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
+        let values = Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
         String::from_utf8(fill(argument.as_bytes(), values).unwrap()).unwrap()
     }
 

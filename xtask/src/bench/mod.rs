@@ -15,6 +15,7 @@ mod idle;
 mod ingest;
 mod latency;
 mod life;
+mod lines;
 mod push;
 mod raw;
 mod serving;
@@ -42,6 +43,8 @@ const BENCHES: &[Bench] = &[
     ("ingest", ingest::bench),
     ("life", life::bench),
     ("spawn", spawn::bench),
+    ("batch", lines::bench_batch),
+    ("worker", lines::bench_worker),
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),

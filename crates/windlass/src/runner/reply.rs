@@ -64,7 +64,8 @@ fn said(word: Word, rest: &str) -> Option<Outcome> {
 }
 
 fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
-    let object: Value = serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
+    let object: Value =
+        serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let id = match text("id").map(str::parse) {
         None => None,
@@ -81,7 +82,9 @@ fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
         Some(other) => other.as_str().and_then(|text| when::duration(text).ok()),
     };
     if object.get("after").is_some_and(|after| !after.is_null()) && after.is_none() {
-        return Err(refuse("the reply has an `after` that is no time, expected seconds or a text such as \"5m\"".into()));
+        return Err(refuse(
+            "the reply has an `after` that is no time, expected seconds or a text such as \"5m\"".into(),
+        ));
     }
     let words = text("message").or(text("error")).or(text("result")).unwrap_or_default();
     let emitted = match object.get("emit") {
