@@ -15,9 +15,10 @@ use windlass_core::policy::{self, Batch, Policy, Reply, Service, Worker};
 /// Jobs of one process, and processes at once.
 const BATCH: u32 = 2000;
 const PROCESSES: u32 = 4;
-/// What answers each line; `FLUSHED` at once.
+/// What answers each line of a batch.
 const ANSWER: [&str; 2] = ["awk", "{ print \"ok\" }"];
-const FLUSHED: [&str; 2] = ["awk", "{ print \"ok\"; fflush() }"];
+/// The first argument that makes this program a kept worker. Not every `awk` answers a line before it has the next.
+pub(crate) const WORKER: &str = "__bench_worker";
 /// As long as the data of a job that `feed` writes.
 const LINE: &[u8] = &{
     let mut line = [b'x'; feed::LINE - 4];
@@ -49,13 +50,35 @@ pub(super) fn bench_worker(bed: &mut Bed) -> Outcome<()> {
     for (window, count) in [(1, 60_000), (64, 300_000)] {
         let count = bed.size(count);
         let shared = RefCell::new(&mut *bed);
-        let kept = || Worker { in_flight: window, ..Worker::new(command(&FLUSHED)) };
+        let [program, word] = worker()?;
+        let kept = || Worker { in_flight: window, ..Worker::new(command(&[&program, &word])) };
         let ours = || live(*shared.borrow_mut(), count, 1, Service::Worker(kept()));
         let (ours, raw) = rounds(times, ours, || bare_exchange(count, window as usize))?;
         let name = format!("worker.window-{window}");
         bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
     }
     Ok(())
+}
+
+/// The worker's side: an answer for each line, written whenever there is nothing more to read for now.
+pub(crate) fn work() -> Result<(), String> {
+    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let got = input.read(&mut buffer).map_err(|error| error.to_string())?;
+        if got == 0 {
+            return Ok(());
+        }
+        let lines = buffer[..got].iter().filter(|byte| **byte == b'\n').count();
+        output.write_all(&b"ok\n".repeat(lines)).map_err(|error| error.to_string())?;
+        output.flush().map_err(|error| error.to_string())?;
+    }
+}
+
+/// This program as a worker.
+fn worker() -> Outcome<[String; 2]> {
+    let program = std::env::current_exe()?.into_os_string().into_string().map_err(|_| "a path that is no text")?;
+    Ok([program, WORKER.to_owned()])
 }
 
 fn command(argv: &[&str]) -> policy::Command {
@@ -130,7 +153,8 @@ fn bare_pipe(count: u64) -> Outcome<f64> {
 
 /// One process, so many lines unanswered at most: a line for each reply.
 fn bare_exchange(count: u64, window: usize) -> Outcome<f64> {
-    let mut child = start(&FLUSHED)?;
+    let [program, word] = worker()?;
+    let mut child = start(&[&program, &word])?;
     let mut input = child.stdin.take().ok_or("no input")?;
     let mut output = child.stdout.take().ok_or("no output")?;
     let lines = LINE.repeat(window);

@@ -26,6 +26,7 @@ use bed::Bed;
 use std::error::Error;
 use std::process::Command;
 
+pub(crate) use lines::{WORKER, work};
 pub(crate) use serving::{WORD as SERVER, serve};
 
 /// A bench stops at whatever goes wrong and says what it was.

@@ -56,7 +56,7 @@ fn follow_ups<B: Bench>(rig: &mut Rig<'_, B>) {
     let held = rig.job_in("single", State::Running).1.unwrap_or_else(|| panic!("a running job is held"));
     let NewJobs { queue, priority, jobs, .. } = rig.new_jobs("other", 3);
     let (settlement, now) = (rig.settlement(&held, succeed()), rig.now);
-    ok(rig.store().settle(&[settlement.clone()], &[FollowUp { queue, priority, run: None, jobs }], now));
+    ok(rig.store().settle(std::slice::from_ref(&settlement), &[FollowUp { queue, priority, run: None, jobs }], now));
     rig.step();
     assert_eq!(rig.claim("other", 9).iter().map(|held| held.count).sum::<u16>(), 3, "without a run they have none");
     let NewJobs { queue, priority, jobs, .. } = rig.new_jobs("other", 1);
