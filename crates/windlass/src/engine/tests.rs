@@ -380,7 +380,10 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     let by = world.engine.next_wake().unwrap().unwrap();
     assert!(by <= world.now.after(Duration::from_secs(5)), "{by:?}");
     world.push("q", 7);
-    assert_eq!(world.under_way.remove(0).held.count, 10, "a full batch waits for nobody");
+    let [first, second] = &world.under_way[..] else { panic!("two stretches, since they were pushed apart") };
+    assert_eq!(first.held.count + second.held.count, 10, "a full batch waits for nobody");
+    assert_eq!(first.claim, second.claim, "and goes to one process");
+    world.under_way.clear();
     world.push("q", 2);
     assert!(world.under_way.is_empty());
     world.now = world.now.after(Duration::from_secs(5));
