@@ -250,6 +250,21 @@ impl Scheduler {
         self.stall = stall;
     }
 
+    /// Whether a queue waits for more jobs before it starts any.
+    pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
+        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.lingers != lingers) {
+            queue.lingers = lingers;
+            self.place(number);
+        }
+    }
+
+    /// So many jobs of a crew go to one slot together, or as many as its rules say where that is more.
+    pub fn set_at_once(&mut self, number: CrewNo, jobs: u32) {
+        if let Some(crew) = self.crews.get_mut(&number) {
+            crew.at_once = jobs;
+        }
+    }
+
     /// The crew that serves a queue now, and its rules.
     pub fn policy_of(&self, queue: QueueNo) -> Option<(CrewNo, Arc<Policy>)> {
         let number = self.queues.get(&queue)?.crew?;

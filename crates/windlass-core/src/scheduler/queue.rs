@@ -62,6 +62,8 @@ pub(super) struct Queue {
     pub(super) capped: bool,
     /// Its starts in flight, those in stock included.
     pub(super) used: u32,
+    /// It waits for more jobs before it fills a batch.
+    pub(super) lingers: bool,
 }
 
 /// The lane a queue's next start takes.
@@ -83,6 +85,7 @@ impl Queue {
             paused: false,
             capped: false,
             used: 0,
+            lingers: false,
         }
     }
 

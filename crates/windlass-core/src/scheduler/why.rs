@@ -62,6 +62,7 @@ impl Scheduler {
             | Reason::OutsideHours { .. }
             | Reason::NothingWaits
             | Reason::Barren
+            | Reason::Lingering
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
@@ -107,7 +108,8 @@ impl Scheduler {
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
         let cap = queue.capped.then(|| self.caps.get(&number)).flatten();
-        cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
+        let full = cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots });
+        full.or_else(|| queue.lingers.then_some(Reason::Lingering))
     }
 
     /// Why a queue has no job for a start.

@@ -7,8 +7,9 @@ use super::{Engine, Stopping, spec};
 use crate::error::{Failure, Kind};
 use crate::runner::{Flight, Stop};
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
+use windlass_core::policy::Service;
 use windlass_core::scheduler::CrewNo;
 use windlass_core::time::Time;
 
@@ -213,15 +214,18 @@ impl<S: Store> Engine<S> {
 
     /// The flights that a crew holds beyond its slots: the youngest ones, which wait for a slot to become free.
     fn stocked(&self) -> HashSet<Flight> {
-        let mut by_crew: HashMap<CrewNo, Vec<Flight>> = HashMap::new();
-        for (number, flight) in self.flights.iter().filter(|(_, flight)| flight.one_process) {
-            by_crew.entry(flight.crew).or_default().push(number);
+        let mut by_crew: HashMap<CrewNo, BTreeMap<u64, Vec<Flight>>> = HashMap::new();
+        for (number, flight) in self.flights.iter() {
+            by_crew.entry(flight.crew).or_default().entry(flight.booking).or_default().push(number);
         }
         let mut stocked = HashSet::new();
-        for (crew, mut flights) in by_crew {
-            let slots = self.scheduler.policy(crew).map_or(u32::MAX, |policy| policy.slots);
-            flights.sort_unstable();
-            stocked.extend(flights.into_iter().skip(slots.min(self.options.slots) as usize));
+        for (crew, claims) in by_crew {
+            let slots = match self.scheduler.policy(crew) {
+                Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
+                // Nothing waits behind a thread.
+                Some(_) | None => u32::MAX,
+            };
+            stocked.extend(claims.into_values().skip(slots.min(self.options.slots) as usize).flatten());
         }
         stocked
     }

@@ -124,10 +124,7 @@ impl World {
             let (crew, policy) = self.s.policy_of(p.lane.queue).expect("only a served queue is claimed from");
             assert_eq!(crew, p.crew);
             assert!(policy.enabled);
-            let batch = match &policy.service {
-                Service::Command(_) => 1,
-                Service::Handler { batch, .. } => *batch,
-            };
+            let batch = policy.service.jobs_a_slot();
             let left = self.ready.get_mut(&p.lane).expect("a claimed lane had jobs");
             *left -= i64::from(p.most);
             assert!(p.most >= 1 && p.most <= batch && *left >= 0, "{p:?} leaves {left}");
