@@ -230,7 +230,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 8 + 13, "{shown:#?}");
+        assert_eq!(shown.len(), 10 + 13, "seven of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
