@@ -235,8 +235,10 @@ mod tests {
 
     #[test]
     fn what_is_shown_means_the_same_when_it_is_read_again() {
-        let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\nbackoff = \"1500ms\"\n\
-             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\nframing = \"json\"\n\
+        let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
+             backoff = \"1500ms\"\n\
+             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
+             framing = \"json\"\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n";
         let first = loaded(text);

@@ -34,7 +34,7 @@ impl<S: Store> Engine<S> {
             }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
-                // Where the store has no space for it, who waits is told so; a later turn's word holds for this one too.
+                // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
                 self.archived = turn;
                 let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
                 caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));

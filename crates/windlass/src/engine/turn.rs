@@ -242,13 +242,12 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
-                let word = outcome.word();
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
-                let (started, finished) = (end.started, end.finished);
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                     follow_ups.extend(emit::follow_ups(emitted, &held, &self.options.ids));
                 }
+                let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
                 let output = output.take().cloned().unwrap_or_default();
                 effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));

@@ -1,3 +1,5 @@
+//! What the log writes, and that nobody waits for it.
+
 use super::*;
 use std::sync::mpsc::{Sender, channel};
 
