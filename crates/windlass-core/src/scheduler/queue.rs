@@ -94,11 +94,10 @@ impl Queue {
         self.levels.clear();
     }
 
-    /// The best startable lane; `suspects` says whether a suspect may start now.
+    /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
-        self.levels
-            .iter()
-            .find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
+        let levels = if self.lingers { &[][..] } else { &self.levels };
+        levels.iter().find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
     }
 
     pub(super) fn ready(&self, priority: Priority, kind: LaneKind) -> u64 {

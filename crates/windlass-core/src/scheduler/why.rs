@@ -108,8 +108,7 @@ impl Scheduler {
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
         let cap = queue.capped.then(|| self.caps.get(&number)).flatten();
-        let full = cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots });
-        full.or_else(|| queue.lingers.then_some(Reason::Lingering))
+        cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
     }
 
     /// Why a queue has no job for a start.
@@ -118,6 +117,8 @@ impl Scheduler {
             None
         } else if queue.waiting() == 0 {
             Some(Reason::NothingWaits)
+        } else if queue.lingers {
+            Some(Reason::Lingering)
         } else if queue.choose(true).is_none() {
             Some(Reason::Barren)
         } else {

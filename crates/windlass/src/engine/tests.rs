@@ -548,6 +548,7 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     assert!(world.under_way.is_empty());
     let by = world.engine.next_wake().unwrap().unwrap();
     assert!(by <= world.now.after(Duration::from_secs(5)), "{by:?}");
+    assert_eq!(world.engine.explain("q", None).reason, windlass_core::scheduler::Reason::Lingering);
     world.push("q", 7);
     let [first, second] = &world.under_way[..] else { panic!("two stretches, since they were pushed apart") };
     assert_eq!(first.held.count + second.held.count, 10, "a full batch waits for nobody");
@@ -558,4 +559,8 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     world.now = world.now.after(Duration::from_secs(5));
     world.turn([]);
     assert_eq!(world.under_way.remove(0).held.count, 2, "and one that is not full no longer than that");
+    world.push("q", 2);
+    assert!(world.under_way.is_empty());
+    world.turn([Event::Reload { policies: vec![serving("q")], slots: 4, answer: answer().0 }]);
+    assert_eq!(world.under_way.len(), 2, "rules without batches wait for nothing");
 }

@@ -186,7 +186,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.dice.below(20) {
+        match self.dice.below(21) {
             0 => {
                 let policies = World::policies(&mut self.dice);
                 self.slots = 1 + self.dice.below(12) as u32;
@@ -214,6 +214,13 @@ impl World {
                 self.s.ready(lane, count);
                 *self.ready.entry(lane).or_default() += count;
             }
+            20 => {
+                let queue = QueueNo(self.dice.below(u64::from(self.queues)) as u32);
+                let lingers = self.dice.below(2) == 0;
+                self.s.set_lingering(queue, lingers);
+                let held = lingers && self.s.waiting(queue) > 0;
+                assert!(!held || self.s.why(queue) != Reason::Runnable, "it waits for more");
+            }
             _ if !self.flights.is_empty() => {
                 let at = self.dice.below(self.flights.len() as u64) as usize;
                 let done = self.flights.swap_remove(at);
@@ -232,6 +239,7 @@ impl World {
         self.s.reload(vec![command("*", 3, 1)], 5);
         self.slots = 5;
         self.s.steer(Overrides::default());
+        (0..self.queues).for_each(|queue| self.s.set_lingering(QueueNo(queue), false));
         while self.ready.values().any(|count| *count > 0) || !self.flights.is_empty() {
             for done in std::mem::take(&mut self.flights) {
                 self.s.finished(done.crew, done.lane);

@@ -8,7 +8,7 @@ use super::control::ControlFiles;
 use super::message::{Cut, End, Kept, Report, Request, Step, Task};
 use super::output::{Capture, file_name};
 use super::slots::Table;
-use super::spawn::{Child, Pipe, Spawner};
+use super::spawn::{Child, Pipe, Refusal, Spawner};
 use super::tree::{Family, Orphanage};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
@@ -19,7 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -378,15 +378,12 @@ impl Service {
                 self.short = true;
                 break;
             };
-            if let Some(number) = task.control
-                && let Err(error) = self.control.prepare(number)
-            {
-                self.table.ended(note, true);
-                self.refuse(task.flight, error.raw_os_error().unwrap_or(libc::EIO))?;
-                continue;
-            }
             let started = clock::now();
-            match self.spawner.start(&task, self.table.pid_of(note)) {
+            let mut begun = self.begin(&task, note);
+            if matches!(begun, Err((_, libc::EMFILE | libc::ENFILE))) && self.close_idle_control_files() {
+                begun = self.begin(&task, note);
+            }
+            match begun {
                 Ok(child) => {
                     self.table.started(note);
                     task.let_go();
@@ -410,6 +407,21 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Makes what a task needs, and then its process.
+    fn begin(&mut self, task: &Task, note: usize) -> Result<Child, Refusal> {
+        if let Some(number) = task.control {
+            let errno = |e: io::Error| (Step::Prepare, e.raw_os_error().unwrap_or(libc::EIO));
+            self.control.prepare(number).map_err(errno)?;
+        }
+        self.spawner.start(task, self.table.pid_of(note))
+    }
+
+    /// Control files of jobs that have ended stay open for the next, unless descriptors are short.
+    fn close_idle_control_files(&mut self) -> bool {
+        let used: HashSet<u32> = self.jobs.iter().flatten().filter_map(|job| job.task.control).collect();
+        self.control.close(|number| !used.contains(&number))
     }
 
     /// Takes a new child into the loop.
