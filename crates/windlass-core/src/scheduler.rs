@@ -209,7 +209,7 @@ impl Scheduler {
     pub fn finished(&mut self, number: CrewNo, lane: Lane) {
         if let Some(queue) = self.queues.get_mut(&lane.queue) {
             queue.used = queue.used.saturating_sub(1);
-            if queue.capped {
+            if self.caps.contains_key(&lane.queue) {
                 self.place(lane.queue);
             }
         }

@@ -58,8 +58,6 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
-    /// A person gave it slots of its own, fewer than its crew may have.
-    pub(super) capped: bool,
     /// Its starts in flight, those in stock included.
     pub(super) used: u32,
     /// It waits for more jobs before it fills a batch.
@@ -83,7 +81,6 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
-            capped: false,
             used: 0,
             lingers: false,
         }

@@ -107,7 +107,7 @@ impl Scheduler {
             let made = self.overrides.pause_of(&queue.name).cloned();
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
-        let cap = queue.capped.then(|| self.caps.get(&number)).flatten();
+        let cap = self.caps.get(&number);
         cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
     }
 

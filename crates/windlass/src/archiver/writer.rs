@@ -210,7 +210,11 @@ impl Writer {
                 Request::Append { turn, bytes } => self.waiting.push_back((turn, bytes)),
                 Request::Retain { now } => {
                     let open = self.open.as_ref().map(|open| &open.index.summary);
-                    self.sweep = Some(Sweep::new(&self.options, open, now)?);
+                    self.sweep = match Sweep::new(&self.options, open, now) {
+                        // A shortage passes, and the next round is soon enough.
+                        Err(failure) if failure.kind == Kind::Shortage => None,
+                        swept => Some(swept?),
+                    };
                 }
             }
             self.unless_full(Writer::write_waiting)?;
