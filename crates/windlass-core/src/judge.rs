@@ -54,6 +54,10 @@ pub enum Verdict {
         reason: Reason,
         error: String,
     },
+    /// Run it again at that time, without a charge.
+    Snooze {
+        at: Time,
+    },
     /// Give it back without a charge.
     Return,
     /// Its worker died under it: one more suspicion, and what follows from that.
@@ -67,6 +71,7 @@ impl Verdict {
         match self {
             Verdict::Succeed { .. } => State::Succeeded,
             Verdict::Retry { .. } => State::Retrying,
+            Verdict::Snooze { .. } => State::Scheduled,
             Verdict::Fail { .. } => State::Failed,
             Verdict::Suspect(Ruling::Ready(_)) | Verdict::Return => State::Ready,
             Verdict::Suspect(Ruling::Wait(_)) => State::Retrying,
@@ -93,6 +98,7 @@ impl From<&Policy> for Terms {
 pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: u64) -> Verdict {
     match outcome {
         Outcome::Succeeded { message } => Verdict::Succeed { message },
+        Outcome::Snoozed { after } => Verdict::Snooze { at: now.after(after) },
         Outcome::Interrupted => Verdict::Return,
         Outcome::Cancelled => Verdict::Cancel,
         Outcome::Lost => Verdict::Suspect(suspicion::suspect(&mut record.clone(), now)),

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub enum Outcome {
     /// Done; the message is the job's own completion line and may be empty.
     Succeeded { message: String },
+    /// It asked to be run again after this time, with the same data and at no charge.
+    Snoozed { after: Duration },
     /// It asked for another try later; `after` is the shortest wait it named.
     RetryLater { after: Option<Duration>, error: String },
     /// It cannot succeed however often it is tried.
@@ -34,6 +36,7 @@ impl Outcome {
     pub fn word(&self) -> &'static str {
         match self {
             Outcome::Succeeded { .. } => "succeeded",
+            Outcome::Snoozed { .. } => "snoozed",
             Outcome::RetryLater { .. } => "retry_later",
             Outcome::FailedForGood { .. } => "failed_for_good",
             Outcome::Failed { .. } => "failed",
@@ -43,6 +46,42 @@ impl Outcome {
             Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
         }
+    }
+}
+
+/// The words with which a job, or whoever does it, says what became of it: in reply lines, in the `status` of a
+/// reply object and in control lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    Ok,
+    Retry,
+    Fail,
+    Again,
+    Snooze,
+}
+
+impl Word {
+    pub const ALL: [(&'static str, Word); 5] = [
+        ("ok", Word::Ok),
+        ("retry", Word::Retry),
+        ("fail", Word::Fail),
+        ("again", Word::Again),
+        ("snooze", Word::Snooze),
+    ];
+
+    pub fn from_text(text: &str) -> Option<Word> {
+        Word::ALL.iter().find(|(word, _)| *word == text).map(|(_, word)| *word)
+    }
+}
+
+/// The one table from words to outcomes; `text` is what was said beside the word, `after` the time it named.
+pub fn from_word(word: Word, text: String, after: Option<Duration>) -> Outcome {
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    match word {
+        Word::Ok => Outcome::Succeeded { message: text },
+        Word::Retry => Outcome::RetryLater { after, error: or(text, "asked to be tried later") },
+        Word::Fail => Outcome::FailedForGood { error: or(text, "said that it cannot succeed") },
+        Word::Again | Word::Snooze => Outcome::Snoozed { after: after.unwrap_or_default() },
     }
 }
 

@@ -11,8 +11,128 @@ use std::time::Duration;
 pub enum Service {
     /// One process per job.
     Command(Command),
+    /// One process for many jobs, a line each.
+    Batch(Batch),
+    /// Processes that stay, one line in and one line out per job.
+    Worker(Worker),
     /// A Rust handler of the embedding program, by name; gets up to `batch` jobs at once.
     Handler { name: String, batch: u32 },
+}
+
+impl Service {
+    /// The command that is started for it, if there is one.
+    pub fn command(&self) -> Option<&Command> {
+        match self {
+            Service::Command(command) => Some(command),
+            Service::Batch(batch) => Some(&batch.command),
+            Service::Worker(worker) => Some(&worker.command),
+            Service::Handler { .. } => None,
+        }
+    }
+
+    pub fn command_mut(&mut self) -> Option<&mut Command> {
+        match self {
+            Service::Command(command) => Some(command),
+            Service::Batch(batch) => Some(&mut batch.command),
+            Service::Worker(worker) => Some(&mut worker.command),
+            Service::Handler { .. } => None,
+        }
+    }
+
+    /// How many jobs one slot takes at once, as far as the rules say.
+    pub fn jobs_a_slot(&self) -> u32 {
+        match self {
+            Service::Command(_) => 1,
+            Service::Batch(batch) => batch.size.max(1),
+            Service::Worker(worker) => worker.in_flight.max(1),
+            Service::Handler { batch, .. } => (*batch).max(1),
+        }
+    }
+
+    /// How long a queue with fewer ready jobs than a slot takes waits for more of them.
+    pub fn linger(&self) -> Duration {
+        match self {
+            Service::Batch(batch) => batch.linger,
+            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => Duration::ZERO,
+        }
+    }
+}
+
+/// A batch command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub command: Command,
+    /// The most jobs of one process.
+    pub size: u32,
+    pub linger: Duration,
+    pub reply: Reply,
+    pub framing: Framing,
+}
+
+impl Batch {
+    pub fn new(command: Command) -> Batch {
+        Batch { command, size: 1000, linger: Duration::ZERO, reply: Reply::Lines, framing: Framing::Raw }
+    }
+}
+
+/// How a batch says what became of its jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A line of standard output for each job.
+    Lines,
+    /// The exit alone: nought says that all are done.
+    Exit,
+}
+
+impl Reply {
+    pub fn word(self) -> &'static str {
+        match self {
+            Reply::Lines => "lines",
+            Reply::Exit => "exit",
+        }
+    }
+}
+
+/// How a job becomes a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// The data as it is; data with a newline cannot be a line and is refused.
+    Raw,
+    /// A JSON object with the job's id, queue, attempt and data: any bytes pass.
+    Json,
+}
+
+impl Framing {
+    pub fn word(self) -> &'static str {
+        match self {
+            Framing::Raw => "raw",
+            Framing::Json => "json",
+        }
+    }
+}
+
+/// A kept worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    pub command: Command,
+    pub framing: Framing,
+    /// How many lines a worker may have unanswered; it may ask for more itself.
+    pub in_flight: u32,
+    /// A worker is replaced after so many jobs; nought means never.
+    pub jobs: u64,
+    /// … or when it is so old,
+    pub age: Option<Duration>,
+    /// … or when it holds so many bytes of memory; nought means that nobody looks.
+    pub memory: u64,
+    /// A worker with nothing to do for so long is ended.
+    pub idle: Duration,
+}
+
+impl Worker {
+    pub fn new(command: Command) -> Worker {
+        let (framing, idle) = (Framing::Raw, Duration::from_secs(60));
+        Worker { command, framing, in_flight: 1, jobs: 0, age: None, memory: 0, idle }
+    }
 }
 
 /// How a command is started.

@@ -209,7 +209,7 @@ impl Scheduler {
     pub fn finished(&mut self, number: CrewNo, lane: Lane) {
         if let Some(queue) = self.queues.get_mut(&lane.queue) {
             queue.used = queue.used.saturating_sub(1);
-            if queue.capped {
+            if self.caps.contains_key(&lane.queue) {
                 self.place(lane.queue);
             }
         }
@@ -248,6 +248,21 @@ impl Scheduler {
     /// Why the server as a whole may start nothing, as the engine sees it.
     pub fn set_stall(&mut self, stall: Option<Stall>) {
         self.stall = stall;
+    }
+
+    /// Whether a queue waits for more jobs before it starts any.
+    pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
+        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.lingers != lingers) {
+            queue.lingers = lingers;
+            self.place(number);
+        }
+    }
+
+    /// So many jobs of a crew go to one slot together, or as many as its rules say where that is more.
+    pub fn set_at_once(&mut self, number: CrewNo, jobs: u32) {
+        if let Some(crew) = self.crews.get_mut(&number) {
+            crew.at_once = jobs;
+        }
     }
 
     /// The crew that serves a queue now, and its rules.

@@ -6,6 +6,7 @@
 //! reads no clock: the time comes with each event. A worker is a launcher, a slot of one process per job, or a
 //! kept process; whatever it is called, nobody else keeps flags about it.
 
+pub mod choice;
 mod state;
 
 use crate::policy::Backoff;

@@ -1,33 +1,84 @@
-//! Fills the templates of an argv with one job: `{}` `{.}` `{/}` `{//}` `{#}` `{queue}` `{id}`.
+//! Fills the templates of an argv with one job: `{}` `{data}` `{data.FIELD}` `{.}` `{/}` `{//}` `{#}` `{queue}` `{id}`
+//! `{attempt}`.
 //!
 //! Each argument stays one argument whatever the data holds; nothing here goes near a shell. An argv without a
 //! data template gets the data on standard input (a queue) or as its last argument (`windlass run`).
 
+use std::fmt;
+
 /// What a template can name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Values<'a> {
     pub data: &'a [u8],
     pub queue: &'a str,
     pub id: &'a str,
     /// The job's number in its run, from 1, or its start where there is no run.
     pub number: u64,
+    pub attempt: u32,
+    /// Finds a field of data that is a JSON object, as text; the path's parts are separated by dots. None where the
+    /// data has no such field. Reading JSON needs more than this crate has, so it is given.
+    pub field: &'a dyn Fn(&str) -> Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Values<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Values").field("queue", &self.queue).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A template named a field that the data does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoField(pub String);
+
+impl fmt::Display for NoField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the data has no field `{}`, which the command asks for; expected a JSON object that has it", self.0)
+    }
 }
 
 /// True where the argv itself takes the data, so that it must not come on standard input as well.
 pub fn takes_data(argv: &[Vec<u8>]) -> bool {
-    const DATA: [&[u8]; 4] = [b"{}", b"{.}", b"{/}", b"{//}"];
-    argv.iter().any(|arg| DATA.iter().any(|t| arg.windows(t.len()).any(|w| w == *t)))
+    argv.iter().any(|argument| names(argument).any(is_data))
+}
+
+/// The first template that means one job, in the argv of a process that gets many; `{queue}` does not.
+pub fn of_one_job(argv: &[Vec<u8>]) -> Option<String> {
+    let of_one = |name: &[u8]| is_data(name) || matches!(name, b"#" | b"id" | b"attempt");
+    argv.iter().flat_map(|argument| names(argument)).find(|name| of_one(name)).map(|name| text(name).to_owned())
+}
+
+fn is_data(name: &[u8]) -> bool {
+    matches!(name, b"" | b"." | b"/" | b"//" | b"data") || name.starts_with(b"data.")
+}
+
+/// What stands between braces, read as `fill` reads it.
+fn names(argument: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = argument;
+    std::iter::from_fn(move || {
+        loop {
+            rest = &rest[rest.iter().position(|b| *b == b'{')? + 1..];
+            let name = &rest[..rest.iter().position(|b| *b == b'}')?];
+            // A brace within is where the next one begins.
+            if !name.contains(&b'{') {
+                return Some(name);
+            }
+        }
+    })
+}
+
+fn text(name: &[u8]) -> &str {
+    std::str::from_utf8(name).unwrap_or_default()
 }
 
 /// Fills one argument.
-pub fn fill(argument: &[u8], values: Values<'_>) -> Vec<u8> {
+pub fn fill(argument: &[u8], values: Values<'_>) -> Result<Vec<u8>, NoField> {
     let mut filled = Vec::with_capacity(argument.len() + values.data.len());
     let mut rest = argument;
     while let Some(open) = rest.iter().position(|b| *b == b'{') {
         filled.extend_from_slice(&rest[..open]);
         rest = &rest[open..];
         match rest.iter().position(|b| *b == b'}') {
-            Some(close) if expand(&rest[1..close], values, &mut filled) => rest = &rest[close + 1..],
+            Some(close) if expand(&rest[1..close], values, &mut filled)? => rest = &rest[close + 1..],
             _ => {
                 filled.push(b'{');
                 rest = &rest[1..];
@@ -35,22 +86,26 @@ pub fn fill(argument: &[u8], values: Values<'_>) -> Vec<u8> {
         }
     }
     filled.extend_from_slice(rest);
-    filled
+    Ok(filled)
 }
 
 /// Writes what the name stands for; false leaves unknown braces as they are.
-fn expand(name: &[u8], values: Values<'_>, into: &mut Vec<u8>) -> bool {
+fn expand(name: &[u8], values: Values<'_>, into: &mut Vec<u8>) -> Result<bool, NoField> {
     match name {
-        b"" => into.extend_from_slice(values.data),
+        b"" | b"data" => into.extend_from_slice(values.data),
         b"." => into.extend_from_slice(without_extension(values.data)),
         b"/" => into.extend_from_slice(base_name(values.data)),
         b"//" => into.extend_from_slice(directory(values.data)),
         b"#" => into.extend_from_slice(values.number.to_string().as_bytes()),
         b"queue" => into.extend_from_slice(values.queue.as_bytes()),
         b"id" => into.extend_from_slice(values.id.as_bytes()),
-        _ => return false,
+        b"attempt" => into.extend_from_slice(values.attempt.to_string().as_bytes()),
+        _ => match name.strip_prefix(b"data.").map(text).filter(|path| !path.is_empty()) {
+            Some(path) => into.extend_from_slice(&(values.field)(path).ok_or_else(|| NoField(path.to_owned()))?),
+            None => return Ok(false),
+        },
     }
-    true
+    Ok(true)
 }
 
 fn base_name(path: &[u8]) -> &[u8] {
@@ -78,9 +133,30 @@ fn without_extension(path: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
+    fn field(path: &str) -> Option<Vec<u8>> {
+        (path == "to.name").then(|| b"{id} Ann".to_vec())
+    }
+
     fn filled(argument: &str, data: &str) -> String {
-        let values = Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7 };
-        String::from_utf8(fill(argument.as_bytes(), values)).unwrap()
+        let values = Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
+        String::from_utf8(fill(argument.as_bytes(), values).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn fields_of_the_data_are_found_or_missed_by_name() {
+        assert_eq!(filled("<{data.to.name}> try {attempt}", "x"), "<{id} Ann> try 3");
+        assert_eq!(filled("{data}{data.}", "x"), "x{data.}");
+        let values = Values { data: b"", queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
+        assert_eq!(fill(b"{data.none}", values), Err(NoField("none".into())));
+    }
+
+    #[test]
+    fn a_process_for_many_jobs_may_not_name_one() {
+        let argv = |argument: &str| of_one_job(&[b"p".to_vec(), argument.as_bytes().to_vec()]);
+        assert_eq!(argv("{queue} {x} { {"), None);
+        for (argument, name) in [("{}", ""), ("a{id}", "id"), ("{{attempt}", "attempt"), ("{data.a}", "data.a")] {
+            assert_eq!(argv(argument).as_deref(), Some(name));
+        }
     }
 
     #[test]

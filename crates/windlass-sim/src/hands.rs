@@ -116,7 +116,9 @@ impl World {
         });
         let finished = Finished {
             flight: flying.start.flight,
+            first: 0,
             outcomes: outcomes.collect(),
+            emitted: Vec::new(),
             started: flying.begun.unwrap_or(now),
             finished: now,
             output: Output::default(),

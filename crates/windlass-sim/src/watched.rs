@@ -7,8 +7,8 @@ use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, Held, JobInfo, Lot, NewRun, Order, Recovered, RunInfo,
-    Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
+    RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -184,9 +184,9 @@ impl Store for Watched {
         Ok(held)
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         if !self.lies(Lie::SettlesNothing) {
-            self.memory.settle(settlements, now)?;
+            self.memory.settle(settlements, follow_ups, now)?;
         }
         self.verbs.push(Verb::Settled(settlements.to_vec()));
         Ok(())

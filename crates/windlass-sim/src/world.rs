@@ -16,11 +16,12 @@ use crate::random::{self, Random};
 use crate::watched::Watched;
 use crate::workload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
-use windlass::engine::{Effects, Engine, EngineOptions, Event, Stopping};
+use windlass::engine::{Effects, Engine, EngineOptions, Event, IdSource, Stopping};
 use windlass::store::memory::Memory;
 use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
-use windlass_core::job::{JobId, RunId};
+use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -124,6 +125,7 @@ impl World {
             serves_runs: true,
             drain: Duration::from_secs(random.between(1, 20)),
             seed: random.next(),
+            ids: Arc::new(IdSource::new(Origin::from_random(0xe317 ^ seed))),
         };
         let disk = FakeDisk::new(&mut random);
         let people = People::new(&mut random);

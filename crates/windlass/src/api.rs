@@ -5,6 +5,7 @@
 
 use crate::engine::event::{FlightInfo, RunService};
 use crate::error::{Failure, Kind};
+use crate::runner::progress::Said;
 use crate::store::{JobInfo, QueueStats, RunInfo, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -88,6 +89,15 @@ pub struct Job {
     pub ended: Option<String>,
     pub reason: Option<String>,
     pub errors: Vec<AttemptError>,
+    /// What it says of itself while it runs: `N/M TEXT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     #[serde(flatten)]
     pub data: Data,
     /// How long the data is; lists show only its beginning.
@@ -98,6 +108,17 @@ pub struct Job {
 }
 
 impl Job {
+    /// Adds what it says of itself while it runs.
+    #[must_use]
+    pub fn saying(self, said: Option<Said>) -> Job {
+        match said {
+            Some(Said { progress, phase, checkpoint, result, .. }) => {
+                Job { progress, phase, checkpoint, result, ..self }
+            }
+            None => self,
+        }
+    }
+
     /// The job with its whole data, or with the beginning of it.
     pub fn new(info: &JobInfo, data_max: usize) -> Job {
         let errors = info.errors.iter();
@@ -119,6 +140,10 @@ impl Job {
             errors: errors
                 .map(|e| AttemptError { start: e.start, at: time_text(e.at), text: e.text.clone() })
                 .collect(),
+            progress: None,
+            phase: None,
+            checkpoint: None,
+            result: None,
             data: Data::beginning(&info.data, data_max),
             data_bytes: info.data.len(),
             history: Vec::new(),
@@ -312,6 +337,9 @@ pub struct Status {
     pub queues: BTreeMap<String, BTreeMap<String, u64>>,
     pub totals: BTreeMap<String, u64>,
     pub runs: RunsStatus,
+    /// By config entry: what keeps its workers from serving.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub troubles: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::policy::{Command, Policy, Service};
+use windlass_core::policy::{Command, Policy};
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -103,7 +103,7 @@ impl Loaded {
 /// Puts the few inherited variables under what the file says.
 fn with_environment(policy: &Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
     let mut policy = policy.clone();
-    if let Service::Command(Command { environment, .. }) = &mut policy.service {
+    if let Some(Command { environment, .. }) = policy.service.command_mut() {
         let inherited = INHERITED.into_iter().filter_map(|name| Some((name.into(), variable(name)?.into_vec())));
         let mut built: BTreeMap<Vec<u8>, Vec<u8>> = inherited.collect();
         built.extend(environment.drain(..));

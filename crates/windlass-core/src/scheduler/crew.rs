@@ -5,7 +5,7 @@
 use super::queue::Pass;
 use super::{CrewNo, Reason};
 use crate::job::{Priority, QueueNo};
-use crate::policy::{Policy, Service};
+use crate::policy::Policy;
 use crate::sabotage::{self, Sabotage};
 use crate::time::Time;
 use std::cmp::Reverse;
@@ -37,6 +37,8 @@ pub(super) struct Crew {
     pub(super) stocked: u32,
     /// Eligible queues by (priority, when one more job of it is due).
     pub(super) order: BTreeSet<Place>,
+    /// More jobs than the rules say go to a slot together, because they are short.
+    pub(super) at_once: u32,
     /// Its entry in the index of crews, if it has one.
     pub(super) entry: Option<(Place, CrewNo)>,
     /// The clocks as they were when it ran out of slots. Its queues' time stands still until one is free: what they
@@ -60,6 +62,7 @@ impl Crew {
             turns: None,
             used: 0,
             stocked: 0,
+            at_once: 0,
             order: BTreeSet::new(),
             entry: None,
             frozen: None,
@@ -81,10 +84,7 @@ impl Crew {
 
     /// How many jobs one slot takes at once.
     pub(super) fn batch(&self) -> u32 {
-        match &self.policy.service {
-            Service::Command(_) => 1,
-            Service::Handler { batch, .. } => (*batch).max(1),
-        }
+        self.policy.service.jobs_a_slot().max(self.at_once)
     }
 
     /// Looks whether its hours are open.

@@ -58,10 +58,10 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
-    /// A person gave it slots of its own, fewer than its crew may have.
-    pub(super) capped: bool,
     /// Its starts in flight, those in stock included.
     pub(super) used: u32,
+    /// It waits for more jobs before it fills a batch.
+    pub(super) lingers: bool,
 }
 
 /// The lane a queue's next start takes.
@@ -81,8 +81,8 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
-            capped: false,
             used: 0,
+            lingers: false,
         }
     }
 
@@ -91,11 +91,10 @@ impl Queue {
         self.levels.clear();
     }
 
-    /// The best startable lane; `suspects` says whether a suspect may start now.
+    /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
-        self.levels
-            .iter()
-            .find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
+        let levels = if self.lingers { &[][..] } else { &self.levels };
+        levels.iter().find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
     }
 
     pub(super) fn ready(&self, priority: Priority, kind: LaneKind) -> u64 {

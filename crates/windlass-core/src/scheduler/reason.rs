@@ -38,6 +38,8 @@ pub enum Reason {
     NothingWaits,
     /// The store gave no job at the last claim although some were counted as ready.
     Barren,
+    /// Fewer jobs wait than one batch takes, and more may come.
+    Lingering,
     Draining,
     Stalled(Stall),
     /// Only suspects wait, and the server has not stood for long enough to try one.
@@ -69,6 +71,7 @@ impl Reason {
             Reason::OutsideHours { .. } => "outside_hours",
             Reason::NothingWaits => "nothing_waits",
             Reason::Barren => "barren",
+            Reason::Lingering => "lingering",
             Reason::Draining => "draining",
             Reason::Stalled(Stall::NotServing) => "no_server",
             Reason::Stalled(Stall::NoSpace) => "no_space",
@@ -105,6 +108,7 @@ impl Reason {
             Reason::OutsideHours { .. }
             | Reason::NothingWaits
             | Reason::Barren
+            | Reason::Lingering
             | Reason::Draining
             | Reason::Stalled(Stall::NoSpace | Stall::Quiet | Stall::ArchiveBehind)
             | Reason::SuspectHeld
@@ -126,6 +130,7 @@ impl fmt::Display for Reason {
             Reason::OutsideHours { hours, .. } => write!(f, "it is outside the queue's hours ({hours})"),
             Reason::NothingWaits => f.write_str("no job of the queue is ready"),
             Reason::Barren => f.write_str("the last claim found no job; the next change of the queue tries again"),
+            Reason::Lingering => f.write_str("it waits for more jobs to fill a batch, no longer than `batch_linger`"),
             Reason::Draining => f.write_str("the server is draining and starts nothing new"),
             Reason::Stalled(Stall::NotServing) => f.write_str("no server is running, so nothing starts"),
             Reason::Stalled(Stall::NoSpace) => f.write_str("the disk is full, so nothing starts until there is space"),

@@ -141,7 +141,6 @@ impl Scheduler {
         let table = queue.crew.and_then(|crew| self.crews.get(&crew)).map(|crew| crew.own.pattern.as_str());
         // Where the queue's table has its very name, the table's slots were changed.
         let cap = self.overrides.slots_of(&queue.name).filter(|_| table != Some(&*queue.name));
-        queue.capped = cap.is_some();
         match cap {
             Some(cap) => self.caps.insert(number, cap),
             None => self.caps.remove(&number),

@@ -24,6 +24,17 @@ impl Pace {
         });
     }
 
+    /// How many jobs at this pace one slot ends in two turns: what is claimed for it together. One where nothing is
+    /// known, and where jobs are so long that a turn is nothing to them.
+    pub fn at_once(self, turns: Pace, most: u32) -> u32 {
+        let (Some(job), Some(turn)) = (self.0, turns.0) else { return 1 };
+        if job > turn * TURNS {
+            return 1;
+        }
+        let in_two_turns = (turn * 2).as_nanos().div_ceil(job.as_nanos().max(1));
+        u32::try_from(in_two_turns).unwrap_or(most).clamp(1, most)
+    }
+
     /// What a crew of so many slots has claimed ahead when its jobs go at this pace and turns at that.
     pub fn stock(self, turns: Pace, slots: u32) -> u32 {
         let (Some(job), Some(turn)) = (self.0, turns.0) else { return 0 };

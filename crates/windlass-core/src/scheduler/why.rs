@@ -62,6 +62,7 @@ impl Scheduler {
             | Reason::OutsideHours { .. }
             | Reason::NothingWaits
             | Reason::Barren
+            | Reason::Lingering
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
@@ -106,7 +107,7 @@ impl Scheduler {
             let made = self.overrides.pause_of(&queue.name).cloned();
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
-        let cap = queue.capped.then(|| self.caps.get(&number)).flatten();
+        let cap = self.caps.get(&number);
         cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
     }
 
@@ -116,6 +117,8 @@ impl Scheduler {
             None
         } else if queue.waiting() == 0 {
             Some(Reason::NothingWaits)
+        } else if queue.lingers {
+            Some(Reason::Lingering)
         } else if queue.choose(true).is_none() {
             Some(Reason::Barren)
         } else {

@@ -47,7 +47,9 @@ fn line(entry: &Entry, index: usize, level: Level) -> Line {
     let (reason, error) = match &settlement.verdict {
         Verdict::Fail { reason, error } => (Some(reason.word()), error.as_str()),
         Verdict::Retry { error, .. } => (None, error.as_str()),
-        Verdict::Succeed { .. } | Verdict::Return | Verdict::Suspect(_) | Verdict::Cancel => (None, ""),
+        Verdict::Succeed { .. } | Verdict::Snooze { .. } | Verdict::Return | Verdict::Suspect(_) | Verdict::Cancel => {
+            (None, "")
+        }
     };
     values.extend(reason.map(|word| ("reason", word.into())));
     values.extend(match exit_in(error) {

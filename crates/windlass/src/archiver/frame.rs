@@ -140,7 +140,7 @@ fn note_of(verdict: &Verdict) -> (&'static str, &str, bool) {
         Verdict::Fail { reason, error } => (reason.word(), error, true),
         Verdict::Suspect(Ruling::Convicted) => (Reason::Poison.word(), "its worker died while it ran", true),
         Verdict::Suspect(_) => ("", "its worker died while it ran", true),
-        Verdict::Return | Verdict::Cancel => ("", "", false),
+        Verdict::Return | Verdict::Snooze { .. } | Verdict::Cancel => ("", "", false),
     }
 }
 

@@ -8,6 +8,7 @@ mod backup;
 mod config;
 mod connect;
 mod doctor;
+mod emit;
 mod export;
 mod inbox_door;
 mod lock_watch;
@@ -16,6 +17,7 @@ mod ls;
 mod nudge;
 mod pages;
 mod print;
+mod progress;
 mod push;
 mod run;
 mod serve;
@@ -123,6 +125,10 @@ enum Verb {
     Nudge,
     /// Do everything that is due, wait for it and end: for cron
     Tick(tick::Args),
+    /// From within a job: say how far it is, and what it is at
+    Progress(progress::Args),
+    /// From within a job: emit further jobs, which count if it succeeds
+    Emit(emit::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
     /// Check, write, show, compare, reload or change the config
@@ -234,6 +240,8 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
         Verb::Nudge => nudge::nudge(context),
         Verb::Tick(args) => tick::tick(&args, context),
+        Verb::Progress(args) => progress::progress(&args),
+        Verb::Emit(args) => emit::emit(&args),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor(args) => doctor::doctor(&args, context),

@@ -17,6 +17,10 @@ pub(super) fn status(context: &Context) -> Result<u8, Failure> {
     let mut out = Out::new();
     print::table(&mut out, &rows(&status));
     let code = out.finish()?;
+    for (entry, trouble) in status.get("troubles").and_then(Value::as_object).into_iter().flatten() {
+        let trouble = trouble.as_str().unwrap_or_default();
+        context.say(format_args!("the workers of [queue.{}] cannot serve: {}", visible(entry), visible(trouble)));
+    }
     match status.get("server").filter(|_| served) {
         Some(server) => context.say(format_args!("served by process {}", field(server, "pid"))),
         None => context.say("no server is running"),

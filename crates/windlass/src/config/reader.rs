@@ -22,6 +22,8 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
+mod service;
+
 type Value<'i> = Spanned<DeValue<'i>>;
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -147,8 +149,13 @@ fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
     read.collect()
 }
 
-pub(super) const QUEUE_KEYS: [&str; 13] = [
-    "run",
+/// The keys that the table of a queue may have where this serves it.
+pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
+    service::keys_of(service).chain(QUEUE_KEYS)
+}
+
+/// The keys of a queue that say how, not by what; `service` has those.
+const QUEUE_KEYS: [&str; 12] = [
     "slots",
     "weight",
     "attempts",
@@ -164,10 +171,10 @@ pub(super) const QUEUE_KEYS: [&str; 13] = [
 ];
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&QUEUE_KEYS)?;
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
-    let command = read_command(table, enabled, place)?;
-    let default = Policy::new(pattern, Service::Command(command));
+    let service = service::read(table, enabled, place)?;
+    let default = Policy::new(pattern, service);
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),
         cap: table.map("backoff_max", positive)?.unwrap_or(default.backoff.cap),
@@ -191,9 +198,9 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Resu
     Ok(policy)
 }
 
-/// What is to be run, checked against the machine unless the queue is switched off.
-fn read_command(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Result<Command, Failure> {
-    let argv = table.argv()?;
+/// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.
+fn read_command(table: &Table<'_, '_>, key: &str, enabled: bool) -> Result<Command, Failure> {
+    let argv = table.argv(key)?;
     let environment = table.environment()?;
     let directory = match table.text("directory")? {
         None => std::path::PathBuf::from("/"),
@@ -204,15 +211,13 @@ fn read_command(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Re
         }
     };
     if enabled {
-        let Some(program) = argv.first() else {
-            let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            return Err(table.source.refuse(place, &text).hint("add run = [\"PROGRAM\", \"ARGUMENT\"…]"));
-        };
         checks::directory(&directory).map_err(|why| table.refuse_value("directory", &why))?;
         let own = environment.iter().find(|(name, _)| name == b"PATH").map(|(_, value)| OsStr::from_bytes(value));
         let server = std::env::var_os("PATH");
-        checks::program(program, &directory, own.or(server.as_deref()))
-            .map_err(|why| table.refuse_value("run", &why))?;
+        if let Some(program) = argv.first() {
+            checks::program(program, &directory, own.or(server.as_deref()))
+                .map_err(|why| table.refuse_value(key, &why))?;
+        }
     }
     Ok(Command { argv, directory: path_bytes(&directory), environment })
 }
@@ -315,23 +320,24 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    fn argv(&self) -> Result<Vec<Vec<u8>>, Failure> {
-        let Some(value) = self.get("run") else { return Ok(Vec::new()) };
+    /// A program and its arguments; nothing where the key is not there.
+    fn argv(&self, key: &str) -> Result<Vec<Vec<u8>>, Failure> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let DeValue::Array(array) = value.get_ref() else {
-            let refused = self.wrong("run", value, "an array of strings");
-            return Err(refused.hint("no shell splits it: run = [\"PROGRAM\", \"ARGUMENT\"…]"));
+            let refused = self.wrong(key, value, "an array of strings");
+            return Err(refused.hint(format!("no shell splits it: {key} = [\"PROGRAM\", \"ARGUMENT\"…]")));
         };
         if array.is_empty() {
-            return Err(self.refuse_value("run", "`run` is empty, expected a program and its arguments"));
+            return Err(self.refuse_value(key, &format!("`{key}` is empty, expected a program and its arguments")));
         }
         let words = array.iter().map(|word| match word.get_ref().as_str() {
             Some(text) if text.contains('\0') => Err(self.source.refuse(word.span(), "an argument holds a NUL byte")),
             Some(text) => Ok(text.as_bytes().to_vec()),
-            None => Err(self.wrong("run", word, "strings only")),
+            None => Err(self.wrong(key, word, "strings only")),
         });
         let argv: Vec<Vec<u8>> = words.collect::<Result<_, _>>()?;
         match argv[0].is_empty() {
-            true => Err(self.refuse_value("run", "the program in `run` is the empty string")),
+            true => Err(self.refuse_value(key, &format!("the program in `{key}` is the empty string"))),
             false => Ok(argv),
         }
     }

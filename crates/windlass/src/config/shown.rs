@@ -9,7 +9,7 @@ use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use windlass_core::policy::{Command, Policy, Service};
+use windlass_core::policy::{Batch, Command, Policy, Service, Worker};
 
 /// A table and a key of it, and the line on which the key stands.
 pub(super) type Lines = BTreeMap<(String, String), usize>;
@@ -86,7 +86,7 @@ impl Loaded {
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
         for policy in queues {
-            for key in reader::QUEUE_KEYS {
+            for key in reader::queue_keys(&policy.service) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
         }
@@ -97,15 +97,14 @@ impl Loaded {
 /// The value of a queue's key.
 fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     let none = Command::default();
-    let command = match &policy.service {
-        Service::Command(command) => command,
-        Service::Handler { .. } => &none,
-    };
+    let command = policy.service.command().unwrap_or(&none);
     let time = |time| format!("\"{}\"", when::exact(time));
     let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
     match key {
-        "run" if command.argv.is_empty() => None,
-        "run" => Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", "))),
+        "run" | "batch" | "worker" if command.argv.is_empty() => None,
+        "run" | "batch" | "worker" => {
+            Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", ")))
+        }
         "slots" => Some(policy.slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
         "attempts" => Some(policy.attempts.to_string()),
@@ -124,6 +123,32 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "directory" => Some(text(&command.directory)),
         "enabled" => Some(policy.enabled.to_string()),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
+        _ => match &policy.service {
+            Service::Batch(batch) => batch_value(batch, key),
+            Service::Worker(worker) => worker_value(worker, key),
+            Service::Command(_) | Service::Handler { .. } => None,
+        },
+    }
+}
+
+fn batch_value(batch: &Batch, key: &str) -> Option<String> {
+    match key {
+        "batch_size" => Some(batch.size.to_string()),
+        "batch_linger" => Some(format!("\"{}\"", when::exact(batch.linger))),
+        "reply" => Some(format!("\"{}\"", batch.reply.word())),
+        "framing" => Some(format!("\"{}\"", batch.framing.word())),
+        _ => None,
+    }
+}
+
+fn worker_value(worker: &Worker, key: &str) -> Option<String> {
+    match key {
+        "framing" => Some(format!("\"{}\"", worker.framing.word())),
+        "in_flight" => Some(worker.in_flight.to_string()),
+        "worker_jobs" => Some(worker.jobs.to_string()),
+        "worker_age" => worker.age.map(|age| format!("\"{}\"", when::exact(age))),
+        "worker_memory" => Some(format!("\"{}\"", exact_size(worker.memory))),
+        "worker_idle" => Some(format!("\"{}\"", when::exact(worker.idle))),
         _ => None,
     }
 }
@@ -205,17 +230,17 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(
-            shown.len(),
-            10 + reader::QUEUE_KEYS.len(),
-            "seven of the server, three of its log, and those of the queue"
-        );
+        assert_eq!(shown.len(), 10 + 13, "seven of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
     fn what_is_shown_means_the_same_when_it_is_read_again() {
-        let text =
-            "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\nbackoff = \"1500ms\"\n";
+        let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
+             backoff = \"1500ms\"\n\
+             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
+             framing = \"json\"\n\
+             [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
+             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();
@@ -228,6 +253,8 @@ mod tests {
             again.extend(entry.value.map(|value| format!("{} = {value}\n", entry.key)));
         }
         assert_eq!(loaded(&again).config, first.config);
+        let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
+        assert_eq!((said("b"), said("w")), (2, 2), "but for `time_limit` and `hours` every key has a value");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::store::Held;
 use std::collections::HashMap;
 use windlass_core::job::JobId;
 use windlass_core::judge::Terms;
-use windlass_core::policy::{Policy, Service};
+use windlass_core::policy::Policy;
 use windlass_core::scheduler::{CrewNo, Scheduler};
 use windlass_core::time::Time;
 
@@ -21,9 +21,12 @@ pub struct InFlight {
     /// Why it was told to end, if it was.
     pub stopped: Option<Stop>,
     pub crew: CrewNo,
-    /// It is a process of its own, so others may wait in front of it without harm.
-    pub one_process: bool,
-    booking: u64,
+    /// The claim it belongs to: the flights of one claim share a slot.
+    pub booking: u64,
+    /// By position: its end was reported and is written, or is being written by this turn. Nothing for one job.
+    reported: Vec<u64>,
+    /// How many jobs have no report yet.
+    left: u16,
     /// It has given its share of the slot back.
     released: bool,
 }
@@ -47,12 +50,11 @@ impl Flights {
     }
 
     /// Puts the stretches of one claim in flight under one slot.
-    pub fn depart(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> Vec<(Flight, Held)> {
+    pub fn depart(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> (u64, Vec<(Flight, Held)>) {
         self.last += 1;
         let booking = self.last;
         self.bookings.insert(booking, held.len() as u32);
         let terms = Terms::from(policy);
-        let one_process = matches!(policy.service, Service::Command(_));
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
@@ -62,14 +64,48 @@ impl Flights {
                 started: now,
                 stopped: None,
                 crew,
-                one_process,
                 booking,
+                reported: Vec::new(),
+                left: held.count,
                 released: false,
             };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
         }
-        departed
+        (booking, departed)
+    }
+
+    /// Takes a report of `count` jobs from `first` on; false where any of them has been reported before, or the
+    /// flight is not known.
+    pub fn take_report(&mut self, flight: Flight, first: u16, count: u16) -> bool {
+        let Some(flight) = self.by_number.get_mut(&flight.0) else { return false };
+        let end = u32::from(first) + u32::from(count);
+        if end > u32::from(flight.held.count) || count > flight.left || count == 0 {
+            return false;
+        }
+        if count < flight.held.count {
+            flight.reported.resize(usize::from(flight.held.count).div_ceil(64), 0);
+            if bits(first, count).any(|(word, bit)| flight.reported[word] & bit != 0) {
+                return false;
+            }
+            bits(first, count).for_each(|(word, bit)| flight.reported[word] |= bit);
+        }
+        flight.left -= count;
+        true
+    }
+
+    /// The turn that took a report was dropped: it will come again.
+    pub fn give_report_back(&mut self, flight: Flight, first: u16, count: u16) {
+        let Some(flight) = self.by_number.get_mut(&flight.0) else { return };
+        flight.left += count;
+        if count < flight.held.count {
+            bits(first, count).for_each(|(word, bit)| flight.reported[word] &= !bit);
+        }
+    }
+
+    /// True once every job of a flight has been reported.
+    pub fn is_over(&self, flight: Flight) -> bool {
+        self.by_number.get(&flight.0).is_some_and(|flight| flight.left == 0)
     }
 
     pub fn get(&self, flight: Flight) -> Option<&InFlight> {
@@ -114,4 +150,9 @@ impl Flights {
     pub fn iter(&self) -> impl Iterator<Item = (Flight, &InFlight)> {
         self.by_number.iter().map(|(number, flight)| (Flight(*number), flight))
     }
+}
+
+/// Where the marks of `count` jobs from `first` on lie.
+fn bits(first: u16, count: u16) -> impl Iterator<Item = (usize, u64)> {
+    (first..first + count).map(|position| (usize::from(position / 64), 1 << (position % 64)))
 }

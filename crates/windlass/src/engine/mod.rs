@@ -8,9 +8,11 @@ pub mod condition;
 pub mod drive;
 pub mod dump;
 pub mod effects;
+mod emit;
 pub mod event;
 pub mod flights;
 pub mod handle;
+pub mod linger;
 pub mod merge;
 mod obey;
 mod operate;
@@ -18,6 +20,7 @@ pub mod operations;
 pub mod runs;
 pub mod spec;
 mod steer;
+mod stock;
 pub mod turn;
 pub mod turn_times;
 pub mod waiters;
@@ -27,7 +30,7 @@ use crate::supervisor::Workers;
 use flights::Flights;
 use operations::Operations;
 use runs::Runs;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
@@ -66,6 +69,8 @@ pub struct EngineOptions {
     pub drain: Duration,
     /// Seeds the jitter of retries: the engine draws no random number itself.
     pub seed: u64,
+    /// Where emitted jobs get their ids, shared with the doors.
+    pub ids: Arc<IdSource>,
 }
 
 /// The engine on some store.
@@ -86,6 +91,9 @@ pub struct Engine<S> {
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
     paces: HashMap<CrewNo, Pace>,
     turns: Pace,
+    /// Queues whose ready jobs changed since the last plan, and those that wait for more.
+    changed: BTreeSet<QueueNo>,
+    lingering: linger::Lingering,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     /// Rules of the open turn; those in the options are the committed ones.
@@ -153,6 +161,8 @@ impl<S: Store> Engine<S> {
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
             turns: Pace::default(),
+            changed: BTreeSet::new(),
+            lingering: linger::Lingering::default(),
             pending: VecDeque::new(),
             new_rules: None,
             stopping: Stopping::No,
@@ -210,7 +220,9 @@ impl<S: Store> Engine<S> {
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
-        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, self.next_steering()];
+        let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
+        let steering = self.next_steering();
+        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, steering, lingers];
         Ok(deadlines.into_iter().flatten().min())
     }
 

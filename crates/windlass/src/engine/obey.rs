@@ -7,8 +7,9 @@ use super::{Engine, Stopping, spec};
 use crate::error::{Failure, Kind};
 use crate::runner::{Flight, Stop};
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
+use windlass_core::policy::Service;
 use windlass_core::scheduler::CrewNo;
 use windlass_core::time::Time;
 
@@ -33,7 +34,7 @@ impl<S: Store> Engine<S> {
             }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
-                // Where the store has no space for it, who waits is told so; a later turn's word holds for this one too.
+                // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
                 self.archived = turn;
                 let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
                 caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
@@ -213,15 +214,18 @@ impl<S: Store> Engine<S> {
 
     /// The flights that a crew holds beyond its slots: the youngest ones, which wait for a slot to become free.
     fn stocked(&self) -> HashSet<Flight> {
-        let mut by_crew: HashMap<CrewNo, Vec<Flight>> = HashMap::new();
-        for (number, flight) in self.flights.iter().filter(|(_, flight)| flight.one_process) {
-            by_crew.entry(flight.crew).or_default().push(number);
+        let mut by_crew: HashMap<CrewNo, BTreeMap<u64, Vec<Flight>>> = HashMap::new();
+        for (number, flight) in self.flights.iter() {
+            by_crew.entry(flight.crew).or_default().entry(flight.booking).or_default().push(number);
         }
         let mut stocked = HashSet::new();
-        for (crew, mut flights) in by_crew {
-            let slots = self.scheduler.policy(crew).map_or(u32::MAX, |policy| policy.slots);
-            flights.sort_unstable();
-            stocked.extend(flights.into_iter().skip(slots.min(self.options.slots) as usize));
+        for (crew, claims) in by_crew {
+            let slots = match self.scheduler.policy(crew) {
+                Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
+                // Nothing waits behind a thread.
+                Some(_) | None => u32::MAX,
+            };
+            stocked.extend(claims.into_values().skip(slots.min(self.options.slots) as usize).flatten());
         }
         stocked
     }

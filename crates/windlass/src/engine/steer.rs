@@ -15,7 +15,7 @@ use crate::store::{Durability, Steer, Store, StoreError};
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
-use windlass_core::policy::{Policy, Service, pattern_matches};
+use windlass_core::policy::{Policy, pattern_matches};
 use windlass_core::scheduler::{Reason, Stall};
 use windlass_core::time::Time;
 
@@ -54,7 +54,7 @@ impl<S: Store> Engine<S> {
         let in_force = overrides.iter().cloned().collect();
         if changed {
             self.scheduler.steer(overrides);
-            self.withdraw(effects);
+            self.rules_changed(effects);
         }
         effects.answers.add(answer, Ok(Steered { removed, in_force }));
         Ok(changed)
@@ -88,7 +88,7 @@ impl<S: Store> Engine<S> {
         let of_runs = self.runs.iter().filter_map(|run| run.service.as_ref());
         let of_run = of_runs.into_iter().any(|service| service.queue == pattern);
         if let Some(table) = tables.iter().find(|policy| policy.pattern == pattern) {
-            let nothing = matches!(&table.service, Service::Command(command) if command.argv.is_empty());
+            let nothing = table.service.command().is_some_and(|command| command.argv.is_empty());
             if key == Key::Enabled && value != 0 && nothing {
                 let text = format!("the table of queue `{pattern}` has no `run`, so it cannot be enabled");
                 return Err(Failure::new(Kind::Conflict, text).hint("add it to the config and reload"));
@@ -129,7 +129,7 @@ impl<S: Store> Engine<S> {
             effects.audit.push(Audited { at: now, by: "windlass".into(), action: Action::End, what: old });
         }
         self.scheduler.steer(overrides);
-        self.withdraw(effects);
+        self.rules_changed(effects);
         progress.needs(Durability::Full);
         Ok(())
     }
@@ -137,8 +137,15 @@ impl<S: Store> Engine<S> {
     /// Hours may have begun or ended.
     pub(super) fn look_at_the_hours(&mut self, now: Time, effects: &mut Effects) {
         if self.scheduler.tell_time(now) {
-            self.withdraw(effects);
+            self.rules_changed(effects);
         }
+    }
+
+    /// Queues may have come to other rules: those that wait for a full batch are looked at again, and what may not
+    /// start any more is taken back.
+    fn rules_changed(&mut self, effects: &mut Effects) {
+        self.changed.extend(self.lingering.queues());
+        self.withdraw(effects);
     }
 
     /// What was claimed ahead for queues that are closed now goes back, if it has not begun.
@@ -152,7 +159,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
         self.scheduler.reload(policies.clone(), slots);
         self.new_rules = Some((policies, slots));
-        self.withdraw(effects);
+        self.rules_changed(effects);
         effects.answers.add(answer, Ok(()));
     }
 
@@ -168,6 +175,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
+            self.changed.extend(self.lingering.queues());
         }
     }
 

@@ -7,19 +7,18 @@
 use super::effects::Effects;
 use super::event::{Answer, Change, Drained, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome;
-use windlass_core::scheduler::{CrewNo, Planned};
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
@@ -52,7 +51,9 @@ struct Absorbed {
 pub(super) struct Progress {
     durability: Option<Durability>,
     departed: Vec<Flight>,
-    /// Starts whose end this turn writes, and how their workers ended.
+    /// Reports that this turn writes, by flight, position and count.
+    pub(super) reports: Vec<(Flight, u16, u16)>,
+    /// Starts whose last report this turn writes, and how their workers ended.
     landed: BTreeMap<Flight, Ended>,
 }
 
@@ -223,39 +224,46 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
+        let mut follow_ups = Vec::new();
         for end in finished {
+            let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
-            let again = progress.landed.contains_key(&end.flight) && !sabotage::on(Sabotage::ReportTwice);
-            let Some(flight) = self.flights.get(end.flight).filter(|_| !again) else {
+            let again = self.flights.get(end.flight).is_some() && sabotage::on(Sabotage::ReportTwice);
+            if !self.flights.take_report(end.flight, begin, count) && !again {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
-            };
-            let mut first = 0;
+            }
+            progress.reports.push((end.flight, begin, count));
+            self.note_pace(end);
+            let Some(flight) = self.flights.get(end.flight) else { continue };
+            let mut first = begin;
             let mut output = Some(&end.output);
             for (count, outcome) in &end.outcomes {
                 let held = flight.held.part(first, *count);
+                let positions = first..first + count;
                 first += count;
-                let word = outcome.word();
-                if flight.one_process && begun(outcome) {
-                    self.paces.entry(flight.crew).or_default().took(end.finished.since(end.started));
-                }
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
-                let (started, finished) = (end.started, end.finished);
+                if matches!(verdict, Verdict::Succeed { .. }) {
+                    let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
+                    follow_ups.extend(emit::follow_ups(emitted, &held, &self.options.ids));
+                }
+                let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
                 let output = output.take().cloned().unwrap_or_default();
                 effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
                 settlements.push(settlement);
             }
-            assert_eq!(first, flight.held.count, "a runner reports every job of a start");
-            self.flights.release(end.flight, &mut self.scheduler);
-            let lost = end.outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Lost);
-            progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
+            if self.flights.is_over(end.flight) {
+                self.flights.release(end.flight, &mut self.scheduler);
+                let lost = end.outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Lost);
+                progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
+            }
         }
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
-            self.store.settle(&settlements, now)?;
+            self.store.settle(&settlements, &follow_ups, now)?;
         }
         Ok(())
     }
@@ -324,6 +332,7 @@ impl<S: Store> Engine<S> {
 
     /// Fills the planned slots; the start is stored before it happens.
     fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
+        self.end_lingering(now);
         let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST);
         // What the budget left out is the next turn's, which must not wait for an event.
         self.turn_again = planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>() >= CLAIMED_MOST;
@@ -333,12 +342,15 @@ impl<S: Store> Engine<S> {
             let held = self.store.claim(&[order], now)?;
             let got = held.iter().map(|held| u32::from(held.count)).sum();
             self.scheduler.claimed(&planned, got);
+            // What is left may be less than a batch.
+            self.changed.insert(planned.lane.queue);
             if got == 0 {
                 continue;
             }
             progress.needs(self.options.durability);
             let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
-            for (flight, held) in self.flights.depart(planned.crew, &policy, held, now) {
+            let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
+            for (flight, held) in departed {
                 progress.departed.push(flight);
                 self.workers.depart(flight, now);
                 let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
@@ -346,24 +358,12 @@ impl<S: Store> Engine<S> {
                 let run = run.map(|id| id.to_string()).unwrap_or_default();
                 let queue = Arc::clone(self.queue_name(held.lane.queue));
                 let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-                effects.starts.push(Start { flight, queue, policy, epoch, held, number, run });
+                effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run });
             }
         }
         let changes = self.store.changes();
         self.count(&changes);
         Ok(())
-    }
-
-    /// Crews of which something has just ended claim ahead where their jobs are short.
-    fn plan_stock(&mut self, progress: &Progress) -> Vec<Planned> {
-        let landed = progress.landed.keys().filter_map(|flight| self.flights.get(*flight));
-        let crews: BTreeSet<CrewNo> = landed.map(|flight| flight.crew).collect();
-        let mut planned = Vec::new();
-        for crew in crews {
-            let (Some(pace), Some(policy)) = (self.paces.get(&crew), self.scheduler.policy(crew)) else { continue };
-            planned.extend(self.scheduler.plan_stock(crew, pace.stock(self.turns, policy.slots)));
-        }
-        planned
     }
 
     /// A drain has an end: what still runs then goes back without a charge.
@@ -390,6 +390,7 @@ impl<S: Store> Engine<S> {
             }
             if step.to == Some(State::Ready) {
                 self.scheduler.ready(step.lane, count);
+                self.changed.insert(step.lane.queue);
             }
         }
         self.count(&changes);
@@ -522,6 +523,9 @@ impl<S: Store> Engine<S> {
         now: Time,
         dropped: Effects,
     ) -> Result<Effects, StoreError> {
+        for (flight, first, count) in &progress.reports {
+            self.flights.give_report_back(*flight, *first, *count);
+        }
         for flight in &progress.departed {
             self.flights.release(*flight, &mut self.scheduler);
             self.flights.forget(*flight);
@@ -553,19 +557,6 @@ impl<S: Store> Engine<S> {
 
 fn footprint(lot: &Lot) -> usize {
     lot.jobs.iter().map(|new| new.jobs.footprint()).sum()
-}
-
-/// Whether what ended says how long a job of its kind takes.
-fn begun(outcome: &Outcome) -> bool {
-    match outcome {
-        Outcome::Succeeded { .. }
-        | Outcome::RetryLater { .. }
-        | Outcome::FailedForGood { .. }
-        | Outcome::Failed { .. }
-        | Outcome::Crashed { .. }
-        | Outcome::TimedOut { .. } => true,
-        Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => false,
-    }
 }
 
 fn no_space(what: &str) -> Failure {
@@ -602,7 +593,7 @@ fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
 fn error_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Fail { error, .. } | Verdict::Retry { error, .. } => error.clone(),
-        Verdict::Succeed { .. } | Verdict::Return => String::new(),
+        Verdict::Succeed { .. } | Verdict::Snooze { .. } | Verdict::Return => String::new(),
         Verdict::Suspect(_) => "its worker died while it ran".into(),
         Verdict::Cancel => "cancelled".into(),
     }

@@ -38,9 +38,9 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let read = call.app.read(|reads| {
         let view = (reads.view)()?;
-        Ok((view.queues()?, view.runs(RUNS_COUNTED)?))
+        Ok((view.queues()?, view.runs(RUNS_COUNTED)?, reads.board.troubles()))
     });
-    let (queues, runs) = read.await?;
+    let (queues, runs, troubles) = read.await?;
     let stocked = stocked(&call.app).await?;
     let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
     totals.insert("started".into(), 0);
@@ -67,6 +67,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
         queues: by_name,
         totals,
         runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
+        troubles: troubles.into_iter().collect(),
     };
     json(StatusCode::OK, &status)
 }

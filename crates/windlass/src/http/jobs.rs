@@ -44,7 +44,8 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         if let Some(from) = live.and(from) {
             let (jobs, next) = choice.page(&*view, Arrival(from), limit)?;
             for job in &jobs {
-                page.items.push(to_value(&api::Job::new(job, DATA_LISTED))?);
+                let said = reads.board.of(job.id);
+                page.items.push(to_value(&api::Job::new(job, DATA_LISTED).saying(said))?);
             }
             page.next = next.map(|next| next.0.to_string());
         }
@@ -94,7 +95,10 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
         let info = (reads.view)()?.job(id)?;
         let history = (reads.archive.find)(id)?;
         Ok(match info {
-            Some(info) => Some(to_value(&api::Job { history, ..api::Job::new(&info, usize::MAX) })?),
+            Some(info) => {
+                let job = api::Job { history, ..api::Job::new(&info, usize::MAX) };
+                Some(to_value(&job.saying(reads.board.of(id)))?)
+            }
             None => finished(id, history),
         })
     });

@@ -10,6 +10,7 @@ use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::Log;
+use crate::runner::progress::Board;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
@@ -82,6 +83,8 @@ pub type OpenView = Box<dyn Fn() -> Result<Box<dyn StoreView + Send>, Failure> +
 pub struct Reads {
     pub view: OpenView,
     pub archive: Archive,
+    /// What running jobs say of themselves.
+    pub board: Arc<Board>,
 }
 
 impl fmt::Debug for Reads {

@@ -65,6 +65,7 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
         }
     }
     let table = explained.table;
+    reasons.extend(ailing(app, table.as_deref()).await?);
     Ok(Why { what: "queue".into(), name: name.into(), state: None, queue: Some(name.into()), table, reasons })
 }
 
@@ -83,9 +84,19 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
         let state = Some(State::Succeeded.word().to_owned());
         return Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table: None, reasons });
     };
-    let (reasons, table) = reasons_of(app, &info).await?;
+    let (mut reasons, table) = reasons_of(app, &info).await?;
+    if matches!(info.state, State::Ready | State::Running) {
+        reasons.extend(ailing(app, table.as_deref()).await?);
+    }
     let (state, queue) = (Some(info.state.word().into()), Some(info.queue.to_string()));
     Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table, reasons })
+}
+
+/// What keeps the workers of a table from serving: its jobs are claimed, and none of them gets on.
+async fn ailing(app: &App, table: Option<&str>) -> Result<Option<WhyReason>, Failure> {
+    let troubles = app.read(|reads| Ok(reads.board.troubles())).await?;
+    let trouble = troubles.into_iter().find(|(entry, _)| Some(entry.as_str()) == table);
+    Ok(trouble.map(|(_, text)| WhyReason::new("workers_cannot_serve", format!("its workers cannot serve: {text}"))))
 }
 
 /// What a job's state leaves to say.

@@ -1,4 +1,4 @@
-//! The log: layout, levels, what is lost when nobody reads, and opening anew.
+//! What the log writes, and that nobody waits for it.
 
 use super::*;
 use std::sync::mpsc::{Sender, channel};

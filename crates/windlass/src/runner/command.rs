@@ -1,28 +1,33 @@
-//! Runs one process per job through launchers, one per core up to four.
+//! Runs processes through launchers, one launcher per core up to four: a process per job, one per batch, and those
+//! that are kept.
 //!
 //! It keeps a crew's starts within its slots: what it is given beyond them waits here, claimed and not begun, and
 //! takes the place of a job that ends without asking the engine. A launcher that dies is noticed, its trees are
-//! proven dead, its jobs are reported, and another takes its place. It must not judge outcomes.
+//! proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's end means is
+//! `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
 
-use super::launcher::slots::{self, SlotsEvidence};
-use super::launcher::{self, Inbox, Outbox, Received, Report};
-use super::{Finished, Flight, Output, Runner, Start, Stop};
+use super::batch::Batch;
+use super::launcher::{self, Outbox, Report};
+use super::progress::Board;
+use super::worker::{News, WorkerRunner};
+use super::{Finished, Flight, Output, Runner, Start, Stop, control_dir};
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{SendFlags, Shutdown};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use windlass_core::outcome::Outcome;
+use windlass_core::policy::Service;
 
-mod order;
-mod reading;
+mod launchers;
+pub(super) mod order;
+pub(super) mod reading;
 
 /// More launchers than this give no more starts.
 const LAUNCHERS_MAX: usize = 4;
@@ -42,7 +47,11 @@ pub struct Settings {
     pub run: PathBuf,
     /// The directory of large outputs.
     pub output: PathBuf,
+    /// The directory of control and emit files; made and removed by the runner.
+    pub control: PathBuf,
     pub launchers: usize,
+    /// Tells others who runs and what is said.
+    pub board: Arc<Board>,
 }
 
 impl Settings {
@@ -53,7 +62,9 @@ impl Settings {
             program: "/proc/self/exe".into(),
             run: dir.run(),
             output: dir.output(),
+            control: control_dir::choose(dir),
             launchers: cores.min(LAUNCHERS_MAX),
+            board: Arc::default(),
         }
     }
 }
@@ -67,14 +78,49 @@ struct Hand {
     manned: bool,
     outbox: Outbox,
     load: usize,
+    /// Free numbers of control files, and how many there are.
+    controls: Vec<u32>,
+    controls_made: u32,
 }
 
-/// A start that has no outcome yet.
+/// What a process is for.
+#[derive(Debug)]
+enum Work {
+    Job(Start),
+    Batch(Box<Batch>),
+    /// A kept worker; `worker` knows more of it.
+    Worker,
+}
+
+impl Work {
+    /// The start whose crew it belongs to; a kept worker is counted by who keeps it.
+    fn leader(&self) -> Option<&Start> {
+        match self {
+            Work::Job(start) => Some(start),
+            Work::Batch(batch) => Some(batch.leader()),
+            Work::Worker => None,
+        }
+    }
+
+    /// Ends what is under way or waits in it.
+    fn end(self, outcome: Outcome) -> Vec<Finished> {
+        match self {
+            Work::Job(start) => vec![unstarted(start.flight, outcome)],
+            Work::Batch(mut batch) => {
+                batch.end_all(&outcome);
+                batch.tell(Output::default())
+            }
+            Work::Worker => Vec::new(),
+        }
+    }
+}
+
+/// A process that has not ended, or that waits for a slot.
 #[derive(Debug)]
 struct Aloft {
-    start: Start,
-    /// None while it waits for a slot.
-    hand: Option<usize>,
+    work: Work,
+    /// None while it waits; then its launcher, and the number of its control files there.
+    hand: Option<(usize, u32)>,
 }
 
 /// The starts of one policy entry.
@@ -89,21 +135,27 @@ struct Crew {
 struct State {
     hands: Vec<Hand>,
     aloft: HashMap<Flight, Aloft>,
+    /// The flights of batches but their first, and that first one, under which the batch is aloft.
+    members: HashMap<Flight, Flight>,
     crews: HashMap<String, Crew>,
     stopping: bool,
 }
 
-struct Shared {
-    settings: Settings,
-    hear: Hear,
+/// What the runner, the listeners and the kept workers share.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) hear: Hear,
     fatal: Fatal,
     state: Mutex<State>,
+    /// Where news of kept workers go.
+    news: Arc<News>,
 }
 
 /// Starts commands.
 pub struct CommandRunner {
     shared: Arc<Shared>,
     readers: Vec<JoinHandle<()>>,
+    workers: WorkerRunner,
 }
 
 impl fmt::Debug for CommandRunner {
@@ -116,8 +168,11 @@ impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
     pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
-        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default() });
-        let mut runner = CommandRunner { shared, readers: Vec::new() };
+        control_dir::make(&settings.control)?;
+        let news = Arc::new(News::new()?);
+        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default(), news: Arc::clone(&news) });
+        let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
+        let mut runner = CommandRunner { shared, readers: Vec::new(), workers };
         for index in 0..runner.shared.settings.launchers.max(1) {
             runner.shared.state().hands.push(Hand::default());
             runner.hire(index)?;
@@ -153,15 +208,23 @@ impl Runner for CommandRunner {
             // the others do the work, or the starts are told that there is nobody.
             let _others_do = self.hire(index);
         }
+        let is_kept = |start: &Start| matches!(start.policy.service, Service::Worker(_));
+        let (kept, starts): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_kept);
+        self.workers.start(kept);
         let mut ends = Vec::new();
         let mut state = self.shared.state();
-        for start in starts {
-            let crew = state.crews.entry(start.policy.pattern.clone()).or_default();
-            crew.slots = start.policy.slots;
-            crew.waiting.push_back(start.flight);
-            let pattern = start.policy.pattern.clone();
-            state.aloft.insert(start.flight, Aloft { start, hand: None });
-            state.fill_slots(&pattern, &mut ends);
+        for work in works(starts) {
+            let Some((flight, policy)) = work.leader().map(|start| (start.flight, Arc::clone(&start.policy))) else {
+                continue;
+            };
+            if let Work::Batch(batch) = &work {
+                state.members.extend(batch.flights().skip(1).map(|member| (member, flight)));
+            }
+            let crew = state.crews.entry(policy.pattern.clone()).or_default();
+            crew.slots = policy.slots;
+            crew.waiting.push_back(flight);
+            state.aloft.insert(flight, Aloft { work, hand: None });
+            state.fill_slots(&policy.pattern, &self.shared.settings, &mut ends);
         }
         state.flush();
         drop(state);
@@ -169,30 +232,37 @@ impl Runner for CommandRunner {
     }
 
     fn stop(&mut self, flight: Flight, why: Stop) {
+        self.workers.stop(flight, why);
         let mut state = self.shared.state();
-        let Some(aloft) = state.aloft.get(&flight) else { return };
-        if let Some(index) = aloft.hand {
+        let flight = state.members.get(&flight).copied().unwrap_or(flight);
+        let Some(aloft) = state.aloft.get_mut(&flight) else { return };
+        if let Some((index, _)) = aloft.hand {
+            // What of a batch has not begun yet is not begun any more.
+            if let Work::Batch(batch) = &mut aloft.work {
+                batch.stop();
+            }
             state.hands[index].tell(&launcher::lay_stop(flight, why));
             state.flush();
             return;
         }
-        let pattern = aloft.start.policy.pattern.clone();
+        let pattern = aloft.work.leader().map(|start| start.policy.pattern.clone()).unwrap_or_default();
         if let Some(crew) = state.crews.get_mut(&pattern) {
             crew.waiting.retain(|waiting| *waiting != flight);
         }
-        state.aloft.remove(&flight);
+        let Some(work) = state.remove(flight) else { return };
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
-        (self.shared.hear)(unstarted(flight, outcome));
+        work.end(outcome).into_iter().for_each(&self.shared.hear);
     }
 }
 
 impl Drop for CommandRunner {
     /// Ends the launchers, which kill every tree; comes back when all of it is dead.
     fn drop(&mut self) {
+        self.workers.close();
         let mut state = self.shared.state();
         state.stopping = true;
         for socket in state.hands.iter().filter_map(|hand| hand.socket.as_ref()) {
@@ -204,7 +274,25 @@ impl Drop for CommandRunner {
             // A reader that panicked has told so itself.
             let _told = reader.join();
         }
+        control_dir::remove(&self.shared.settings.control);
     }
+}
+
+/// Starts of batches that came with one claim go to one process.
+fn works(starts: Vec<Start>) -> Vec<Work> {
+    let mut works: Vec<Work> = Vec::new();
+    let mut claims: Vec<(u64, Vec<Start>)> = Vec::new();
+    for start in starts {
+        match start.policy.service {
+            Service::Batch(_) => match claims.last_mut() {
+                Some((claim, together)) if *claim == start.claim => together.push(start),
+                _ => claims.push((start.claim, vec![start])),
+            },
+            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => works.push(Work::Job(start)),
+        }
+    }
+    works.extend(claims.into_iter().map(|(_, starts)| Work::Batch(Box::new(Batch::new(starts)))));
+    works
 }
 
 impl State {
@@ -212,51 +300,93 @@ impl State {
         self.hands.iter().enumerate().filter(|(_, hand)| !hand.manned).map(|(index, _)| index)
     }
 
+    /// The launcher with the least to do.
+    fn least_loaded(&mut self) -> Option<(usize, &mut Hand)> {
+        let hands = self.hands.iter_mut().enumerate().filter(|(_, hand)| hand.socket.is_some());
+        hands.min_by_key(|(_, hand)| hand.load)
+    }
+
     /// Gives the waiting starts of a crew to launchers while it has slots.
-    fn fill_slots(&mut self, pattern: &str, ends: &mut Vec<Finished>) {
-        let coming = self.hands.iter().any(|hand| hand.manned);
-        let Some(crew) = self.crews.get_mut(pattern) else { return };
-        while crew.running < crew.slots
+    fn fill_slots(&mut self, pattern: &str, settings: &Settings, ends: &mut Vec<Finished>) {
+        while let Some(crew) = self.crews.get_mut(pattern)
+            && crew.running < crew.slots
             && let Some(flight) = crew.waiting.pop_front()
         {
-            let Some(aloft) = self.aloft.get_mut(&flight) else { continue };
-            let hands = self.hands.iter_mut().enumerate().filter(|(_, hand)| hand.socket.is_some());
-            let Some((index, hand)) = hands.min_by_key(|(_, hand)| hand.load) else {
+            let coming = self.hands.iter().any(|hand| hand.manned);
+            let Some((index, _)) = self.least_loaded() else {
                 if coming {
-                    crew.waiting.push_front(flight);
+                    self.crews.entry(pattern.to_owned()).or_default().waiting.push_front(flight);
                     return;
                 }
                 let error = "cannot run: no launcher could be started".into();
-                ends.push(unstarted(flight, Outcome::RetryLater { after: None, error }));
-                self.aloft.remove(&flight);
+                if let Some(work) = self.remove(flight) {
+                    ends.extend(work.end(Outcome::RetryLater { after: None, error }));
+                }
                 continue;
             };
-            match order::lay(&aloft.start) {
-                Ok(record) => {
-                    hand.tell(&record);
+            let Some(aloft) = self.aloft.get_mut(&flight) else { continue };
+            let hand = &mut self.hands[index];
+            let number = hand.take_control();
+            let control = order::Control { dir: &settings.control, launcher: index, number };
+            let laid = match &mut aloft.work {
+                Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
+                Work::Batch(batch) => order::lay_batch(batch, &control),
+                Work::Worker => continue,
+            };
+            match laid {
+                Ok((record, given)) => {
+                    hand.tell_with(&record, given);
                     hand.load += 1;
-                    aloft.hand = Some(index);
-                    crew.running += 1;
+                    aloft.hand = Some((index, number));
+                    if let Some(crew) = self.crews.get_mut(pattern) {
+                        crew.running += 1;
+                    }
                 }
-                Err(error) => {
-                    ends.push(unstarted(flight, Outcome::FailedForGood { error }));
-                    self.aloft.remove(&flight);
+                Err(outcome) => {
+                    hand.controls.push(number);
+                    if let Some(work) = self.remove(flight) {
+                        ends.extend(work.end(outcome));
+                    }
                 }
             }
         }
     }
 
-    /// Takes an ended start out and lets the next of its crew in.
-    fn land(&mut self, flight: Flight, ends: &mut Vec<Finished>) -> Option<Start> {
-        let Aloft { start, hand } = self.aloft.remove(&flight)?;
-        if let Some(index) = hand {
+    /// Takes an ended process out and lets the next of its crew in.
+    fn land(&mut self, flight: Flight, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
+        let hand = self.aloft.get(&flight)?.hand;
+        let work = self.remove(flight)?;
+        let pattern = work.leader().map(|start| start.policy.pattern.clone());
+        if let Some((index, number)) = hand {
             self.hands[index].load -= 1;
-            if let Some(crew) = self.crews.get_mut(&start.policy.pattern) {
+            self.hands[index].controls.push(number);
+            if let Some(crew) = pattern.as_ref().and_then(|pattern| self.crews.get_mut(pattern)) {
                 crew.running -= 1;
             }
         }
-        self.fill_slots(&start.policy.pattern, ends);
-        Some(start)
+        if let Some(pattern) = pattern {
+            self.fill_slots(&pattern, settings, ends);
+        }
+        Some(work)
+    }
+
+    fn remove(&mut self, flight: Flight) -> Option<Work> {
+        let Aloft { work, .. } = self.aloft.remove(&flight)?;
+        if let Work::Batch(batch) = &work {
+            for member in batch.flights() {
+                self.members.remove(&member);
+            }
+        }
+        Some(work)
+    }
+
+    /// A batch goes on with its next piece, before anything else of its crew.
+    fn go_on(&mut self, batch: Box<Batch>, settings: &Settings, ends: &mut Vec<Finished>) {
+        let (flight, pattern) = (batch.leader().flight, batch.leader().policy.pattern.clone());
+        self.members.extend(batch.flights().skip(1).map(|member| (member, flight)));
+        self.aloft.insert(flight, Aloft { work: Work::Batch(batch), hand: None });
+        self.crews.entry(pattern.clone()).or_default().waiting.push_front(flight);
+        self.fill_slots(&pattern, settings, ends);
     }
 
     /// Sends what was laid; a launcher always listens, so this waits a moment at most.
@@ -274,8 +404,23 @@ impl State {
 }
 
 impl Hand {
+    fn take_control(&mut self) -> u32 {
+        self.controls.pop().unwrap_or_else(|| {
+            self.controls_made += 1;
+            self.controls_made - 1
+        })
+    }
+
     fn tell(&mut self, record: &[u8]) {
-        if self.outbox.push(record).is_err() {
+        self.tell_with(record, Vec::new());
+    }
+
+    fn tell_with(&mut self, record: &[u8], given: Vec<OwnedFd>) {
+        let pushed = match given.is_empty() {
+            true => self.outbox.push(record),
+            false => self.outbox.push_with(record, given),
+        };
+        if pushed.is_err() {
             // No memory file for a large record: as good as a launcher that never got it, so it is replaced.
             if let Some(socket) = &self.socket {
                 let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
@@ -290,100 +435,70 @@ impl Shared {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn slots(&self, index: usize) -> PathBuf {
-        slots::path(&self.settings.run, index)
-    }
-
-    fn start_launcher(&self, index: usize) -> Result<(Child, Arc<OwnedFd>), Failure> {
-        slots::prove_one_dead(&self.slots(index))?;
-        let (child, socket) = launcher::start(&self.settings.program, &self.slots(index), &self.settings.output)?;
-        let socket = Arc::new(socket);
+    /// Starts a kept process under this number; false where there is no launcher for it.
+    pub(super) fn start_worker(&self, flight: Flight, record: &[u8], given: Vec<OwnedFd>) -> bool {
         let mut state = self.state();
-        if state.stopping {
-            // It came too late to be told with the others.
-            let _gone_already = rustix::net::shutdown(&socket, Shutdown::Write);
-        }
-        let hand = &mut state.hands[index];
-        hand.socket = Some(Arc::clone(&socket));
-        hand.outbox = Outbox::default();
-        Ok((child, socket))
+        let Some((index, hand)) = state.least_loaded() else { return false };
+        let number = hand.take_control();
+        hand.tell_with(record, given);
+        hand.load += 1;
+        state.aloft.insert(flight, Aloft { work: Work::Worker, hand: Some((index, number)) });
+        state.flush();
+        true
     }
 
-    /// One launcher after the other, until the runner stops or none can be started.
-    fn listen(&self, index: usize, mut child: Child, mut socket: Arc<OwnedFd>) {
-        let mut inbox = Inbox::default();
-        loop {
-            while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
-                self.land(inbox.records().filter_map(Report::read).collect());
-            }
-            // Mostly it closed its end and is dying; where we could not read on, this makes it go.
-            let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
-            let _gone_already = child.wait();
-            match self.replace(index) {
-                Some(next) => (child, socket) = next,
-                None => return,
-            }
+    /// Tells a kept process to end.
+    pub(super) fn stop_worker(&self, flight: Flight, why: Stop) {
+        let mut state = self.state();
+        if let Some((index, _)) = state.aloft.get(&flight).and_then(|aloft| aloft.hand) {
+            state.hands[index].tell(&launcher::lay_stop(flight, why));
+            state.flush();
         }
     }
 
-    /// Reports of starts that ended.
+    /// Reports of processes that ended, or that are up.
     fn land(&self, reports: Vec<Report>) {
         let mut ends = Vec::with_capacity(reports.len());
-        let mut state = self.state();
         let mut landed = Vec::with_capacity(reports.len());
+        let mut state = self.state();
         for report in reports {
-            let start = state.land(report.flight, &mut ends);
-            landed.extend(start.map(|start| (report, start)));
+            if matches!(report.end, launcher::End::Up { .. }) {
+                self.news.add(report);
+                continue;
+            }
+            let work = state.land(report.flight, &self.settings, &mut ends);
+            landed.extend(work.map(|work| (report, work)));
         }
         state.flush();
         drop(state);
-        ends.extend(landed.into_iter().map(|(report, start)| reading::finished(report, &start)));
+        let mut unfinished = Vec::new();
+        for (report, work) in landed {
+            match work {
+                Work::Job(start) => {
+                    self.settings.board.ended(start.held.jobs.id(start.held.range().start));
+                    ends.push(reading::finished(report, &start));
+                }
+                Work::Batch(mut batch) => {
+                    ends.extend(batch.heard(&report));
+                    unfinished.extend((!batch.is_over()).then_some(batch));
+                }
+                Work::Worker => self.news.add(report),
+            }
+        }
+        if !unfinished.is_empty() {
+            let mut state = self.state();
+            unfinished.into_iter().for_each(|batch| state.go_on(batch, &self.settings, &mut ends));
+            state.flush();
+        }
         if sabotage::on(Sabotage::OutcomeTwice) {
             ends.extend_from_within(..);
         }
         ends.into_iter().for_each(&self.hear);
-    }
-
-    /// After a launcher's death: proves its trees dead, starts another, reports its jobs.
-    fn replace(&self, index: usize) -> Option<(Child, Arc<OwnedFd>)> {
-        if self.state().stopping {
-            return None;
-        }
-        let evidence = slots::prove_one_dead(&self.slots(index));
-        let proven = evidence.is_ok();
-        // Without proof nothing may be started again: the server stops before it hears of these jobs, and the next
-        // one looks anew before it starts anything. No evidence says that all of them had begun.
-        let evidence = evidence.unwrap_or_else(|failure| {
-            (self.fatal)(failure);
-            SlotsEvidence::default()
-        });
-        // Taken down before another launcher can be given anything.
-        let mut state = self.state();
-        state.hands[index].socket = None;
-        let lost: Vec<Flight> =
-            state.aloft.iter().filter(|(_, aloft)| aloft.hand == Some(index)).map(|(flight, _)| *flight).collect();
-        drop(state);
-        let next = proven.then(|| self.start_launcher(index).ok()).flatten();
-        let mut ends = Vec::new();
-        let mut state = self.state();
-        state.hands[index].manned = next.is_some();
-        for flight in lost {
-            let Some(start) = state.land(flight, &mut ends) else { continue };
-            let job = start.held.jobs.id(start.held.range().start);
-            let begun = evidence.begun(job, start.held.start());
-            ends.push(unstarted(flight, if begun { Outcome::Lost } else { Outcome::Interrupted }));
-        }
-        let patterns: Vec<String> = state.crews.keys().cloned().collect();
-        patterns.iter().for_each(|pattern| state.fill_slots(pattern, &mut ends));
-        state.flush();
-        drop(state);
-        ends.into_iter().for_each(&self.hear);
-        next
     }
 }
 
 /// The end of a start of which nothing more is known.
 fn unstarted(flight: Flight, outcome: Outcome) -> Finished {
     let now = clock::now();
-    Finished { flight, outcomes: vec![(1, outcome)], started: now, finished: now, output: Output::default() }
+    Finished::all(flight, 1, outcome, now, now)
 }

@@ -4,6 +4,7 @@
 
 use super::command::{CommandRunner, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
+use super::progress::Board;
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::data_dir::DataDir;
 use crate::error::Failure;
@@ -22,6 +23,7 @@ impl Runners {
     /// Starts launchers for the commands of a data directory, and a thread per core if there are handlers.
     pub fn start(
         dir: Option<&DataDir>,
+        board: Arc<Board>,
         handlers: Handlers,
         hear: Arc<dyn Fn(Finished) + Send + Sync>,
         fatal: Fatal,
@@ -31,7 +33,8 @@ impl Runners {
         let theirs = Arc::clone(&hear);
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands = dir.map(|dir| CommandRunner::new(Settings::of(dir), hear, fatal)).transpose()?;
+        let commands =
+            dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, fatal)).transpose()?;
         Ok(Runners { commands, handlers })
     }
 }
@@ -39,7 +42,7 @@ impl Runners {
 impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
         let is_command = |start: &Start| match start.policy.service {
-            Service::Command(_) => true,
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) => true,
             Service::Handler { .. } => false,
         };
         let (commands, handlers): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_command);

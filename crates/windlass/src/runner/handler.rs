@@ -199,13 +199,7 @@ impl Runner for HandlerRunner {
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
         let now = clock::now();
-        (self.shared.hear)(Finished {
-            flight,
-            outcomes: vec![(start.held.count, outcome)],
-            started: now,
-            finished: now,
-            output: Output::default(),
-        });
+        (self.shared.hear)(Finished::all(flight, start.held.count, outcome, now, now));
     }
 }
 
@@ -266,8 +260,8 @@ impl Shared {
             },
             Err(error) => vec![(start.held.count, Outcome::FailedForGood { error })],
         };
-        let output = Output::default();
-        Finished { flight: start.flight, outcomes, started, finished: clock::now(), output }
+        let (emitted, output, finished) = (Vec::new(), Output::default(), clock::now());
+        Finished { flight: start.flight, first: 0, outcomes, emitted, started, finished, output }
     }
 
     fn handler(&self, start: &Start) -> Result<&Handler, String> {
@@ -275,7 +269,9 @@ impl Shared {
             Service::Handler { name, .. } => {
                 self.handlers.by_name.get(name).ok_or_else(|| format!("no handler is named `{name}`"))
             }
-            Service::Command(_) => Err("a command came to the handlers".into()),
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) => {
+                Err("a command came to the handlers".into())
+            }
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The hands: a runner starts jobs and reports exactly one outcome per start, also when it was killed.
 //!
-//! This file owns the seam between the engine and what does the work. A runner must not touch the store.
+//! This file owns the seam between the engine and what does the work. A runner is given starts: stretches of
+//! neighbouring jobs of one queue, whose claims are on disk. Starts of one claim come together and share a slot
+//! (`Start::claim`), so a runner that takes many jobs at once joins them. It reports every job of a start exactly
+//! once, in one `Finished` or in several, in any order, whenever it knows. A new kind of runner is a variant of
+//! `Service`, a file here that implements `Runner`, and a line in `front`. A runner must not touch the store.
 
 use crate::store::Held;
 use std::sync::Arc;
@@ -9,10 +13,17 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::Policy;
 use windlass_core::time::Time;
 
+mod batch;
 pub mod command;
+mod control_dir;
 pub mod front;
 pub mod handler;
 pub mod launcher;
+mod lines;
+pub mod progress;
+mod reply;
+mod tally;
+mod worker;
 
 /// The engine's number for one start under way; never reused while the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,10 +33,12 @@ pub struct Flight(pub u64);
 #[derive(Clone, Debug)]
 pub struct Start {
     pub flight: Flight,
+    /// The claim it came with: starts of one claim are handed over together and hold one slot together.
+    pub claim: u64,
     pub queue: Arc<QueueName>,
     pub policy: Arc<Policy>,
     pub epoch: u64,
-    /// One job for a command, up to a batch for a handler.
+    /// One job for a command, up to what a slot takes at once for all others.
     pub held: Held,
     /// The job's number for `{#}`.
     pub number: u64,
@@ -33,15 +46,41 @@ pub struct Start {
     pub run: String,
 }
 
-/// The end of a start.
+/// The end of a start, or of some of its jobs. The start is over when all its jobs have been spoken of.
 #[derive(Clone, Debug)]
 pub struct Finished {
     pub flight: Flight,
-    /// Stretches of the held jobs, in order and covering all of them, each with its outcome.
+    /// The position in the start of the first job that this speaks of.
+    pub first: u16,
+    /// Stretches of the jobs from there on, in order and without a gap, each with its outcome.
     pub outcomes: Vec<(u16, Outcome)>,
+    /// What the jobs emitted; counts only for those that succeeded.
+    pub emitted: Vec<Emitted>,
     pub started: Time,
     pub finished: Time,
     pub output: Output,
+}
+
+impl Finished {
+    /// The same outcome for so many jobs, beginning with the first, and nothing else to say.
+    pub fn all(flight: Flight, count: u16, outcome: Outcome, started: Time, finished: Time) -> Finished {
+        let (outcomes, output) = (vec![(count, outcome)], Output::default());
+        Finished { flight, first: 0, outcomes, emitted: Vec::new(), started, finished, output }
+    }
+
+    /// How many jobs it speaks of.
+    pub fn count(&self) -> u16 {
+        self.outcomes.iter().map(|(count, _)| count).sum()
+    }
+}
+
+/// One job that another emitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// The position in the start of the job that emitted it.
+    pub by: u16,
+    pub queue: QueueName,
+    pub data: Vec<u8>,
 }
 
 /// What a job wrote, bounded; empty for handlers.
@@ -67,7 +106,7 @@ pub trait Runner {
     /// Starts jobs; a start that is impossible still reports an outcome.
     fn start(&mut self, starts: Vec<Start>);
 
-    /// Ends one start: the tree is killed and the outcome reported is `as_outcome`.
+    /// Ends one start: what runs it is killed, and what was not reported yet is reported.
     fn stop(&mut self, flight: Flight, why: Stop);
 }
 

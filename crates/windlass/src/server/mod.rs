@@ -24,6 +24,7 @@ use crate::log::Log;
 use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
+use crate::runner::progress::Board;
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -49,6 +50,7 @@ impl Server {
         let evidence = slots::prove_dead(&options.dir.run())?;
         let (store, opened) = Embedded::open(&options.dir, &boot_id())?;
         let (events, receiver) = channel();
+        let ids = Arc::new(IdSource::new(opened.origin));
         let engine_options = EngineOptions {
             policies: options.policies.clone(),
             slots: options.slots,
@@ -57,6 +59,7 @@ impl Server {
             serves_runs: options.serves,
             drain: options.drain,
             seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
+            ids: Arc::clone(&ids),
         };
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
@@ -65,10 +68,11 @@ impl Server {
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
-        let runner = start_runners(&options, &events, &trouble)?;
-        let handle = EngineHandle::new(events, Arc::new(IdSource::new(opened.origin)));
+        let board = Arc::<Board>::default();
+        let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
+        let handle = EngineHandle::new(events, ids);
         let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
-        let http = start_http(&options, &handle, &config)?;
+        let http = start_http(&options, board, &handle, &config)?;
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
@@ -209,7 +213,12 @@ fn start_ingest(
     Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
 }
 
-fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Runners, Failure> {
+fn start_runners(
+    options: &ServerOptions,
+    board: Arc<Board>,
+    events: &Sender<Event>,
+    trouble: &Trouble,
+) -> Result<Runners, Failure> {
     let events = events.clone();
     let finished = move |finished: Finished| {
         // An engine that has ended has no flights: the claim is taken back at the next start.
@@ -217,11 +226,13 @@ fn start_runners(options: &ServerOptions, events: &Sender<Event>, trouble: &Trou
     };
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
-    Runners::start(dir, options.handlers.clone(), Arc::new(finished), Box::new(move |failure| trouble.fatal(failure)))
+    let fatal = Box::new(move |failure| trouble.fatal(failure));
+    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
 }
 
 fn start_http(
     options: &ServerOptions,
+    board: Arc<Board>,
     handle: &EngineHandle,
     config: &Arc<LiveConfig>,
 ) -> Result<http::Server, Failure> {
@@ -233,5 +244,5 @@ fn start_http(
         log: options.log.clone(),
         ..http::Options::new(options.dir.clone(), reload)
     };
-    http::Server::start(http, handle.clone(), reads::reads(&options.dir))
+    http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))
 }

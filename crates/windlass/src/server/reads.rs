@@ -3,14 +3,17 @@
 use crate::archiver::read::{self, ArchiveReader, ListFilter};
 use crate::data_dir::DataDir;
 use crate::http::{Archive, Reads};
+use crate::runner::progress::Board;
 use crate::store::embedded::View;
 use crate::store::{Filter, StoreView};
+use std::sync::Arc;
 
-pub(super) fn reads(dir: &DataDir) -> Reads {
+pub(super) fn reads(dir: &DataDir, board: Arc<Board>) -> Reads {
     let state_db = dir.state_db();
     let (finder, lister, outputs, groups) = (reader(dir), reader(dir), reader(dir), reader(dir));
     let output_dir = dir.output();
     Reads {
+        board,
         view: Box::new(move || Ok(Box::new(View::open(&state_db)?) as Box<dyn StoreView + Send>)),
         archive: Archive {
             find: Box::new(move |id| Ok(finder.find(id)?.iter().map(|attempt| attempt.to_json()).collect())),

@@ -183,6 +183,16 @@ pub struct Settlement {
     pub finished: Time,
 }
 
+/// Jobs that a settled job emitted: they are taken in with its end, in its run, whether that run is sealed or not.
+#[derive(Clone, Debug)]
+pub struct FollowUp {
+    pub queue: QueueName,
+    pub priority: Priority,
+    /// The run of the job that emitted them.
+    pub run: Option<RunNo>,
+    pub jobs: Arc<Chunk>,
+}
+
 /// What a person wants of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amendment {
@@ -363,8 +373,9 @@ pub trait Store {
     /// Takes from the heads of lanes, oldest first (retries by due time); may give less than was ordered.
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError>;
 
-    /// Ends starts. A claim that is no longer held is `Stale` and changes nothing.
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError>;
+    /// Ends starts and takes in what they emitted, before any run is looked at: a run whose last job emits another goes
+    /// on. A claim that is no longer held is `Stale` and changes nothing.
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
 
     /// Makes about `limit` due jobs ready, earliest first. Jobs that were admitted as one go together, so the last ones
     /// may go over the limit.

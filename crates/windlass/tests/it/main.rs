@@ -18,6 +18,7 @@ mod pages;
 mod push;
 mod rig;
 mod run;
+mod runners;
 mod server;
 mod server_log;
 mod signals;

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says that something is wrong by ending")]
 
+mod batches;
+mod control;
 mod ends;
 mod given;
+mod kept;
 mod rig;
 mod trees;

@@ -9,12 +9,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 use windlass::data_dir::DataDir;
 use windlass::runner::command::{CommandRunner, Settings};
+use windlass::runner::progress::Board;
 use windlass::runner::{Finished, Flight, Runner, Start};
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Held, Place};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Command, Policy, Service};
+use windlass_core::policy::{Batch, Command, Policy, Service, Worker};
 use windlass_core::time::Time;
 
 pub(crate) struct Rig {
@@ -22,6 +23,8 @@ pub(crate) struct Rig {
     pub(crate) heard: mpsc::Receiver<Finished>,
     pub(crate) dir: DataDir,
     pub(crate) origin: Origin,
+    board: Arc<Board>,
+    control: PathBuf,
     next: u64,
     _root: TempDir,
 }
@@ -91,8 +94,9 @@ impl Rig {
         let hear = move |finished| drop(tell.lock().unwrap().send(finished));
         let program = PathBuf::from(env!("CARGO_BIN_EXE_windlass"));
         let settings = Settings { program, launchers, ..Settings::of(&dir) };
+        let (board, control) = (Arc::clone(&settings.board), settings.control.clone());
         let runner = CommandRunner::new(settings, Box::new(hear), Box::new(|failure| panic!("{failure}"))).unwrap();
-        Rig { runner, heard, dir, origin: Origin::from_random(origin), next: 1, _root: root }
+        Rig { runner, heard, dir, origin: Origin::from_random(origin), board, control, next: 1, _root: root }
     }
 
     /// Asks for a start and tells the job's id; flights count from 1 as offsets do.
@@ -114,6 +118,7 @@ impl Rig {
         };
         self.runner.start(vec![Start {
             flight: Flight(offset),
+            claim: offset,
             queue: Arc::new(QueueName::new(b"q.u e").unwrap()),
             policy: Arc::new(job.policy),
             epoch: 1,
@@ -122,6 +127,65 @@ impl Rig {
             run: "r-1".into(),
         }]);
         JobId { origin: self.origin, offset }
+    }
+
+    /// Asks for one start of many jobs under one claim; the jobs come as stretches of at most `stretch`.
+    pub(crate) fn start_many(&mut self, policy: &Policy, data: &[&[u8]], stretch: usize) -> Vec<JobId> {
+        let first = self.next;
+        self.next += data.len() as u64;
+        let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+        let policy = Arc::new(policy.clone());
+        let chunk = |at: usize| {
+            let mut builder = ChunkBuilder::new(self.origin);
+            let jobs = (first..).zip(data).skip(at).take(stretch);
+            jobs.for_each(|(offset, data)| builder.push(offset, data));
+            Arc::new(builder.finish())
+        };
+        let starts = (0..data.len()).step_by(stretch).map(|at| Start {
+            flight: Flight(first + at as u64),
+            claim: first,
+            queue: Arc::new(QueueName::new(b"lines").unwrap()),
+            policy: Arc::clone(&policy),
+            epoch: 1,
+            held: Held {
+                place: Place::Chunk(Arrival(first + at as u64)),
+                lane,
+                run: None,
+                record: Record::default(),
+                admitted: Time::ZERO,
+                jobs: chunk(at),
+                first: 0,
+                count: stretch.min(data.len() - at) as u16,
+            },
+            number: first + at as u64,
+            run: String::new(),
+        });
+        let starts = starts.collect();
+        self.runner.start(starts);
+        (first..self.next).map(|offset| JobId { origin: self.origin, offset }).collect()
+    }
+
+    /// Hears until so many jobs have ended: each with its offset, its outcome and its start's report.
+    pub(crate) fn hear_jobs(&self, count: usize) -> Vec<(u64, Outcome)> {
+        let mut heard: Vec<(u64, Outcome)> = Vec::new();
+        while heard.len() < count {
+            let finished = self.hear();
+            let mut offset = finished.flight.0 + u64::from(finished.first);
+            for (count, outcome) in finished.outcomes {
+                heard.extend((offset..offset + u64::from(count)).map(|offset| (offset, outcome.clone())));
+                offset += u64::from(count);
+            }
+        }
+        heard.sort_by_key(|(offset, _)| *offset);
+        heard
+    }
+
+    /// One claim to its end: what became of each job, in short words.
+    pub(crate) fn all(&mut self, policy: &Policy, data: &[&[u8]]) -> Vec<String> {
+        // A chunk ends with the job that makes it large.
+        let stretch = if data.iter().any(|data| data.len() > 1 << 16) { 1 } else { 7 };
+        self.start_many(policy, data, stretch);
+        self.hear_jobs(data.len()).into_iter().map(|(_, outcome)| brief(&outcome)).collect()
     }
 
     pub(crate) fn hear(&self) -> Finished {
@@ -162,6 +226,14 @@ impl Rig {
         path
     }
 
+    pub(crate) fn control(&self) -> &Path {
+        &self.control
+    }
+
+    pub(crate) fn board(&self) -> Arc<Board> {
+        Arc::clone(&self.board)
+    }
+
     pub(crate) fn launchers(&self) -> Vec<i32> {
         let run = self.dir.run().to_str().unwrap().to_owned();
         let is_launcher = |pid: &i32| {
@@ -171,6 +243,34 @@ impl Rig {
         };
         processes().filter(is_launcher).collect()
     }
+}
+
+/// An outcome with its text.
+pub(crate) fn brief(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Succeeded { message } => format!("ok {message}").trim_end().to_owned(),
+        other => words(other),
+    }
+}
+
+pub(crate) fn argv(words: &[&str]) -> Command {
+    let argv = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+    let environment = vec![(b"PATH".to_vec(), b"/usr/local/bin:/usr/bin:/bin".to_vec())];
+    Command { argv, directory: Vec::new(), environment }
+}
+
+/// A policy for a batch command of this shell script.
+pub(crate) fn batch(script: &str, change: impl FnOnce(&mut Batch)) -> Policy {
+    let mut batch = Batch::new(argv(&["sh", "-c", script]));
+    change(&mut batch);
+    Policy::new("lines", Service::Batch(batch))
+}
+
+/// A policy for kept workers of this shell script.
+pub(crate) fn kept(script: &str, slots: u32, change: impl FnOnce(&mut Worker)) -> Policy {
+    let mut worker = Worker::new(argv(&["sh", "-c", script]));
+    change(&mut worker);
+    Policy { slots, grace: Duration::from_secs(1), ..Policy::new("lines", Service::Worker(worker)) }
 }
 
 fn words(outcome: &Outcome) -> String {

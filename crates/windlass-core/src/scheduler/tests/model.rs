@@ -124,10 +124,7 @@ impl World {
             let (crew, policy) = self.s.policy_of(p.lane.queue).expect("only a served queue is claimed from");
             assert_eq!(crew, p.crew);
             assert!(policy.enabled);
-            let batch = match &policy.service {
-                Service::Command(_) => 1,
-                Service::Handler { batch, .. } => *batch,
-            };
+            let batch = policy.service.jobs_a_slot();
             let left = self.ready.get_mut(&p.lane).expect("a claimed lane had jobs");
             *left -= i64::from(p.most);
             assert!(p.most >= 1 && p.most <= batch && *left >= 0, "{p:?} leaves {left}");
@@ -189,7 +186,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.dice.below(20) {
+        match self.dice.below(21) {
             0 => {
                 let policies = World::policies(&mut self.dice);
                 self.slots = 1 + self.dice.below(12) as u32;
@@ -217,6 +214,13 @@ impl World {
                 self.s.ready(lane, count);
                 *self.ready.entry(lane).or_default() += count;
             }
+            20 => {
+                let queue = QueueNo(self.dice.below(u64::from(self.queues)) as u32);
+                let lingers = self.dice.below(2) == 0;
+                self.s.set_lingering(queue, lingers);
+                let held = lingers && self.s.waiting(queue) > 0;
+                assert!(!held || self.s.why(queue) != Reason::Runnable, "it waits for more");
+            }
             _ if !self.flights.is_empty() => {
                 let at = self.dice.below(self.flights.len() as u64) as usize;
                 let done = self.flights.swap_remove(at);
@@ -235,6 +239,7 @@ impl World {
         self.s.reload(vec![command("*", 3, 1)], 5);
         self.slots = 5;
         self.s.steer(Overrides::default());
+        (0..self.queues).for_each(|queue| self.s.set_lingering(QueueNo(queue), false));
         while self.ready.values().any(|count| *count > 0) || !self.flights.is_empty() {
             for done in std::mem::take(&mut self.flights) {
                 self.s.finished(done.crew, done.lane);

@@ -329,6 +329,7 @@ fn report(kept: &mut Kept, slices: &[Vec<JobId>]) -> Report {
 pub(super) fn reads() -> Reads {
     let known = |id: JobId| id == job_id(77_777);
     Reads {
+        board: Arc::default(),
         view: Box::new(|| Ok(Box::new(View))),
         archive: Archive {
             find: Box::new(move |id| {

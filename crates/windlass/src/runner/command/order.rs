@@ -1,80 +1,204 @@
 //! From a start to what a launcher is asked: the argv filled, the environment built, the data on its way.
 //!
-//! This file owns what a job's process is told about itself. Data becomes one argument or standard input, never
-//! text that something parses.
+//! This file owns what a process is told about its job. Data becomes one argument or standard input, never text that
+//! something parses.
 
-use crate::runner::Start;
-use crate::runner::launcher::{HoldsNul, JOB_MARKER, Order, START_MARKER, Strings};
-use windlass_core::policy::{Command, Service};
-use windlass_core::template::{self, Values};
+use crate::runner::batch::Batch;
+use crate::runner::launcher::{
+    Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
+};
+use crate::runner::progress::Board;
+use crate::runner::{Flight, Start};
+use rustix::fs::MemfdFlags;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use windlass_core::job::JobId;
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::{Command, Policy};
+use windlass_core::template::{self, NoField, Values};
 
 const QUEUE: &str = "WINDLASS_QUEUE";
 const RUN: &str = "WINDLASS_RUN";
+const CONTROL: &str = "WINDLASS_CONTROL";
+const EMIT: &str = "WINDLASS_EMIT";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 4] = [JOB_MARKER, START_MARKER, QUEUE, RUN];
+const OURS: [&str; 6] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT];
 
-/// The command of a start; a start for another service must not come here.
-pub(super) fn command(start: &Start) -> &Command {
-    match &start.policy.service {
-        Service::Command(command) => command,
-        Service::Handler { name, .. } => panic!("a start for the handler {name} came to the command runner"),
-    }
+/// Where a process finds its control and emit files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Control<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) launcher: usize,
+    pub(super) number: u32,
 }
 
-/// The job's data.
+/// The command of a start; a start for a handler must not come here.
+pub(super) fn command(policy: &Policy) -> &Command {
+    let command = policy.service.command();
+    command
+        .unwrap_or_else(|| panic!("{} is not served by a command, yet it came to the command runner", policy.pattern))
+}
+
+/// The data of a start's first job.
 fn data(start: &Start) -> &[u8] {
     start.held.jobs.data(start.held.range().start)
 }
 
 /// The program of a start as its argv names it, templates filled.
 pub(super) fn program(start: &Start) -> Vec<u8> {
+    let Some(first) = command(&start.policy).argv.first() else { return Vec::new() };
+    filler(start)(first).unwrap_or_else(|_| first.clone())
+}
+
+/// Fills arguments for the first job of a start.
+fn filler(start: &Start) -> impl Fn(&[u8]) -> Result<Vec<u8>, NoField> {
     let id = start.held.jobs.id(start.held.range().start).to_string();
-    command(start).argv.first().map(|first| template::fill(first, values(start, &id))).unwrap_or_default()
-}
-
-fn values<'a>(start: &'a Start, id: &'a str) -> Values<'a> {
-    Values { data: data(start), queue: start.queue.as_str(), id, number: start.number }
-}
-
-/// Lays the record for the launcher; an error is the sentence of a start that can never succeed.
-pub(super) fn lay(start: &Start) -> Result<Vec<u8>, String> {
-    assert!(start.held.count == 1, "a command gets one job");
-    let command = command(start);
-    if command.argv.is_empty() {
-        return Err("cannot run: the command is empty".into());
+    move |argument| {
+        let field = |path: &str| field(data(start), path);
+        let (queue, number, attempt) = (start.queue.as_str(), start.number, start.held.start());
+        template::fill(argument, Values { data: data(start), queue, id: &id, number, attempt, field: &field })
     }
+}
+
+/// A field of JSON data as text: a string as it is, anything else as JSON.
+fn field(data: &[u8], path: &str) -> Option<Vec<u8>> {
+    let whole: serde_json::Value = serde_json::from_slice(data).ok()?;
+    let found = path.split('.').try_fold(&whole, |value, key| match value {
+        serde_json::Value::Array(list) => list.get(key.parse::<usize>().ok()?),
+        other => other.get(key),
+    })?;
+    Some(found.as_str().map_or_else(|| found.to_string().into_bytes(), |text| text.as_bytes().to_vec()))
+}
+
+fn never(error: impl Into<String>) -> Outcome {
+    Outcome::FailedForGood { error: error.into() }
+}
+
+/// Lays the record of one job for the launcher; the outcome is that of a start that cannot be.
+pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result<Vec<u8>, Outcome> {
+    assert!(start.held.count == 1, "a command gets one job");
     let job = start.held.jobs.id(start.held.range().start);
-    let strings = strings(start, command, &job.to_string())
-        .map_err(|HoldsNul| "cannot run: the data or the command holds a NUL byte, which no argument can carry")?;
+    let strings = strings(start, job, Some(control))?;
+    board.begun(job, control_path(control.dir, control.launcher, control.number));
+    let takes_data = template::takes_data(&command(&start.policy).argv);
     let order = Order {
         flight: start.flight,
         job,
+        last: job.offset,
         start: start.held.start(),
         time_limit: start.policy.time_limit,
         grace: start.policy.grace,
         output_max: start.policy.output_max,
+        in_memory: INLINE_MAX as u64,
+        control: Some(control.number),
+        given: Given::default(),
         strings: &strings,
-        stdin: if template::takes_data(&command.argv) { &[] } else { data(start) },
+        stdin: if takes_data { &[] } else { data(start) },
     };
     Ok(order.lay())
 }
 
-fn strings(start: &Start, command: &Command, id: &str) -> Result<Strings, HoldsNul> {
+/// Lays the record of a batch's next piece, and its lines as a file that becomes standard input.
+pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
+    // Where no job of it can be a line, all have their outcome already.
+    let lines = batch.next_piece().ok_or(Outcome::Interrupted)?;
+    let leader = batch.leader();
+    let (job, last, number) = batch.span();
+    let strings = strings(leader, job, Some(control))?;
+    let later = |e: rustix::io::Errno| {
+        let error = format!("cannot run: no memory file for the lines: {}", std::io::Error::from(e));
+        Outcome::RetryLater { after: None, error }
+    };
+    let most = batch.replies_most();
+    let order = Order {
+        flight: leader.flight,
+        job,
+        last,
+        start: number,
+        time_limit: leader.policy.time_limit,
+        grace: leader.policy.grace,
+        output_max: most,
+        in_memory: most,
+        control: Some(control.number),
+        given: Given { stdin: true, ..Given::default() },
+        strings: &strings,
+        stdin: &[],
+    };
+    Ok((order.lay(), vec![lines_file(&lines).map_err(later)?]))
+}
+
+/// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
+pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) -> Result<Vec<u8>, Outcome> {
+    let strings = strings(start, id, None)?;
+    let order = Order {
+        flight,
+        job: id,
+        last: id.offset,
+        start: 1,
+        time_limit: None,
+        grace: start.policy.grace,
+        output_max: start.policy.output_max.min(INLINE_MAX as u64),
+        in_memory: INLINE_MAX as u64,
+        control: None,
+        given: Given { stdin: true, stdout: true, channel: true },
+        strings: &strings,
+        stdin: &[],
+    };
+    Ok(order.lay())
+}
+
+fn lines_file(lines: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let file = File::from(rustix::fs::memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?);
+    // Written by position, so that the child's reading starts at the beginning.
+    file.write_all_at(lines, 0).map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))?;
+    Ok(file.into())
+}
+
+fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
+    let command = command(&start.policy);
+    if command.argv.is_empty() {
+        return Err(never("cannot run: the command is empty"));
+    }
+    let fill = filler(start);
+    let argv: Result<Vec<Vec<u8>>, NoField> = command.argv.iter().map(|argument| fill(argument)).collect();
+    let argv = argv.map_err(|missing| never(format!("cannot run: {missing}")))?;
+    lay_strings(start, command, &argv, id, control)
+        .map_err(|HoldsNul| never("cannot run: the data or the command holds a NUL byte, which no argument can carry"))
+}
+
+fn lay_strings(
+    start: &Start,
+    command: &Command,
+    argv: &[Vec<u8>],
+    id: JobId,
+    control: Option<&Control<'_>>,
+) -> Result<Strings, HoldsNul> {
     let directory = if command.directory.is_empty() { b"/".as_slice() } else { &command.directory };
     let mut strings = Strings::new(directory)?;
-    for argument in &command.argv {
-        strings.argument(&template::fill(argument, values(start, id)))?;
+    for argument in argv {
+        strings.argument(argument)?;
     }
     for (name, value) in &command.environment {
         if !OURS.iter().any(|ours| ours.as_bytes() == name) {
             strings.variable(name, value)?;
         }
     }
-    strings.variable(JOB_MARKER.as_bytes(), id.as_bytes())?;
-    strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
+    strings.variable(JOB_MARKER.as_bytes(), id.to_string().as_bytes())?;
     strings.variable(QUEUE.as_bytes(), start.queue.as_str().as_bytes())?;
+    // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
+    let Some(Control { dir, launcher, number }) = control else {
+        strings.variable(START_MARKER.as_bytes(), b"1")?;
+        return Ok(strings);
+    };
+    strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
     if !start.run.is_empty() {
         strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
     }
+    let control = control_path(dir, *launcher, *number);
+    strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;
+    strings.variable(EMIT.as_bytes(), emit_path(dir, *launcher, *number).as_os_str().as_bytes())?;
     Ok(strings)
 }

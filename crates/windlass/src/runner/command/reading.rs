@@ -4,8 +4,9 @@
 //! and of standard error, at most 200 bytes, control characters escaped. It must not decide what follows.
 
 use super::order;
-use crate::runner::launcher::{Cut, DEFAULT_PATH, End, Kept, Report, Step, file_name};
-use crate::runner::{Finished, Output, Start, Stream};
+use crate::runner::launcher::{Cut, DEFAULT_PATH, EMIT_MAX, End, Kept, Report, Step, file_name};
+use crate::runner::reply::{self, Said};
+use crate::runner::{Emitted, Finished, Output, Start, Stream};
 use std::time::Duration;
 use windlass_core::outcome::{Exit, Outcome, from_exit};
 
@@ -13,7 +14,11 @@ use windlass_core::outcome::{Exit, Outcome, from_exit};
 const LINE_MAX: usize = 200;
 
 pub(super) fn finished(report: Report, start: &Start) -> Finished {
-    let outcome = outcome(&report, start);
+    let (outcome, emitted) = match (outcome(&report, start), emitted(&report)) {
+        (outcome @ Outcome::Succeeded { .. }, Ok(emitted)) => (outcome, emitted),
+        (Outcome::Succeeded { .. }, Err(error)) => (Outcome::Failed { error }, Vec::new()),
+        (outcome, _) => (outcome, Vec::new()),
+    };
     let job = start.held.jobs.id(start.held.range().start);
     let stream = |kept: Kept, word: &str| Stream {
         file: kept.filed.then(|| file_name(job, start.held.start(), word)),
@@ -22,7 +27,9 @@ pub(super) fn finished(report: Report, start: &Start) -> Finished {
     };
     Finished {
         flight: report.flight,
+        first: 0,
         outcomes: vec![(1, outcome)],
+        emitted,
         started: report.started,
         finished: report.finished,
         output: Output { stdout: stream(report.stdout, "out"), stderr: stream(report.stderr, "err") },
@@ -33,14 +40,39 @@ fn outcome(report: &Report, start: &Start) -> Outcome {
     match (report.end, report.cut) {
         (End::CannotStart { step, errno }, _) => refusal(step, errno, start),
         (_, Some(Cut::Cancel)) => Outcome::Cancelled,
-        (End::NotBegun, _) => Outcome::Interrupted,
+        (End::NotBegun | End::Up { .. }, _) => Outcome::Interrupted,
         (End::Exit(_), Some(Cut::TimeLimit)) => {
             Outcome::TimedOut { limit: start.policy.time_limit.unwrap_or(Duration::ZERO) }
         }
         // Asked to stop, only a success counts as an end of its own; any other is the answer to our signal.
         (End::Exit(exit), Some(Cut::Interrupt)) if exit != Exit::Code(0) => Outcome::Interrupted,
-        (End::Exit(exit), _) => with_words(from_exit(exit), report),
+        (End::Exit(exit), _) => exit_outcome(exit, report),
     }
+}
+
+/// What an exit says, the job's own words and its wishes included.
+pub(in crate::runner) fn exit_outcome(exit: Exit, report: &Report) -> Outcome {
+    let said = Said::read(&report.control);
+    match (with_words(from_exit(exit), report), said) {
+        (Outcome::Succeeded { .. }, Said { wish: Some(wish), .. }) => wish,
+        (Outcome::Succeeded { .. }, Said { result: Some(message), .. }) => Outcome::Succeeded { message },
+        // A job that says that it cannot succeed is believed however it left; a wish for later is not.
+        (Outcome::Failed { .. } | Outcome::RetryLater { .. }, Said { wish: Some(wish), .. })
+            if matches!(wish, Outcome::FailedForGood { .. }) =>
+        {
+            wish
+        }
+        (outcome, _) => outcome,
+    }
+}
+
+/// The jobs that a job emitted; an error is why it fails.
+fn emitted(report: &Report) -> Result<Vec<Emitted>, String> {
+    if report.emitted.len() as u64 > EMIT_MAX {
+        return Err(format!("it emitted more than {EMIT_MAX} bytes"));
+    }
+    let lines = reply::read_emit_file(&report.emitted)?;
+    Ok(lines.into_iter().map(|(_, queue, data)| Emitted { by: 0, queue, data }).collect())
 }
 
 /// Adds the job's own words to what the exit says.
@@ -57,13 +89,17 @@ fn with_words(outcome: Outcome, report: &Report) -> Outcome {
         Outcome::FailedForGood { error } => Outcome::FailedForGood { error: detailed(error) },
         Outcome::Failed { error } => Outcome::Failed { error: detailed(error) },
         Outcome::Crashed { error } => Outcome::Crashed { error: detailed(error) },
-        Outcome::TimedOut { .. } | Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => outcome,
+        Outcome::Snoozed { .. }
+        | Outcome::TimedOut { .. }
+        | Outcome::Interrupted
+        | Outcome::Cancelled
+        | Outcome::Lost => outcome,
     }
 }
 
 /// Why a program could not be started, and whether another try can help.
-fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
-    let command = order::command(start);
+pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
+    let command = order::command(&start.policy);
     let program = order::program(start);
     let program = escaped(&program);
     let problem = std::io::Error::from_raw_os_error(errno);
@@ -98,7 +134,7 @@ fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
 }
 
 /// The last line that is not empty.
-fn last_line(bytes: &[u8]) -> Option<String> {
+pub(in crate::runner) fn last_line(bytes: &[u8]) -> Option<String> {
     let line = bytes.rsplit(|b| matches!(b, b'\n' | b'\r')).find(|line| !line.trim_ascii().is_empty())?;
     Some(escaped(line.trim_ascii()))
 }

@@ -15,6 +15,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
     }
     let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
     Start {
+        claim: flight,
         flight: Flight(flight),
         queue: Arc::new(QueueName::new(b"q").unwrap()),
         policy: Arc::new(Policy::new("q", Service::Handler { name: name.into(), batch: 1000 })),

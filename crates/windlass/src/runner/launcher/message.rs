@@ -5,6 +5,7 @@
 
 use super::wire::{Layer, Taker};
 use crate::runner::{Flight, Stop};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use windlass_core::job::{JobId, Origin};
 use windlass_core::outcome::Exit;
@@ -22,9 +23,52 @@ pub(crate) struct Order<'a> {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) output_max: u64,
+    /// The offset of the last job that the process is started for; the first one's where it is one.
+    pub(crate) last: u64,
+    /// How much of each output stream is kept in memory and reported as it is.
+    pub(crate) in_memory: u64,
+    /// The number of its control and emit files.
+    pub(crate) control: Option<u32>,
+    /// Which descriptors come with the record.
+    pub(crate) given: Given,
     pub(crate) strings: &'a Strings,
     /// The data for standard input; empty and none are the same to the job.
     pub(crate) stdin: &'a [u8],
+}
+
+/// Which of a child's descriptors are made by the server, in this order; the launcher makes the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) stdin: bool,
+    pub(crate) stdout: bool,
+    /// Descriptor 3.
+    pub(crate) channel: bool,
+}
+
+impl Given {
+    fn flags(self) -> [bool; 3] {
+        [self.stdin, self.stdout, self.channel]
+    }
+
+    fn bits(self) -> u8 {
+        self.flags().into_iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(flag))
+    }
+
+    fn from_bits(bits: u8) -> Given {
+        Given { stdin: bits & 1 != 0, stdout: bits & 2 != 0, channel: bits & 4 != 0 }
+    }
+
+    /// Puts passed descriptors where they belong; none where their number is wrong.
+    fn assign(self, passed: Vec<OwnedFd>) -> Option<[Option<OwnedFd>; 3]> {
+        let mut passed = passed.into_iter();
+        let mut assigned = [None, None, None];
+        for (place, wanted) in assigned.iter_mut().zip(self.flags()) {
+            if wanted {
+                *place = Some(passed.next()?);
+            }
+        }
+        passed.next().is_none().then_some(assigned)
+    }
 }
 
 /// The directory, the arguments and the environment of a start, laid end to end as they travel.
@@ -72,7 +116,7 @@ impl Strings {
 
 impl Order<'_> {
     pub(crate) fn lay(&self) -> Vec<u8> {
-        let mut to = Layer(Vec::with_capacity(96 + self.strings.bytes.len() + self.stdin.len()));
+        let mut to = Layer(Vec::with_capacity(128 + self.strings.bytes.len() + self.stdin.len()));
         to.u8(START);
         to.u64(self.flight.0);
         to.u64(self.job.origin.bits());
@@ -81,6 +125,10 @@ impl Order<'_> {
         to.u64(self.time_limit.map_or(u64::MAX, micros));
         to.u64(micros(self.grace));
         to.u64(self.output_max);
+        to.u64(self.last);
+        to.u64(self.in_memory);
+        to.u32(self.control.unwrap_or(u32::MAX));
+        to.u8(self.given.bits());
         to.u32(self.strings.argc);
         to.u32(self.strings.envc);
         to.bytes(self.stdin);
@@ -102,6 +150,12 @@ pub(crate) struct Task {
     pub(crate) time_limit: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) output_max: u64,
+    pub(crate) last: u64,
+    pub(crate) in_memory: u64,
+    pub(crate) control: Option<u32>,
+    given: Given,
+    /// The server's descriptors for it: standard input, standard output, descriptor 3.
+    pub(crate) streams: [Option<OwnedFd>; 3],
     pub(crate) argc: usize,
     pub(crate) envc: usize,
     record: Vec<u8>,
@@ -114,9 +168,23 @@ impl Task {
         &self.record[self.stdin.0..self.stdin.1]
     }
 
-    /// Once it runs, its data and its strings have been used.
+    /// Takes the descriptors that came with its record; false where they are not those that it needs.
+    pub(crate) fn take_streams(&mut self, passed: Vec<OwnedFd>) -> bool {
+        let assigned = self.given.assign(passed);
+        let whole = assigned.is_some();
+        self.streams = assigned.unwrap_or_default();
+        whole
+    }
+
+    /// It stays and talks to the server itself, which wants to know that it is there.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.given.stdout
+    }
+
+    /// Once it runs, its data, its strings and its ends of pipes have been used.
     pub(crate) fn let_go(&mut self) {
         (self.record, self.stdin, self.strings) = (Vec::new(), (0, 0), 0);
+        self.streams = [None, None, None];
     }
 
     /// The directory, then the arguments, then the environment, each with its NUL.
@@ -164,6 +232,9 @@ impl Request {
         let time_limit = Some(from.u64()?).filter(|limit| *limit != u64::MAX).map(Duration::from_micros);
         let grace = Duration::from_micros(from.u64()?);
         let output_max = from.u64()?;
+        let (last, in_memory) = (from.u64()?, from.u64()?);
+        let control = Some(from.u32()?).filter(|number| *number != u32::MAX);
+        let given = Given::from_bits(from.u8()?);
         let (argc, envc) = (from.u32()? as usize, from.u32()? as usize);
         let stdin = from.bytes()?.len();
         let strings = record.len() - from.0.len();
@@ -174,6 +245,11 @@ impl Request {
             time_limit,
             grace,
             output_max,
+            last,
+            in_memory,
+            control,
+            given,
+            streams: [None, None, None],
             argc,
             envc,
             record: record.to_vec(),
@@ -219,6 +295,10 @@ pub(crate) enum End {
     },
     /// It was stopped while it still waited for its turn.
     NotBegun,
+    /// No end at all: one that stays has begun, and this is its process.
+    Up {
+        pid: i32,
+    },
 }
 
 /// Why the launcher ended it before it ended by itself.
@@ -249,6 +329,9 @@ pub(crate) struct Report {
     pub(crate) finished: Time,
     pub(crate) stdout: Kept,
     pub(crate) stderr: Kept,
+    /// What it wrote to its control file and to its emit file.
+    pub(crate) control: Vec<u8>,
+    pub(crate) emitted: Vec<u8>,
 }
 
 impl Report {
@@ -260,6 +343,7 @@ impl Report {
             End::Exit(Exit::Signal(signal)) => (1, signal, 0),
             End::CannotStart { step, errno } => (2, errno, step.number() as u8),
             End::NotBegun => (3, 0, 0),
+            End::Up { pid } => (4, pid, 0),
         };
         to.u8(kind);
         to.u8(step);
@@ -277,6 +361,8 @@ impl Report {
             to.u8(stream.filed.into());
             to.bytes(&stream.bytes);
         }
+        to.bytes(&self.control);
+        to.bytes(&self.emitted);
         to.0
     }
 
@@ -288,6 +374,7 @@ impl Report {
             0 => End::Exit(Exit::Code(value)),
             1 => End::Exit(Exit::Signal(value)),
             2 => End::CannotStart { step: Step::from_number(step.into()), errno: value },
+            4 => End::Up { pid: value },
             _ => End::NotBegun,
         };
         let cut = match from.u8()? {
@@ -302,7 +389,8 @@ impl Report {
             Some(Kept { total, filed, bytes: from.bytes()?.to_vec() })
         };
         let (stdout, stderr) = (stream()?, stream()?);
-        Some(Report { flight, end, cut, started, finished, stdout, stderr })
+        let (control, emitted) = (from.bytes()?.to_vec(), from.bytes()?.to_vec());
+        Some(Report { flight, end, cut, started, finished, stdout, stderr, control, emitted })
     }
 }
 
@@ -317,6 +405,8 @@ pub(super) fn samples() -> Vec<Vec<u8>> {
         finished: Time(9),
         stdout: kept(b"said"),
         stderr: kept(b""),
+        control: b"progress 1/2\n".to_vec(),
+        emitted: b"next\tx\n".to_vec(),
     };
     vec![report.lay(), lay_stop(Flight(7), Stop::Cancel)]
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::process::{Child, Command, Stdio};
 
+mod control;
 mod message;
 mod output;
 mod process;
@@ -22,10 +23,13 @@ mod spawn;
 mod tree;
 mod wire;
 
+pub use control::EMIT_MAX;
 pub use output::{file_name, head_length, unroll};
 pub use process::{JOB_MARKER, START_MARKER};
 
-pub(in crate::runner) use message::{Cut, End, HoldsNul, Kept, Order, Report, Step, Strings, lay_stop};
+pub(in crate::runner) use control::{control_path, emit_path};
+pub(in crate::runner) use message::{Cut, End, Given, HoldsNul, Kept, Order, Report, Step, Strings, lay_stop};
+pub(in crate::runner) use output::INLINE_MAX;
 pub(in crate::runner) use spawn::DEFAULT_PATH;
 pub(in crate::runner) use wire::{Inbox, Outbox, Received};
 
@@ -39,8 +43,9 @@ pub fn take_over_if_asked() -> Option<ExitCode> {
     if arguments.next().is_none_or(|first| first != WORD) {
         return None;
     }
-    let (slots, output) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
-    let code = match main(&PathBuf::from(slots), &PathBuf::from(output)) {
+    let mut path = || PathBuf::from(arguments.next().unwrap_or_default());
+    let places = Places { slots: path(), output: path(), control: path() };
+    let code = match main(places) {
         Ok(()) => 0,
         Err(failure) => {
             use std::io::Write;
@@ -52,10 +57,23 @@ pub fn take_over_if_asked() -> Option<ExitCode> {
     Some(ExitCode::from(code))
 }
 
-fn main(slots: &Path, output: &Path) -> Result<(), Failure> {
+/// Where a launcher writes.
+#[derive(Clone, Debug)]
+pub(in crate::runner) struct Places {
+    /// Its slot table; the number at its end is the launcher's.
+    pub(in crate::runner) slots: PathBuf,
+    /// The directory of large outputs.
+    pub(in crate::runner) output: PathBuf,
+    /// The directory of control and emit files.
+    pub(in crate::runner) control: PathBuf,
+}
+
+fn main(places: Places) -> Result<(), Failure> {
     let socket = stand_alone().map_err(|e| Failure::io("cannot become a launcher", &e))?;
-    let table = slots::Table::open(slots)?;
-    service::Service::new(socket, table, output.to_owned())
+    let table = slots::Table::open(&places.slots)?;
+    let number = places.slots.extension().and_then(|number| number.to_str()?.parse().ok()).unwrap_or(0);
+    let control = control::ControlFiles::new(places.control, number);
+    service::Service::new(socket, table, places.output, control)
         .and_then(service::Service::serve)
         .map_err(|e| Failure::io("cannot serve", &e))
 }
@@ -98,13 +116,14 @@ pub fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Starts a launcher; the server's end of its socket comes back with the process.
-pub(in crate::runner) fn start(program: &Path, slots: &Path, output: &Path) -> Result<(Child, OwnedFd), Failure> {
+pub(in crate::runner) fn start(program: &Path, places: &Places) -> Result<(Child, OwnedFd), Failure> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let cannot = |e: std::io::Error| Failure::io(format_args!("cannot start a launcher as {}", program.display()), &e);
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|e| cannot(e.into()))?;
-    let arguments: [OsString; 3] = [WORD.into(), slots.into(), output.into()];
+    let Places { slots, output, control } = places;
+    let arguments: [OsString; 4] = [WORD.into(), slots.into(), output.into(), control.into()];
     let mut command = Command::new(program);
     command.arg0("windlass-launcher").args(arguments).env_clear();
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null());

@@ -12,8 +12,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use windlass_core::job::JobId;
 
-/// More than this goes to a file.
-pub(super) const INLINE_MAX: usize = 64 << 10;
+/// More than this goes to a file, where the order does not say otherwise.
+pub(in crate::runner) const INLINE_MAX: usize = 64 << 10;
 /// How much of the end is sent along where a file has the rest.
 const TAIL: u64 = 1024;
 
@@ -43,6 +43,7 @@ pub fn head_length(limit: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Capture {
     limit: u64,
+    in_memory: u64,
     total: u64,
     memory: Vec<u8>,
     file: Option<(File, PathBuf)>,
@@ -51,14 +52,14 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn new(limit: u64) -> Capture {
-        Capture { limit, total: 0, memory: Vec::new(), file: None, broken: false }
+    pub(super) fn new(limit: u64, in_memory: u64) -> Capture {
+        Capture { limit, in_memory, total: 0, memory: Vec::new(), file: None, broken: false }
     }
 
     /// Takes more bytes; `path` names the file should one be needed now.
     pub(super) fn take(&mut self, mut bytes: &[u8], path: impl Fn() -> PathBuf) {
         let grown = self.total + bytes.len() as u64;
-        if self.file.is_none() && !self.broken && self.limit > INLINE_MAX as u64 && grown > INLINE_MAX as u64 {
+        if self.file.is_none() && !self.broken && self.limit > self.in_memory && grown > self.in_memory {
             self.spill(&path());
         }
         let head = head_length(self.limit);
@@ -177,7 +178,7 @@ mod tests {
                 for piece in [1000usize, 65_536, 77_777] {
                     let written = pattern(length);
                     let path = dir.path().join(format!("{limit}.{length}.{piece}"));
-                    let mut capture = Capture::new(limit as u64);
+                    let mut capture = Capture::new(limit as u64, INLINE_MAX as u64);
                     written.chunks(piece).for_each(|bytes| capture.take(bytes, || path.clone()));
                     let kept = capture.finish();
                     assert_eq!(kept.total, length as u64);
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_written_costs_the_output_only() {
-        let mut capture = Capture::new(1 << 20);
+        let mut capture = Capture::new(1 << 20, INLINE_MAX as u64);
         capture.take(&pattern(200_000), || PathBuf::from("/nonexistent/x"));
         assert_eq!(capture.finish(), Kept { total: 200_000, filed: false, bytes: Vec::new() });
     }

@@ -4,10 +4,11 @@
 //! waiting, the rest of the tree is killed, and only when nothing of it lives is the outcome sent and the slot
 //! freed. It must not block anywhere but in its one wait.
 
-use super::message::{Cut, End, Kept, Report, Request, Task};
+use super::control::ControlFiles;
+use super::message::{Cut, End, Kept, Report, Request, Step, Task};
 use super::output::{Capture, file_name};
 use super::slots::Table;
-use super::spawn::{Child, Pipe, Spawner};
+use super::spawn::{Child, Pipe, Refusal, Spawner};
 use super::tree::{Family, Orphanage};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
@@ -18,11 +19,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
 
@@ -45,10 +46,12 @@ struct Running {
     note: usize,
     pid: Pid,
     handle: OwnedFd,
-    pipes: Option<[Pipe; 2]>,
+    pipes: Option<[Option<Pipe>; 2]>,
     captures: [Capture; 2],
     started: Time,
     deadline: Option<Instant>,
+    /// How much of what it asked for has been added to its time limit.
+    extended: Duration,
     cut: Option<Cut>,
     ended: bool,
 }
@@ -71,6 +74,7 @@ pub(super) struct Service {
     child_signals: OwnedFd,
     table: Table,
     output: PathBuf,
+    control: ControlFiles,
     spawner: Spawner,
     orphanage: Orphanage,
     waiting: VecDeque<Box<Task>>,
@@ -91,7 +95,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(socket: OwnedFd, table: Table, output: PathBuf) -> io::Result<Service> {
+    pub(super) fn new(socket: OwnedFd, table: Table, output: PathBuf, control: ControlFiles) -> io::Result<Service> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let child_signals = child_signals()?;
         epoll::add(&epoll, &socket, EventData::new_u64(SOCKET), EventFlags::IN)?;
@@ -102,6 +106,7 @@ impl Service {
             child_signals,
             table,
             output,
+            control,
             spawner: Spawner::new()?,
             orphanage: Orphanage::new(),
             waiting: VecDeque::new(),
@@ -176,10 +181,14 @@ impl Service {
                     return Ok(());
                 }
                 Received::Records => {
+                    let mut passed = self.inbox.take_passed();
                     let requests: Vec<Request> = self.inbox.records().filter_map(Request::read).collect();
                     for request in requests {
                         match request {
-                            Request::Start(task) => self.waiting.push_back(task),
+                            Request::Start(mut task) => match task.take_streams(std::mem::take(&mut passed)) {
+                                true => self.waiting.push_back(task),
+                                false => self.refuse(task.flight, libc::EMFILE)?,
+                            },
                             Request::Stop(flight, why) => self.stop(flight, why)?,
                         }
                     }
@@ -246,8 +255,14 @@ impl Service {
             self.deadlines.remove(&(by, index, generation));
             let Some(job) = &mut self.jobs[index] else { continue };
             job.deadline = None;
+            let asked = job.task.control.map_or(Duration::ZERO, |number| self.control.extensions(number));
             if job.cut.is_some() {
                 job.signal(Signal::KILL);
+            } else if asked > job.extended {
+                let more = by.checked_add(asked - job.extended);
+                job.extended = asked;
+                job.deadline = more;
+                self.deadlines.extend(more.map(|by| (by, index, generation)));
             } else {
                 job.cut = Some(Cut::TimeLimit);
                 self.ask_to_end(index);
@@ -317,6 +332,7 @@ impl Service {
         self.short = false;
         self.table.ended(job.note, !self.orphaned);
         let [stdout, stderr] = &mut job.captures;
+        let (control, emitted) = job.task.control.map(|number| self.control.take(number)).unwrap_or_default();
         let report = Report {
             flight: job.task.flight,
             end: End::Exit(exit),
@@ -325,13 +341,23 @@ impl Service {
             finished: clock::now(),
             stdout: stdout.finish(),
             stderr: stderr.finish(),
+            control,
+            emitted,
         };
         self.say(&report)
     }
 
+    /// It cannot be started for want of something of the machine's.
+    fn refuse(&mut self, flight: Flight, errno: i32) -> io::Result<()> {
+        let now = clock::now();
+        self.report_unstarted(flight, End::CannotStart { step: Step::Prepare, errno }, None, now)
+    }
+
     fn report_unstarted(&mut self, flight: Flight, end: End, cut: Option<Cut>, at: Time) -> io::Result<()> {
         let (stdout, stderr) = (Kept::default(), Kept::default());
-        self.say(&Report { flight, end, cut, started: at, finished: clock::now(), stdout, stderr })
+        let (control, emitted) = (Vec::new(), Vec::new());
+        let finished = clock::now();
+        self.say(&Report { flight, end, cut, started: at, finished, stdout, stderr, control, emitted })
     }
 
     fn say(&mut self, report: &Report) -> io::Result<()> {
@@ -347,16 +373,24 @@ impl Service {
                 break;
             }
             let Some(mut task) = self.waiting.pop_front() else { break };
-            let Some(note) = self.table.note(task.job, task.start) else {
+            let Some(note) = self.table.note(task.job, task.last, task.start) else {
                 self.waiting.push_front(task);
                 self.short = true;
                 break;
             };
             let started = clock::now();
-            match self.spawner.start(&task, self.table.pid_of(note)) {
+            let mut begun = self.begin(&task, note);
+            if matches!(begun, Err((_, libc::EMFILE | libc::ENFILE))) && self.close_idle_control_files() {
+                begun = self.begin(&task, note);
+            }
+            match begun {
                 Ok(child) => {
                     self.table.started(note);
                     task.let_go();
+                    if task.is_kept() {
+                        let pid = child.pid.as_raw_nonzero().get();
+                        self.report_unstarted(task.flight, End::Up { pid }, None, started)?;
+                    }
                     self.watch(task, child, note, started)?;
                 }
                 // Shortages pass when something ends here; with nothing here they are for the server to hear of.
@@ -375,6 +409,21 @@ impl Service {
         Ok(())
     }
 
+    /// Makes what a task needs, and then its process.
+    fn begin(&mut self, task: &Task, note: usize) -> Result<Child, Refusal> {
+        if let Some(number) = task.control {
+            let errno = |e: io::Error| (Step::Prepare, e.raw_os_error().unwrap_or(libc::EIO));
+            self.control.prepare(number).map_err(errno)?;
+        }
+        self.spawner.start(task, self.table.pid_of(note))
+    }
+
+    /// Control files of jobs that have ended stay open for the next, unless descriptors are short.
+    fn close_idle_control_files(&mut self) -> bool {
+        let used: HashSet<u32> = self.jobs.iter().flatten().filter_map(|job| job.task.control).collect();
+        self.control.close(|number| !used.contains(&number))
+    }
+
     /// Takes a new child into the loop.
     fn watch(&mut self, task: Box<Task>, child: Child, note: usize, started: Time) -> io::Result<()> {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -387,13 +436,13 @@ impl Service {
         // Once only: what we close stays open, and in epoll, in a child that is just becoming its program, and an
         // ended process is readable for ever. We would be woken without end by one that is long buried.
         epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN | EventFlags::ONESHOT)?;
-        for (pipe, what) in child.pipes.iter().zip(STDOUT..) {
+        for (pipe, what) in child.pipes.iter().zip(STDOUT..).filter_map(|(pipe, what)| Some((pipe.as_ref()?, what))) {
             epoll::add(&self.epoll, &pipe.read, token(what), EventFlags::IN)?;
         }
         let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
         self.deadlines.extend(deadline.map(|by| (by, index, generation)));
         self.by_flight.insert(task.flight, index);
-        let captures = [Capture::new(task.output_max), Capture::new(task.output_max)];
+        let captures = [(); 2].map(|()| Capture::new(task.output_max, task.in_memory));
         self.jobs[index] = Some(Running {
             task,
             generation,
@@ -404,6 +453,7 @@ impl Service {
             captures,
             started,
             deadline,
+            extended: Duration::ZERO,
             cut: None,
             ended: false,
         });
@@ -433,9 +483,9 @@ impl Service {
 fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &mut [u8], output: &std::path::Path) {
     let mut taken = 0;
     while taken < most
-        && let Some(pipes) = &job.pipes
+        && let Some(pipe) = job.pipes.as_ref().and_then(|pipes| pipes[stream].as_ref())
     {
-        match rustix::io::read(&pipes[stream].read, &mut *buffer) {
+        match rustix::io::read(&pipe.read, &mut *buffer) {
             Err(Errno::INTR) => {}
             // Nothing else can be wrong with a pipe.
             Ok(0) | Err(_) => return,

@@ -13,7 +13,7 @@ use crate::sabotage::{self, Sabotage};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ use windlass_core::job::{JobId, Origin};
 pub const SLOTS: usize = 4096;
 
 /// A header of eight words, this and the number of the next slot; then the slots, of eight words each.
-const MAGIC: u64 = u64::from_le_bytes(*b"wlslots1");
+const MAGIC: u64 = u64::from_le_bytes(*b"wlslots2");
 const WORDS: usize = 8;
 const SIZE: usize = (SLOTS + 1) * WORDS * 8;
 
@@ -34,7 +34,7 @@ const REPORTED: u32 = 2;
 const DEAD: u32 = 3;
 
 /// The words of a slot: the state with the start above it, the job, the pid, the first and the last tick at which
-/// it can have been born, and the boot id in two.
+/// it can have been born, the boot id, and the offset of the last job where a process is started for several.
 const STATE: usize = 0;
 const ORIGIN: usize = 1;
 const OFFSET: usize = 2;
@@ -42,12 +42,13 @@ const PID: usize = 3;
 const BORN_FROM: usize = 4;
 const BORN_TO: usize = 5;
 const BOOT: usize = 6;
+const LAST: usize = 7;
 
 /// The launcher's end of the table.
 #[derive(Debug)]
 pub(super) struct Table {
     words: &'static [AtomicU64],
-    boot: [u64; 2],
+    boot: u64,
     _lock: File,
 }
 
@@ -75,20 +76,21 @@ impl Table {
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             words[0].store(MAGIC, Ordering::Relaxed);
         }
-        Ok(Table { words, boot: boot_words(), _lock: lock })
+        Ok(Table { words, boot: boot_word(), _lock: lock })
     }
 
     fn slot(&self, index: usize) -> &'static [AtomicU64] {
         &self.words[(index + 1) * WORDS..(index + 2) * WORDS]
     }
 
-    /// Notes a start that is about to happen; none where every slot is live.
-    pub(super) fn note(&self, job: JobId, start: u32) -> Option<usize> {
+    /// Notes a start that is about to happen, of the jobs of one origin up to the offset `last`; none where every slot
+    /// is live.
+    pub(super) fn note(&self, job: JobId, last: u64, start: u32) -> Option<usize> {
         let next = self.words[1].load(Ordering::Relaxed) as usize;
         let free = |i: &usize| self.slot(*i)[STATE].load(Ordering::Relaxed) as u32 != LIVE;
         let index = (0..SLOTS).map(|i| (next + i) % SLOTS).find(free)?;
         let slot = self.slot(index);
-        let values = [job.origin.bits(), job.offset, 0, process::ticks_now(), 0, self.boot[0], self.boot[1]];
+        let values = [job.origin.bits(), job.offset, 0, process::ticks_now(), 0, self.boot, last];
         slot[STATE].store(0, Ordering::Release);
         slot[ORIGIN..].iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let state = if sabotage::on(Sabotage::StartNotNoted) { REPORTED } else { LIVE };
@@ -131,10 +133,11 @@ fn open_locked(path: &Path, more: OFlags) -> rustix::io::Result<File> {
     }
 }
 
-fn boot_words() -> [u64; 2] {
+/// The boot id folded into one word; it is random, so half of it would do.
+fn boot_word() -> u64 {
     let digits: String = boot_id().chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
-    [number as u64, (number >> 64) as u64]
+    number as u64 ^ (number >> 64) as u64
 }
 
 /// What became of a noted start, as far as its launcher could tell.
@@ -151,7 +154,10 @@ pub enum Fate {
 /// One slot as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotNote {
+    /// The first job that the process was started for …
     pub job: JobId,
+    /// … and the offset of the last, in the same origin.
+    pub last: u64,
     pub start: u32,
     pub fate: Fate,
     /// Nought where it never became a process.
@@ -184,7 +190,7 @@ fn read(file: &File) -> std::io::Result<Option<Vec<SlotNote>>> {
     if words[0] != MAGIC {
         return Ok(None);
     }
-    let boot = boot_words();
+    let boot = boot_word();
     let notes = words[WORDS..].as_chunks::<WORDS>().0.iter().enumerate().filter_map(|(index, slot)| {
         let fate = match slot[STATE] as u32 {
             LIVE => Fate::Unknown,
@@ -194,10 +200,11 @@ fn read(file: &File) -> std::io::Result<Option<Vec<SlotNote>>> {
         };
         Some(SlotNote {
             job: JobId { origin: Origin::from_random(slot[ORIGIN]), offset: slot[OFFSET] },
+            last: slot[LAST],
             start: (slot[STATE] >> 32) as u32,
             fate,
             pid: slot[PID] as i32,
-            this_boot: slot[BOOT..] == boot,
+            this_boot: slot[BOOT] == boot,
             born: (slot[BORN_FROM], slot[BORN_TO]),
             index,
         })
@@ -237,24 +244,39 @@ fn tables(run: &Path) -> Result<Vec<PathBuf>, Failure> {
 #[derive(Clone, Debug, Default)]
 pub struct SlotsEvidence {
     notes: HashMap<(JobId, u32), SlotNote>,
+    /// Of processes for several jobs, in order of their first.
+    ranges: BTreeMap<(JobId, u32), SlotNote>,
     tables: usize,
 }
 
 impl SlotsEvidence {
     fn add(&mut self, notes: Option<Vec<SlotNote>>) {
         self.tables += usize::from(notes.is_some());
-        self.notes.extend(notes.into_iter().flatten().map(|note| ((note.job, note.start), note)));
+        for note in notes.into_iter().flatten() {
+            self.notes.insert((note.job, note.start), note);
+            if note.last > note.job.offset {
+                self.ranges.insert((note.job, note.start), note);
+            }
+        }
+    }
+
+    fn note(&self, job: JobId, start: u32) -> Option<&SlotNote> {
+        let holds = |note: &&SlotNote| {
+            note.start == start && note.job.origin == job.origin && (note.job.offset..=note.last).contains(&job.offset)
+        };
+        let range = || self.ranges.range(..=(job, start)).next_back().map(|(_, note)| note).filter(holds);
+        self.notes.get(&(job, start)).or_else(range)
     }
 
     /// Whether this start had become a process. What no table speaks of had not; without tables all had, since
     /// then nothing is known.
     pub fn begun(&self, job: JobId, start: u32) -> bool {
-        self.tables == 0 || self.notes.get(&(job, start)).is_some_and(SlotNote::begun)
+        self.tables == 0 || self.note(job, start).is_some_and(SlotNote::begun)
     }
 
     /// Whether this start was still running, in this boot, when its server or launcher died.
     pub fn was_running(&self, job: JobId, start: u32) -> bool {
-        let note = self.notes.get(&(job, start));
+        let note = self.note(job, start);
         note.is_some_and(|note| note.begun() && note.this_boot && note.fate != Fate::Reported)
     }
 

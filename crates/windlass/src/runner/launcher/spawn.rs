@@ -3,7 +3,7 @@
 //! Everything is prepared before; between the clone and the exec the child makes system calls and nothing else,
 //! because it stands in our memory on a stack of its own while we are held. What went wrong it leaves where we
 //! find it. The child has its own process group, no signal blocked or ignored, the limits that the launcher was born
-//! with, descriptors 0 to 2, and dies with the launcher.
+//! with, descriptors 0 to 2 (and 3 where the server gave one), and dies with the launcher.
 
 use super::message::{Step, Task};
 use rustix::fs::MemfdFlags;
@@ -27,8 +27,8 @@ pub(crate) const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 pub(super) struct Child {
     pub(super) pid: Pid,
     pub(super) handle: OwnedFd,
-    /// Standard output and standard error.
-    pub(super) pipes: [Pipe; 2],
+    /// Standard output and standard error; none where the server has made it.
+    pub(super) pipes: [Option<Pipe>; 2],
 }
 
 /// Both ends of a pipe: as long as we hold the end for writing too, its closing by a child that exits wakes nobody,
@@ -69,6 +69,8 @@ struct Plan {
     envp: *const *const c_char,
     directory: *const c_char,
     streams: [c_int; 3],
+    /// Becomes descriptor 3; negative where there is none.
+    channel: c_int,
     own: c_int,
     descriptors: libc::rlimit,
     note: *const AtomicU64,
@@ -113,15 +115,19 @@ impl Spawner {
 
     fn start_as(&mut self, program: &CStr, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
         let prepare = |e: rustix::io::Errno| (Step::Prepare, e.raw_os_error());
-        let stdin = feed(task.stdin()).map_err(prepare)?;
-        let pipes = [Pipe::new().map_err(prepare)?, Pipe::new().map_err(prepare)?];
-        let stdin_end = stdin.as_ref().map_or(self.null.as_raw_fd(), AsRawFd::as_raw_fd);
+        let [given_in, given_out, channel] = task.streams.each_ref().map(|fd| fd.as_ref().map(AsRawFd::as_raw_fd));
+        let stdin = if given_in.is_some() { None } else { feed(task.stdin()).map_err(prepare)? };
+        let stdin_end = given_in.unwrap_or(stdin.as_ref().map_or(self.null.as_raw_fd(), AsRawFd::as_raw_fd));
+        let stdout = if given_out.is_some() { None } else { Some(Pipe::new().map_err(prepare)?) };
+        let stderr = Pipe::new().map_err(prepare)?;
+        let stdout_end = stdout.as_ref().map(|pipe| pipe.write.as_raw_fd()).or(given_out).unwrap_or(-1);
         let mut plan = Plan {
             program: program.as_ptr(),
             argv: self.argv.as_ptr(),
             envp: self.envp.as_ptr(),
             directory: directory(task).as_ptr(),
-            streams: [stdin_end, pipes[0].write.as_raw_fd(), pipes[1].write.as_raw_fd()],
+            streams: [stdin_end, stdout_end, stderr.write.as_raw_fd()],
+            channel: channel.unwrap_or(-1),
             own: self.own,
             descriptors: self.descriptors,
             note,
@@ -133,7 +139,7 @@ impl Spawner {
             let _ended = rustix::process::waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::EXITED);
             return Err(refusal);
         }
-        Ok(Child { pid, handle, pipes })
+        Ok(Child { pid, handle, pipes: [stdout, Some(stderr)] })
     }
 
     /// Lets argv and envp point into the task's record.
@@ -199,6 +205,10 @@ unsafe fn child_steps(plan: &Plan) -> Step {
             if libc::dup2(*from, to as c_int) < 0 {
                 return Step::Child;
             }
+        }
+        // No stream comes from 3, which is the launcher's socket for as long as it lives.
+        if plan.channel >= 0 && libc::dup2(plan.channel, 3) < 0 {
+            return Step::Child;
         }
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);

@@ -1,8 +1,8 @@
 //! The talk between a server and its launchers: records in batches over one SEQPACKET socket.
 //!
 //! This file owns packets and the bytes of records (little endian; both ends are one binary, so there is no
-//! version). A record that does not fit in a packet travels in a memory file whose descriptor is passed. It must
-//! not know what a record is for.
+//! version). A record that does not fit in a packet travels in a memory file whose descriptor is passed; a record may
+//! also bring descriptors of its own. It must not know what a record is for.
 
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -22,10 +22,14 @@ pub(crate) const PACKET_MAX: usize = 128 << 10;
 /// A packet of this one byte says that the records are in the memory file that comes with it.
 const IN_A_FILE: u8 = 0xff;
 
+/// The most descriptors that travel with one packet.
+const PASSED_MAX: usize = 4;
+
 #[derive(Debug)]
-enum Packet {
-    Bytes(Vec<u8>),
-    File(OwnedFd),
+struct Packet {
+    bytes: Vec<u8>,
+    /// The record's file first, if it is in one, then what the record brings.
+    passed: Vec<OwnedFd>,
 }
 
 /// Records on their way out, packed as they come.
@@ -43,37 +47,49 @@ impl Outbox {
     pub(crate) fn push(&mut self, record: &[u8]) -> rustix::io::Result<()> {
         let size = record.len() + 4;
         if size > PACKET_MAX {
-            let file = File::from(rustix::fs::memfd_create("windlass-record", MemfdFlags::CLOEXEC)?);
-            file.write_all_at(record, 0).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-            self.packets.push_back(Packet::File(file.into()));
-            return Ok(());
+            return self.push_with(record, Vec::new());
         }
         match self.packets.back_mut() {
-            Some(Packet::Bytes(bytes)) if bytes.len() + size <= PACKET_MAX => append(bytes, record),
+            Some(last) if last.passed.is_empty() && last.bytes.len() + size <= PACKET_MAX => {
+                append(&mut last.bytes, record);
+            }
             _ => {
                 let mut bytes = Vec::with_capacity(size);
                 append(&mut bytes, record);
-                self.packets.push_back(Packet::Bytes(bytes));
+                self.packets.push_back(Packet { bytes, passed: Vec::new() });
             }
         }
+        Ok(())
+    }
+
+    /// Adds one record that brings descriptors, in a packet of its own.
+    pub(crate) fn push_with(&mut self, record: &[u8], given: Vec<OwnedFd>) -> rustix::io::Result<()> {
+        let (mut bytes, mut passed) = (Vec::new(), Vec::with_capacity(given.len() + 1));
+        if record.len() + 4 > PACKET_MAX {
+            let file = File::from(rustix::fs::memfd_create("windlass-record", MemfdFlags::CLOEXEC)?);
+            file.write_all_at(record, 0).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            bytes.push(IN_A_FILE);
+            passed.push(file.into());
+        } else {
+            append(&mut bytes, record);
+        }
+        passed.extend(given);
+        assert!(passed.len() <= PASSED_MAX, "a packet has room for its descriptors");
+        self.packets.push_back(Packet { bytes, passed });
         Ok(())
     }
 
     /// Sends what the socket takes; false where it is full and `flags` say not to wait.
     pub(crate) fn flush(&mut self, socket: impl AsFd, flags: SendFlags) -> rustix::io::Result<bool> {
         while let Some(packet) = self.packets.front() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
             let mut passed = SendAncillaryBuffer::new(&mut space);
-            let fds;
-            let bytes: &[u8] = match packet {
-                Packet::Bytes(bytes) => bytes,
-                Packet::File(file) => {
-                    fds = [file.as_fd()];
-                    assert!(passed.push(SendAncillaryMessage::ScmRights(&fds)), "there is space for one descriptor");
-                    &[IN_A_FILE]
-                }
-            };
-            match rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut passed, flags | SendFlags::NOSIGNAL) {
+            let fds: Vec<_> = packet.passed.iter().map(AsFd::as_fd).collect();
+            if !fds.is_empty() {
+                assert!(passed.push(SendAncillaryMessage::ScmRights(&fds)), "there is space for the descriptors");
+            }
+            let bytes = [IoSlice::new(&packet.bytes)];
+            match rustix::net::sendmsg(&socket, &bytes, &mut passed, flags | SendFlags::NOSIGNAL) {
                 Ok(_) => drop(self.packets.pop_front()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
@@ -106,11 +122,13 @@ pub(crate) struct Inbox {
     filled: usize,
     /// A record that came in a file of its own.
     large: Option<Vec<u8>>,
+    /// Descriptors that the one record of the packet brought.
+    passed: Vec<OwnedFd>,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { buffer: vec![0; PACKET_MAX], filled: 0, large: None }
+        Inbox { buffer: vec![0; PACKET_MAX], filled: 0, large: None, passed: Vec::new() }
     }
 }
 
@@ -118,7 +136,8 @@ impl Inbox {
     /// Reads one packet; a broken connection is as closed as an ended one.
     pub(crate) fn receive(&mut self, socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Received> {
         (self.filled, self.large) = (0, None);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        self.passed.clear();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
         let mut passed = RecvAncillaryBuffer::new(&mut space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
         let got = loop {
@@ -132,17 +151,26 @@ impl Inbox {
         if got == 0 {
             return Ok(Received::Closed);
         }
-        let file = passed.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
-        match file {
-            Some(file) => self.large = Some(read_whole(&File::from(file))?),
+        for message in passed.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.passed.extend(fds);
+            }
+        }
+        if self.buffer[..got] != [IN_A_FILE] {
+            self.filled = got;
+        } else if self.passed.is_empty() {
             // The kernel drops a descriptor that finds no room here, and with it a record is lost.
-            None if self.buffer[..got] == [IN_A_FILE] => return Err(Errno::MFILE),
-            None => self.filled = got,
+            return Err(Errno::MFILE);
+        } else {
+            let file = self.passed.remove(0);
+            self.large = Some(read_whole(&File::from(file))?);
         }
         Ok(Received::Records)
+    }
+
+    /// The descriptors that came with the packet; they belong to its one record.
+    pub(crate) fn take_passed(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.passed)
     }
 
     /// The records of the packet, in order. A packet is whole or not there, so a bad length ends the walk.
@@ -243,5 +271,29 @@ mod tests {
         assert_eq!(inbox.receive(&far, RecvFlags::DONTWAIT).unwrap(), Received::Nothing);
         drop(near);
         assert_eq!(inbox.receive(&far, RecvFlags::empty()).unwrap(), Received::Closed);
+    }
+
+    #[test]
+    fn a_record_brings_its_descriptors_however_large_it_is() {
+        use std::io::{Read, Write};
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (mut outbox, mut inbox) = (Outbox::default(), Inbox::default());
+        for size in [3, PACKET_MAX + 1] {
+            let (mut read, write) = std::io::pipe().unwrap();
+            outbox.push(b"before").unwrap();
+            outbox.push_with(&vec![7; size], vec![write.into()]).unwrap();
+            outbox.push(b"after").unwrap();
+            assert!(outbox.flush(&near, SendFlags::empty()).unwrap());
+            for (record, passed) in [(&b"before"[..], 0), (&vec![7; size], 1), (b"after", 0)] {
+                assert_eq!(inbox.receive(&far, RecvFlags::empty()).unwrap(), Received::Records);
+                assert!(inbox.records().eq([record]));
+                let fds = inbox.take_passed();
+                assert_eq!(fds.len(), passed);
+                fds.into_iter().for_each(|fd| File::from(fd).write_all(b"it works").unwrap());
+            }
+            let mut heard = String::new();
+            read.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "it works");
+        }
     }
 }

@@ -136,7 +136,7 @@ fn goes_on(store: &mut impl Store) -> Result<(), StoreError> {
     let held = store.claim(&[script.order("after", LaneKind::Fresh, 1)], NOW)?;
     assert_eq!(held.len(), 1, "a new job can be claimed after a fault");
     script.commit(store, Durability::Full)?;
-    store.settle(&[settlement(&held[0], Verdict::Succeed { message: String::new() })], NOW)?;
+    store.settle(&[settlement(&held[0], Verdict::Succeed { message: String::new() })], &[], NOW)?;
     script.commit(store, Durability::Full)
 }
 
@@ -199,7 +199,7 @@ impl Script {
                 let held = self.held.remove(0);
                 let parts = verdicts.into_iter().enumerate();
                 let parts = parts.map(|(part, verdict)| settlement(&held.part(part as u16 * 20, 20), verdict));
-                store.settle(&parts.collect::<Vec<_>>(), NOW)?;
+                store.settle(&parts.collect::<Vec<_>>(), &[], NOW)?;
                 self.held.insert(0, held.part(100, held.count - 100));
             }
             3 => {
@@ -221,7 +221,7 @@ impl Script {
             }
             5 => {
                 let done = |held| settlement(held, Verdict::Succeed { message: "ok".into() });
-                store.settle(&self.held.iter().map(done).collect::<Vec<_>>(), NOW)?;
+                store.settle(&self.held.iter().map(done).collect::<Vec<_>>(), &[], NOW)?;
                 self.held.clear();
             }
             _ => {

@@ -61,6 +61,7 @@ fn verdicts<B: Bench>(rig: &mut Rig<'_, B>) {
         (succeed(), None, Record::default()),
         (retry(at), Some(State::Retrying), Record { starts: 1, failures: 1, suspicions: 0 }),
         (fail(), Some(State::Failed), Record { starts: 1, failures: 1, suspicions: 0 }),
+        (Verdict::Snooze { at }, Some(State::Scheduled), Record { starts: 1, failures: 0, suspicions: 0 }),
         (Verdict::Return, Some(State::Ready), Record { starts: 1, failures: 0, suspicions: 0 }),
         (Verdict::Cancel, Some(State::Cancelled), Record { starts: 1, failures: 0, suspicions: 0 }),
     ] {
@@ -108,9 +109,9 @@ fn all_or_nothing<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.settle(&whole.part(4, 1), succeed());
     let now = rig.now;
     let mixed = [rig.settlement(&whole.part(0, 2), succeed()), rig.settlement(&whole.part(3, 3), fail())];
-    assert_stale(rig.store().settle(&mixed, now), "a range with one job that is settled already");
+    assert_stale(rig.store().settle(&mixed, &[], now), "a range with one job that is settled already");
     let twice = [rig.settlement(&whole.part(0, 2), succeed()), rig.settlement(&whole.part(1, 1), succeed())];
-    assert_stale(rig.store().settle(&twice, now), "the same job twice in one call");
+    assert_stale(rig.store().settle(&twice, &[], now), "the same job twice in one call");
     rig.step();
     let running = Filter { states: vec![State::Running], ..Filter::default() };
     assert_eq!(rig.list(&running, 100).len(), 9, "refused settlements left all others as they were");

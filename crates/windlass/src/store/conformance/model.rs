@@ -219,16 +219,17 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         let verdict = match self.dice.below(10) {
             0..4 => succeed(),
             4..6 => retry(at),
-            6..8 => fail(),
+            6 => fail(),
+            7 => Verdict::Snooze { at },
             8 => Verdict::Return,
             _ => Verdict::Cancel,
         };
         let settlement = self.rig.settlement(&whole.part(first, count), verdict);
         let now = self.rig.now;
-        ok(self.rig.store().settle(std::slice::from_ref(&settlement), now));
+        ok(self.rig.store().settle(std::slice::from_ref(&settlement), &[], now));
         for id in settlement.held.ids() {
             let held = self.model_held.remove(&id).unwrap_or_else(|| panic!("the model does not hold {id}"));
-            ok(self.model.settle(&[Settlement { held, ..settlement.clone() }], now));
+            ok(self.model.settle(&[Settlement { held, ..settlement.clone() }], &[], now));
         }
     }
 

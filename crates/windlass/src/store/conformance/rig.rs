@@ -230,14 +230,14 @@ impl<'b, B: Bench> Rig<'b, B> {
 
     pub fn settle_all(&mut self, settlements: &[Settlement]) {
         let now = self.now;
-        ok(self.store().settle(settlements, now));
+        ok(self.store().settle(settlements, &[], now));
         self.step();
     }
 
     pub fn try_settle(&mut self, held: &Held, verdict: Verdict) -> Result<(), StoreError> {
         let settlement = self.settlement(held, verdict);
         let now = self.now;
-        self.store().settle(&[settlement], now)
+        self.store().settle(&[settlement], &[], now)
     }
 
     pub fn amend(&mut self, id: JobId, amendment: Amendment) -> Amended {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, Held, JobInfo, Lot, NewRun, Order, Recovered, RunInfo,
-    Settlement, Steer, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
+    RunInfo, Settlement, Steer, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -145,8 +145,8 @@ impl Store for Liar {
         }
         self.store.claim(&orders, now)
     }
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        match self.store.settle(settlements, now) {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        match self.store.settle(settlements, follow_ups, now) {
             Err(StoreError::Stale(_)) if self.lie == Lie::ForgivesStaleClaims => Ok(()),
             answer => answer,
         }

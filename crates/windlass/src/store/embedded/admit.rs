@@ -3,7 +3,7 @@
 //! Arrivals are consecutive: a chunk's jobs have its first one and those after it. It must not split or join
 //! chunks: a door built them.
 
-use super::super::{Lot, NewJobs, StoreError};
+use super::super::{FollowUp, Lot, NewJobs, StoreError};
 use super::Turn;
 use super::chunks::{self, Span};
 use super::part::Head;
@@ -25,11 +25,12 @@ impl Turn<'_> {
         let mut spans: Vec<Span> = Vec::new();
         let mut runs: Vec<(RunId, RunNo)> = Vec::new();
         for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
-            let span = self.admit_chunk(new, &mut runs, now)?;
-            match spans.iter_mut().find(|known| known.origin == span.origin) {
-                Some(known) => known.join(&span),
-                None => spans.push(span),
-            }
+            let run = match new.run {
+                Some(id) => Some(self.run_for(id, &mut runs, now)?),
+                None => None,
+            };
+            let span = self.admit_chunk(new, run, now)?;
+            add_span(&mut spans, span);
         }
         self.save_spans(spans)?;
         for cursor in &lot.cursors {
@@ -48,15 +49,22 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn admit_chunk(&mut self, new: &NewJobs, runs: &mut Vec<(RunId, RunNo)>, now: Time) -> Result<Span, StoreError> {
+    /// What settled jobs emitted; whether their run is sealed does not matter, since they are of it.
+    pub(super) fn admit_follow_ups(&mut self, follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        let mut spans: Vec<Span> = Vec::new();
+        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
+            let FollowUp { queue, priority, run, jobs } = new.clone();
+            let span = self.admit_chunk(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now)?;
+            add_span(&mut spans, span);
+        }
+        self.save_spans(spans)
+    }
+
+    fn admit_chunk(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) -> Result<Span, StoreError> {
         let (queue, is_new) = self.m.queues.number(self.db, &new.queue)?;
         if is_new {
             self.m.changes.queues.push((queue, new.queue.clone()));
         }
-        let run = match new.run {
-            Some(id) => Some(self.run_for(id, runs, now)?),
-            None => None,
-        };
         let lane = Lane { queue, priority: new.priority, kind: LaneKind::Fresh };
         let due = new.not_before.filter(|time| *time > now);
         let count = new.jobs.len() as u16;
@@ -91,5 +99,13 @@ impl Turn<'_> {
             self.m.span = Some(span);
         }
         Ok(())
+    }
+}
+
+/// One span for each origin, as far as one lot goes.
+fn add_span(spans: &mut Vec<Span>, span: Span) {
+    match spans.iter_mut().find(|known| known.origin == span.origin) {
+        Some(known) => known.join(&span),
+        None => spans.push(span),
     }
 }

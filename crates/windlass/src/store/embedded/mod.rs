@@ -6,8 +6,8 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, Held, JobInfo, Lot, Move, NewRun, Order, Place,
-    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewRun, Order,
+    Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
@@ -216,11 +216,11 @@ impl Store for Embedded {
         self.verb(|turn| turn.claim(orders))
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
-        if settlements.is_empty() {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        if settlements.is_empty() && follow_ups.is_empty() {
             return Ok(());
         }
-        self.verb(|turn| turn.settle(settlements, now))
+        self.verb(|turn| turn.settle(settlements, follow_ups, now))
     }
 
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {

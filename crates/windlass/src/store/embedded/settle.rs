@@ -4,7 +4,7 @@
 //! time, failed and cancelled with their data, given back with its start counted (a job that was stopped may have
 //! begun, so its next start must have another number). It must not judge.
 
-use super::super::{Held, Place, Settlement, StoreError};
+use super::super::{FollowUp, Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
 use super::rows::Row;
@@ -16,7 +16,12 @@ use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
 impl Turn<'_> {
-    pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+    pub(super) fn settle(
+        &mut self,
+        settlements: &[Settlement],
+        follow_ups: &[FollowUp],
+        now: Time,
+    ) -> Result<(), StoreError> {
         refuse_overlaps(settlements)?;
         for settlement in settlements {
             self.check_held(&settlement.held)?;
@@ -29,6 +34,7 @@ impl Turn<'_> {
                 Place::Row(arrival) => self.settle_row(arrival.0, settlement, now)?,
             }
         }
+        self.admit_follow_ups(follow_ups, now)?;
         self.end_runs(now);
         Ok(())
     }
@@ -121,6 +127,7 @@ fn change_of(verdict: &Verdict) -> Change {
         Verdict::Succeed { .. } => Change::Succeed,
         Verdict::Retry { .. } => Change::Retry,
         Verdict::Fail { .. } => Change::Fail,
+        Verdict::Snooze { .. } => Change::Snooze,
         Verdict::Return | Verdict::Suspect(Ruling::Ready(_)) => Change::Interrupt,
         Verdict::Suspect(Ruling::Wait(_)) => Change::Retry,
         Verdict::Suspect(Ruling::Convicted) => Change::Fail,
@@ -144,6 +151,10 @@ fn apply(row: &mut Row, verdict: &Verdict, now: Time) {
             row.state = State::Failed;
             row.reason = Some(*reason);
             row.ended = Some(now);
+        }
+        Verdict::Snooze { at } => {
+            row.state = State::Scheduled;
+            row.due = Some(*at);
         }
         // A retry that was given back keeps its place; a fresh job has its arrival as place anyway.
         Verdict::Return => row.state = State::Ready,

@@ -77,7 +77,7 @@ impl Bed {
     }
 
     fn settle(&mut self, held: &Held, verdict: Verdict) {
-        self.store().settle(&[settled(held, verdict)], NOW).unwrap();
+        self.store().settle(&[settled(held, verdict)], &[], NOW).unwrap();
     }
 
     /// The ready jobs of a fresh opening's backlog, by lane.

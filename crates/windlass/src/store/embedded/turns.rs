@@ -22,9 +22,10 @@ use super::super::chunk::Chunk;
 const VERSION: u8 = 1;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 10] = [
+const WORDS: [&str; 11] = [
     DELETED,
     "succeeded",
+    "snoozed",
     "retry_later",
     "failed_for_good",
     "failed",
@@ -226,6 +227,10 @@ fn encode(writer: &mut Writer, settlement: &Settlement) {
             writer.signed(until.as_micros());
         }
         Verdict::Suspect(Ruling::Convicted) => writer.number(7),
+        Verdict::Snooze { at } => {
+            writer.number(8);
+            writer.signed(at.as_micros());
+        }
     }
 }
 
@@ -255,7 +260,8 @@ fn decode(reader: &mut Reader<'_>) -> Result<Reference, StoreError> {
         5 => Verdict::Suspect(Ruling::Ready(tally::kind_from(reader.number()? as i64)?)),
         6 => Verdict::Suspect(Ruling::Wait(Time(reader.signed()?))),
         7 => Verdict::Suspect(Ruling::Convicted),
-        other => return Err(corrupt(format!("an outcome has verdict {other}, expected 0 to 7"))),
+        8 => Verdict::Snooze { at: Time(reader.signed()?) },
+        other => return Err(corrupt(format!("an outcome has verdict {other}, expected 0 to 8"))),
     };
     let lane = Lane { queue, priority, kind };
     Ok(Reference { place, lane, run, record, admitted, first, count, started, finished, outcome, verdict })

@@ -39,7 +39,7 @@ fn at_risk() -> Memory {
     store.commit(Durability::Os).unwrap();
     let verdict = Verdict::Succeed { message: String::new() };
     let done = Settlement { held, verdict, outcome: "succeeded", started: NOW, finished: NOW };
-    store.settle(&[done], NOW).unwrap();
+    store.settle(&[done], &[], NOW).unwrap();
     store.commit(Durability::Os).unwrap();
     store.admit(&lot(30, 1), NOW).unwrap();
     store
@@ -104,7 +104,7 @@ fn thousands_of_commits_are_cheap() {
         let held = store.claim(&[Order { lane: fresh(), most: 1 }], NOW).unwrap().remove(0);
         store.commit(Durability::Full).unwrap();
         let back = Settlement { held, verdict: Verdict::Return, outcome: "interrupted", started: NOW, finished: NOW };
-        store.settle(&[back], NOW).unwrap();
+        store.settle(&[back], &[], NOW).unwrap();
         let number = store.commit(Durability::Full).unwrap();
         store.archived(number).unwrap();
         assert_eq!(number, 2 * (turn + 1), "each commit is a turn");

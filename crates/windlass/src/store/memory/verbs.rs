@@ -6,8 +6,8 @@
 
 use super::{Job, Memory, Number};
 use crate::store::{
-    Amended, Amendment, Changes, DELETED, Deleted, Durability, Evidence, Held, JobInfo, Lot, Move, NewJobs, NewRun,
-    Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, DELETED, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
+    NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
@@ -65,7 +65,8 @@ impl Store for Memory {
             }
         }
         for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
-            self.admit_jobs(new, now);
+            let run = new.run.map(|id| self.joined_run(id, now));
+            self.admit_jobs(new, run, now);
         }
         for cursor in &lot.cursors {
             self.cursors.put(cursor.origin, Some(*cursor));
@@ -110,7 +111,7 @@ impl Store for Memory {
         Ok(claimed)
     }
 
-    fn settle(&mut self, settlements: &[Settlement], now: Time) -> Result<(), StoreError> {
+    fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let mut seen = BTreeSet::new();
         for settlement in settlements {
             for (arrival, id) in members(&settlement.held) {
@@ -129,6 +130,10 @@ impl Store for Memory {
         }
         if !settlements.is_empty() {
             self.note_outcomes(settlements);
+        }
+        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
+            let FollowUp { queue, priority, run, jobs } = new.clone();
+            self.admit_jobs(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now);
         }
         self.end_runs(now);
         Ok(())
@@ -299,9 +304,8 @@ impl Memory {
         self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
     }
 
-    fn admit_jobs(&mut self, new: &NewJobs, now: Time) {
+    fn admit_jobs(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) {
         let queue = self.queue_no(&new.queue);
-        let run = new.run.map(|id| self.joined_run(id, now));
         let later = new.not_before.filter(|time| *time > now);
         let state = if later.is_some() { State::Scheduled } else { State::Ready };
         let first = self.draw(Number::Arrival, new.jobs.len() as u64);
@@ -374,6 +378,10 @@ impl Memory {
             Verdict::Succeed { .. } => Change::Succeed,
             Verdict::Return => Change::Interrupt,
             Verdict::Cancel => Change::Cancel,
+            Verdict::Snooze { at } => {
+                job.due = *at;
+                Change::Snooze
+            }
             Verdict::Retry { at, error } => {
                 job.record.failures += 1;
                 job.due = *at;

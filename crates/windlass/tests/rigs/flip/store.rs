@@ -74,7 +74,7 @@ fn fill(dir: &DataDir, chance: &mut Chance) -> Jobs {
                 jobs.remove(&id);
             });
         }
-        store.settle(&settlements, NOW).unwrap();
+        store.settle(&settlements, &[], NOW).unwrap();
         let turn = store.commit(Durability::Full).unwrap();
         store.archived(turn).unwrap();
         store.commit(Durability::Full).unwrap();
@@ -111,7 +111,7 @@ fn drain(dir: &DataDir, jobs: &mut Vec<(JobId, String, Vec<u8>)>) -> Result<(), 
             let done = Verdict::Succeed { message: String::new() };
             let settle = |held| Settlement { held, verdict: done.clone(), outcome: "x", started: NOW, finished: NOW };
             let settlements: Vec<Settlement> = held.into_iter().map(settle).collect();
-            store.settle(&settlements, NOW)?;
+            store.settle(&settlements, &[], NOW)?;
             store.commit(Durability::Os)?;
         }
     }

@@ -12,12 +12,12 @@ fn notes_tell_what_had_begun() {
     let file = path(dir.path(), 0);
     {
         let table = Table::open(&file).unwrap();
-        let never = table.note(job(1), 1).unwrap();
-        let told = table.note(job(2), 3).unwrap();
+        let never = table.note(job(1), 1, 1).unwrap();
+        let told = table.note(job(2), 2, 3).unwrap();
         table.pid_of(told).store(77, Ordering::Release);
         table.started(told);
         table.ended(told, true);
-        let killed = table.note(job(3), 1).unwrap();
+        let killed = table.note(job(3), 3, 1).unwrap();
         table.pid_of(killed).store(78, Ordering::Release);
         table.ended(killed, false);
         assert_eq!([never, told, killed], [0, 1, 2]);
@@ -39,20 +39,38 @@ fn notes_tell_what_had_begun() {
 }
 
 #[test]
+fn a_process_for_many_jobs_speaks_for_all_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::open(&path(dir.path(), 0)).unwrap();
+    let many = table.note(job(10), 19, 1).unwrap();
+    table.pid_of(many).store(77, Ordering::Release);
+    table.ended(many, false);
+    drop(table);
+    let evidence = prove_dead(dir.path()).unwrap();
+    for (offset, start, begun) in
+        [(9, 1, false), (10, 1, true), (15, 1, true), (19, 1, true), (20, 1, false), (15, 2, false)]
+    {
+        assert_eq!(evidence.begun(job(offset), start), begun, "{offset} {start}");
+    }
+    let other = JobId { origin: Origin::from_random(8), offset: 15 };
+    assert!(!evidence.begun(other, 1));
+}
+
+#[test]
 fn old_notes_give_way_last_and_live_ones_never() {
     let dir = tempfile::tempdir().unwrap();
     let table = Table::open(&path(dir.path(), 0)).unwrap();
-    let kept = table.note(job(0), 1).unwrap();
+    let kept = table.note(job(0), 0, 1).unwrap();
     for offset in 1..SLOTS as u64 {
-        let slot = table.note(job(offset), 1).unwrap();
+        let slot = table.note(job(offset), offset, 1).unwrap();
         table.ended(slot, true);
     }
-    assert_eq!(table.note(job(9999), 1), Some(1), "the oldest that is not live");
+    assert_eq!(table.note(job(9999), 9999, 1), Some(1), "the oldest that is not live");
     assert_eq!(read_all(dir.path()).unwrap()[kept].job, job(0));
     for _ in 2..SLOTS {
-        table.note(job(1), 1).unwrap();
+        table.note(job(1), 1, 1).unwrap();
     }
-    assert_eq!(table.note(job(1), 1), None, "all are live");
+    assert_eq!(table.note(job(1), 1, 1), None, "all are live");
 }
 
 #[test]
@@ -61,8 +79,8 @@ fn another_boot_accuses_nobody_and_kills_nobody() {
     let file = path(dir.path(), 3);
     {
         let mut table = Table::open(&file).unwrap();
-        table.boot = [1, 2];
-        let slot = table.note(job(1), 1).unwrap();
+        table.boot = 12;
+        let slot = table.note(job(1), 1, 1).unwrap();
         // Our own pid: were the boot not looked at, this test would end here.
         table.pid_of(slot).store(u64::from(std::process::id()), Ordering::Release);
         table.slot(slot)[BORN_FROM].store(0, Ordering::Release);
@@ -77,7 +95,7 @@ fn a_number_that_was_given_to_another_is_not_the_process() {
     let dir = tempfile::tempdir().unwrap();
     {
         let table = Table::open(&path(dir.path(), 0)).unwrap();
-        let slot = table.note(job(1), 1).unwrap();
+        let slot = table.note(job(1), 1, 1).unwrap();
         // Our own pid with a birth that is not ours.
         table.pid_of(slot).store(u64::from(std::process::id()), Ordering::Release);
         table.slot(slot)[BORN_FROM].store(1, Ordering::Release);

@@ -34,7 +34,7 @@ fn a_rollback_takes_memory_back_too() {
     bed.settle(&kept, retry(1));
     bed.store().rollback().unwrap();
     assert_eq!(bed.ready(), 8);
-    assert!(matches!(bed.store().settle(&[settled(&lost, succeed())], NOW), Err(StoreError::Stale(_))));
+    assert!(matches!(bed.store().settle(&[settled(&lost, succeed())], &[], NOW), Err(StoreError::Stale(_))));
     bed.settle(&kept, succeed());
     assert_eq!(offsets(&bed.claim(0, LaneKind::Fresh, 3)), [2, 3, 4]);
     bed.commit();

@@ -51,18 +51,18 @@ fn a_settled_or_foreign_claim_is_stale_and_changes_nothing() {
     let held = bed.claim(0, LaneKind::Fresh, 4).remove(0);
     bed.settle(&held.part(0, 1), retry(0));
     bed.commit();
-    let stale = bed.store().settle(&[settled(&held.part(2, 1), succeed()), settled(&held, succeed())], NOW);
+    let stale = bed.store().settle(&[settled(&held.part(2, 1), succeed()), settled(&held, succeed())], &[], NOW);
     assert!(matches!(stale, Err(StoreError::Stale(_))), "{stale:?}");
     assert_eq!(bed.commit(), 1, "nothing changed, so there was no turn");
     bed.store().release(at(1), 9).unwrap();
     let first = bed.claim(0, LaneKind::Retry, 1).remove(0);
     bed.settle(&first, retry(0));
-    let twice = bed.store().settle(&[settled(&first, succeed())], NOW);
+    let twice = bed.store().settle(&[settled(&first, succeed())], &[], NOW);
     assert!(matches!(twice, Err(StoreError::Stale(_))), "{twice:?}");
     let rest = settled(&held.part(1, 3), succeed());
-    let overlap = bed.store().settle(&[rest.clone(), settled(&held.part(3, 1), fail())], NOW);
+    let overlap = bed.store().settle(&[rest.clone(), settled(&held.part(3, 1), fail())], &[], NOW);
     assert!(matches!(overlap, Err(StoreError::Stale(_))), "{overlap:?}");
-    bed.store().settle(&[rest], NOW).unwrap();
+    bed.store().settle(&[rest], &[], NOW).unwrap();
     bed.commit();
     bed.check();
 }

@@ -1,0 +1,292 @@
+//! One process for many jobs: a line each on its standard input, and what its replies and its exit say of them.
+//!
+//! Replies count whatever happens after them. Where a process dies and some jobs have no reply, those are run again in
+//! halves, and only a process with a single job charges it: one bad line never costs its neighbours an attempt. A
+//! program that ends well but answers too few, too many or nothing charges whom it did not answer: running it again
+//! would not make it speak. This file owns those rules. It must not start anything: `command` does.
+
+use super::command::reading;
+use super::launcher::{Cut, EMIT_MAX, End, Report};
+use super::reply::{self, Emits};
+use super::tally::Tally;
+use super::{Finished, Flight, Output, Start, Stream, lines};
+use crate::clock;
+use std::collections::HashMap;
+use std::time::Duration;
+use windlass_core::job::JobId;
+use windlass_core::outcome::{Exit, Outcome};
+use windlass_core::policy::{self, Reply, Service};
+
+/// The most bytes of lines that one process gets; more jobs go to the next.
+const BYTES_MOST: usize = 16 << 20;
+/// A reply may be so long on average before the whole is noise, and so much is always heard.
+const REPLY_MOST: u64 = 4096;
+const REPLIES_LEAST: u64 = 64 << 10;
+/// What is kept of standard error.
+const STDERR_MOST: usize = 64 << 10;
+
+/// A job of a batch: which of its starts, and where in it.
+type Job = (usize, u16);
+
+/// The jobs of one claim on their way through processes.
+#[derive(Debug)]
+pub(super) struct Batch {
+    tallies: Vec<Tally>,
+    /// Jobs that wait for a process, first piece last.
+    todo: Vec<Vec<Job>>,
+    /// The jobs of the process that runs or is about to.
+    piece: Vec<Job>,
+    stopped: bool,
+}
+
+impl Batch {
+    pub(super) fn new(starts: Vec<Start>) -> Batch {
+        let jobs = |(at, start): (usize, &Start)| (0..start.held.count).map(move |position| (at, position));
+        let all: Vec<Job> = starts.iter().enumerate().flat_map(jobs).collect();
+        let tallies = starts.into_iter().map(Tally::new).collect();
+        Batch { tallies, todo: vec![all], piece: Vec::new(), stopped: false }
+    }
+
+    /// The first start, whose flight stands for the batch.
+    pub(super) fn leader(&self) -> &Start {
+        &self.tallies[0].start
+    }
+
+    pub(super) fn flights(&self) -> impl Iterator<Item = Flight> {
+        self.tallies.iter().map(|tally| tally.start.flight)
+    }
+
+    fn policy(&self) -> &policy::Batch {
+        match &self.leader().policy.service {
+            Service::Batch(batch) => batch,
+            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => {
+                panic!("a batch is made for a batch command only")
+            }
+        }
+    }
+
+    /// The lines of the next process, whose jobs are then `piece`; none where nothing is left to run.
+    pub(super) fn next_piece(&mut self) -> Option<Vec<u8>> {
+        let framing = self.policy().framing;
+        while !self.stopped
+            && let Some(jobs) = self.todo.pop()
+        {
+            let mut bytes = Vec::new();
+            self.piece.clear();
+            for (at, (tally, position)) in jobs.iter().copied().enumerate() {
+                if bytes.len() >= BYTES_MOST {
+                    self.todo.push(jobs[at..].to_vec());
+                    break;
+                }
+                match lines::add(&self.tallies[tally].start, position, framing, &mut bytes) {
+                    Ok(()) => self.piece.push((tally, position)),
+                    Err(error) => self.end((tally, position), Outcome::FailedForGood { error: error.into() }),
+                }
+            }
+            if !self.piece.is_empty() {
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
+    /// The first job of the piece and the last one of the same start: what the slot table notes.
+    pub(super) fn span(&self) -> (JobId, u64, u32) {
+        let (first, position) = self.piece.first().copied().unwrap_or((0, 0));
+        let held = &self.tallies[first].start.held;
+        let last = self.piece.iter().rev().find(|(tally, _)| *tally == first).map_or(position, |(_, last)| *last);
+        (self.id((first, position)), self.id((first, last)).offset, held.start())
+    }
+
+    fn id(&self, (tally, position): Job) -> JobId {
+        let held = &self.tallies[tally].start.held;
+        held.jobs.id(usize::from(held.first + position))
+    }
+
+    /// How much of the process's standard output is worth hearing.
+    pub(super) fn replies_most(&self) -> u64 {
+        (self.piece.len() as u64 * REPLY_MOST).max(REPLIES_LEAST)
+    }
+
+    /// It is to end: what has not begun does not begin.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Ends everything that has no outcome yet.
+    pub(super) fn end_all(&mut self, outcome: &Outcome) {
+        let waiting: Vec<Job> = self.piece.drain(..).chain(self.todo.drain(..).flatten()).collect();
+        waiting.into_iter().for_each(|job| self.end(job, outcome.clone()));
+    }
+
+    fn end(&mut self, (tally, position): Job, outcome: Outcome) {
+        self.tallies[tally].end(position, outcome, Emits::new());
+    }
+
+    /// Takes what a process came to; afterwards `next_piece` may have more to run.
+    pub(super) fn heard(&mut self, report: &Report) -> Vec<Finished> {
+        self.tallies.iter_mut().for_each(|tally| tally.begun(report.started));
+        let output = self.output(report);
+        match report.end {
+            End::CannotStart { step, errno } => self.end_piece(&reading::refusal(step, errno, self.leader())),
+            End::NotBegun | End::Up { .. } => self.put_back(),
+            End::Exit(exit) => {
+                let told = self.take_replies(report);
+                self.read_end(exit, report, told);
+            }
+        }
+        if self.stopped {
+            let cancelled = report.cut == Some(Cut::Cancel);
+            self.end_all(if cancelled { &Outcome::Cancelled } else { &Outcome::Interrupted });
+        }
+        self.tell(output)
+    }
+
+    /// What is known by now.
+    pub(super) fn tell(&mut self, mut output: Output) -> Vec<Finished> {
+        let now = clock::now();
+        self.tallies.iter_mut().flat_map(|tally| tally.tell(now, std::mem::take(&mut output))).collect()
+    }
+
+    fn end_piece(&mut self, outcome: &Outcome) {
+        let piece = std::mem::take(&mut self.piece);
+        piece.into_iter().for_each(|job| self.end(job, outcome.clone()));
+    }
+
+    /// The piece never began.
+    fn put_back(&mut self) {
+        let piece = std::mem::take(&mut self.piece);
+        self.todo.push(piece);
+    }
+
+    /// Gives each reply to its job; says what was wrong with them as a whole.
+    fn take_replies(&mut self, report: &Report) -> Result<(), String> {
+        let mut emitted = self.take_emitted(report)?;
+        let stdout = &report.stdout;
+        if self.policy().reply == Reply::Exit {
+            if matches!(report.end, End::Exit(Exit::Code(0))) {
+                for job in std::mem::take(&mut self.piece) {
+                    let emits = emitted.remove(&job).unwrap_or_default();
+                    self.tallies[job.0].end(job.1, Outcome::Succeeded { message: String::new() }, emits);
+                }
+            }
+            return Ok(());
+        }
+        let most = self.replies_most();
+        if stdout.total > most {
+            let (total, jobs) = (stdout.total, self.piece.len());
+            return Err(format!("it wrote {total} bytes, expected replies to {jobs} jobs of at most {most} bytes"));
+        }
+        // A last line without its newline was cut off by the end of the process, and says nothing.
+        let end = memchr::memrchr(b'\n', &stdout.bytes);
+        let lines = end.into_iter().flat_map(|end| stdout.bytes[..end].split(|b| *b == b'\n'));
+        let replies: Vec<_> = lines.map(reply::read).collect();
+        let unnamed = |reply: &Result<reply::Reply, (Option<JobId>, String)>| match reply {
+            Ok(reply) => reply.id.is_none(),
+            Err((id, _)) => id.is_none(),
+        };
+        let in_order = replies.iter().filter(|reply| unnamed(reply)).count();
+        let believed = in_order <= self.piece.len();
+        let by_id: HashMap<JobId, Job> = match in_order == replies.len() {
+            true => HashMap::new(),
+            false => self.piece.iter().map(|job| (self.id(*job), *job)).collect(),
+        };
+        let mut next = self.piece.clone().into_iter();
+        for reply in replies {
+            let (id, outcome, emits) = match reply {
+                Ok(reply::Reply { id, outcome, emitted }) => (id, outcome, emitted),
+                Err((id, error)) => (id, Outcome::Failed { error }, Emits::new()),
+            };
+            let job = match id {
+                Some(id) => by_id.get(&id).copied(),
+                None => next.next().filter(|_| believed),
+            };
+            if let Some(job) = job {
+                let emits = emits.into_iter().chain(emitted.remove(&job).unwrap_or_default()).collect();
+                self.tallies[job.0].end(job.1, outcome, emits);
+            }
+        }
+        let jobs = self.piece.len();
+        let tallies = &self.tallies;
+        self.piece.retain(|(tally, position)| tallies[*tally].is_open(*position));
+        match believed {
+            true => Ok(()),
+            false => Err(format!("it gave {in_order} replies without an id to {jobs} jobs, so none of them counts")),
+        }
+    }
+
+    /// What the process emitted, by the job that each line names.
+    fn take_emitted(&self, report: &Report) -> Result<HashMap<Job, Emits>, String> {
+        let mut by_job: HashMap<Job, Emits> = HashMap::new();
+        if report.emitted.is_empty() {
+            return Ok(by_job);
+        }
+        if report.emitted.len() as u64 > EMIT_MAX {
+            return Err(format!("it emitted more than {EMIT_MAX} bytes"));
+        }
+        let ids: HashMap<JobId, Job> = self.piece.iter().map(|job| (self.id(*job), *job)).collect();
+        for (id, queue, data) in reply::read_emit_file(&report.emitted)? {
+            let job = match (id, &self.piece[..]) {
+                (Some(id), _) => *ids.get(&id).ok_or_else(|| format!("it emitted for {id}, which it was not given"))?,
+                (None, [only]) => *only,
+                (None, _) => return Err("it emitted without naming the job: expected @ID<TAB>QUEUE<TAB>DATA".into()),
+            };
+            by_job.entry(job).or_default().push((queue, data));
+        }
+        Ok(by_job)
+    }
+
+    /// What becomes of the jobs that no reply spoke of.
+    fn read_end(&mut self, exit: Exit, report: &Report, told: Result<(), String>) {
+        if self.piece.is_empty() {
+            return;
+        }
+        let well = exit == Exit::Code(0);
+        match (report.cut, told) {
+            (Some(Cut::Cancel), _) => self.end_all(&Outcome::Cancelled),
+            (Some(Cut::Interrupt), _) if !well => self.end_all(&Outcome::Interrupted),
+            (_, Err(error)) => self.end_piece(&Outcome::Failed { error }),
+            (_, Ok(())) if well => {
+                let error = "the batch ended well and gave no reply for this job".into();
+                self.end_piece(&Outcome::Failed { error });
+            }
+            // It said so of all of them.
+            (None, Ok(())) if exit == Exit::Code(75) => self.end_piece(&reading::exit_outcome(exit, report)),
+            (cut, Ok(())) if self.piece.len() == 1 => {
+                let limit = self.leader().policy.time_limit.unwrap_or(Duration::ZERO);
+                let timed_out = cut == Some(Cut::TimeLimit);
+                let died = || reading::exit_outcome(exit, report);
+                let outcome = if timed_out { Outcome::TimedOut { limit } } else { died() };
+                self.end_piece(&outcome);
+            }
+            (_, Ok(())) => {
+                let mut first = std::mem::take(&mut self.piece);
+                let second = first.split_off(first.len() / 2);
+                self.todo.push(second);
+                self.todo.push(first);
+            }
+        }
+    }
+
+    /// Replies are no output; what it wrote to standard error is, and all of it where it does not reply.
+    fn output(&self, report: &Report) -> Output {
+        let stream = |kept: &super::launcher::Kept| {
+            let bytes = &kept.bytes;
+            let head = match bytes.len() > STDERR_MOST {
+                true => [&bytes[..STDERR_MOST / 2], &bytes[bytes.len() - STDERR_MOST / 2..]].concat(),
+                false => bytes.clone(),
+            };
+            Stream { head, file: None, total: kept.total }
+        };
+        let stdout = match self.policy().reply {
+            Reply::Lines => Stream::default(),
+            Reply::Exit => stream(&report.stdout),
+        };
+        Output { stdout, stderr: stream(&report.stderr) }
+    }
+
+    /// True once every job of every start has an outcome.
+    pub(super) fn is_over(&self) -> bool {
+        self.tallies.iter().all(Tally::is_over)
+    }
+}

@@ -1,0 +1,151 @@
+//! The control and emit files of jobs: a pair per number, made once and used by one job after the other.
+//!
+//! A job appends lines to them if it has something to say; most have not, so a pair is looked at when its job ends or
+//! comes to its time limit, and costs two calls. They lie in a directory of their own, on tmpfs where there is one.
+//! This file owns their names. It must not know what the lines mean, but for `extend`, which moves a deadline.
+
+use crate::when;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The most bytes that are read of a control file; what is behind them is not heard.
+const CONTROL_MAX: u64 = 256 << 10;
+/// The most bytes of emitted jobs; one byte more is read, so that too many are noticed.
+pub const EMIT_MAX: u64 = 32 << 20;
+
+/// Where the control file of a launcher's number is.
+pub(in crate::runner) fn control_path(dir: &Path, launcher: usize, number: u32) -> PathBuf {
+    dir.join(format!("{launcher}.{number}.control"))
+}
+
+/// Where its emit file is.
+pub(in crate::runner) fn emit_path(dir: &Path, launcher: usize, number: u32) -> PathBuf {
+    dir.join(format!("{launcher}.{number}.emit"))
+}
+
+/// One file and where it should be.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    path: PathBuf,
+}
+
+impl Open {
+    fn make(path: PathBuf) -> io::Result<Open> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?;
+        Ok(Open { file: file.into(), path })
+    }
+
+    /// What was written, up to a bound; the file is empty after it. A file that somebody removed is made anew.
+    fn take(&mut self, most: u64) -> io::Result<Vec<u8>> {
+        let meta = self.file.metadata()?;
+        if meta.len() == 0 && meta.nlink() > 0 {
+            return Ok(Vec::new());
+        }
+        let mut bytes = vec![0; meta.len().min(most) as usize];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        if meta.nlink() == 0 {
+            *self = Open::make(self.path.clone())?;
+        }
+        self.file.set_len(0)?;
+        Ok(bytes)
+    }
+}
+
+/// All pairs of a launcher.
+#[derive(Debug)]
+pub(super) struct ControlFiles {
+    dir: PathBuf,
+    launcher: usize,
+    pairs: Vec<Option<[Open; 2]>>,
+}
+
+impl ControlFiles {
+    pub(super) fn new(dir: PathBuf, launcher: usize) -> ControlFiles {
+        ControlFiles { dir, launcher, pairs: Vec::new() }
+    }
+
+    /// Makes the pair of a number if it is not there yet; it is empty.
+    pub(super) fn prepare(&mut self, number: u32) -> io::Result<()> {
+        let at = number as usize;
+        if self.pairs.len() <= at {
+            self.pairs.resize_with(at + 1, || None);
+        }
+        if self.pairs[at].is_none() {
+            let control = Open::make(control_path(&self.dir, self.launcher, number))?;
+            let emit = Open::make(emit_path(&self.dir, self.launcher, number))?;
+            let mut pair = [control, emit];
+            for open in &mut pair {
+                open.take(0)?;
+            }
+            self.pairs[at] = Some(pair);
+        }
+        Ok(())
+    }
+
+    /// Closes the pairs of these numbers, which are made again when they are needed; true where there were any.
+    pub(super) fn close(&mut self, which: impl Fn(u32) -> bool) -> bool {
+        let mut closed = false;
+        for (number, pair) in (0..).zip(&mut self.pairs) {
+            closed |= which(number) && pair.take().is_some();
+        }
+        closed
+    }
+
+    /// What a job left in its pair. What cannot be read is as if it had not been written; the job's exit still counts.
+    pub(super) fn take(&mut self, number: u32) -> (Vec<u8>, Vec<u8>) {
+        let Some(Some([control, emit])) = self.pairs.get_mut(number as usize) else { return Default::default() };
+        let said = control.take(CONTROL_MAX).and_then(|said| Ok((said, emit.take(EMIT_MAX + 1)?)));
+        said.unwrap_or_else(|_| {
+            // Whatever is wrong with them, the next job gets new ones.
+            self.pairs[number as usize] = None;
+            Default::default()
+        })
+    }
+
+    /// All that a job has asked for beyond its time limit, in its `extend` lines so far.
+    pub(super) fn extensions(&self, number: u32) -> Duration {
+        let Some(Some([control, _])) = self.pairs.get(number as usize) else { return Duration::ZERO };
+        let length = control.file.metadata().map_or(0, |meta| meta.len().min(CONTROL_MAX));
+        let mut bytes = vec![0; length as usize];
+        if control.file.read_exact_at(&mut bytes, 0).is_err() {
+            return Duration::ZERO;
+        }
+        let lines = bytes.split(|b| *b == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+        let asked = lines.filter_map(|line| when::duration(line.trim().strip_prefix("extend ")?.trim()).ok());
+        asked.fold(Duration::ZERO, Duration::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_used_again_and_survives_its_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = ControlFiles::new(dir.path().to_owned(), 1);
+        let (control, emit) = (control_path(dir.path(), 1, 2), emit_path(dir.path(), 1, 2));
+        for round in 0..3 {
+            files.prepare(2).unwrap();
+            std::fs::write(&control, format!("phase {round}\nextend 2s\nextend soon\nextend 1m\n")).unwrap();
+            std::fs::write(&emit, "q\tx\n").unwrap();
+            assert_eq!(files.extensions(2), Duration::from_secs(62));
+            let (said, emitted) = files.take(2);
+            assert!(said.starts_with(format!("phase {round}\n").as_bytes()) && emitted == b"q\tx\n");
+            assert_eq!(files.take(2), Default::default());
+            assert!(files.close(|number| number == 2) && !files.close(|_| true));
+            files.prepare(2).unwrap();
+            if round == 1 {
+                std::fs::remove_file(&control).unwrap();
+                assert_eq!(files.take(2), Default::default());
+                assert!(control.exists(), "it is there again for the next job");
+            }
+        }
+    }
+}

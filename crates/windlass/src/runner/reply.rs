@@ -1,0 +1,222 @@
+//! Reads what a job's process says of it: reply lines, control lines, emitted lines. `docs/runners.md` is the contract.
+//!
+//! This file owns the syntax of what comes back; core has the table from words to outcomes. Nothing that a process
+//! writes is believed beyond what is read here, and it must not decide whose reply a line without an id is.
+
+use crate::api::base64;
+use crate::when;
+use serde_json::Value;
+use std::time::Duration;
+use windlass_core::job::{DATA_MAX, JobId, QueueName};
+use windlass_core::outcome::{Outcome, Word, from_word};
+
+/// The most bytes of a message, an error or a phase that are kept.
+const TEXT_MAX: usize = 4096;
+
+/// Jobs that one job emitted.
+pub(super) type Emits = Vec<(QueueName, Vec<u8>)>;
+
+/// One line of an emit file: the job that it names, the queue and the data.
+pub(super) type EmitLine = (Option<JobId>, QueueName, Vec<u8>);
+
+/// One reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// The job it is about; without one it is about the next in order.
+    pub(super) id: Option<JobId>,
+    pub(super) outcome: Outcome,
+    pub(super) emitted: Emits,
+}
+
+/// Reads one line, without its newline. An error is the sentence that the job of this line fails with.
+pub(super) fn read(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
+    if line == b"ok" {
+        let outcome = Outcome::Succeeded { message: String::new() };
+        return Ok(Reply { id: None, outcome, emitted: Vec::new() });
+    }
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.first() == Some(&b'{') {
+        return read_object(line);
+    }
+    let text = clipped(&String::from_utf8_lossy(line));
+    let (id, rest) = match text.strip_prefix('@').and_then(|named| named.split_once(' ')) {
+        Some((id, rest)) => match id.parse() {
+            Ok(id) => (Some(id), rest),
+            Err(_) => return Err((None, format!("the reply names no job: {:?}", shown(&text)))),
+        },
+        None => (None, text.as_str()),
+    };
+    let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    let outcome = Word::from_text(word).and_then(|word| said(word, rest.trim()));
+    match outcome {
+        Some(outcome) => Ok(Reply { id, outcome, emitted: Vec::new() }),
+        None => {
+            let expected = "ok, retry, fail, again or snooze, or a JSON object with `status`";
+            Err((id, format!("the reply is {:?}, expected {expected}", shown(&text))))
+        }
+    }
+}
+
+/// A word with what stands behind it: a time for those that take one, else text.
+fn said(word: Word, rest: &str) -> Option<Outcome> {
+    match word {
+        Word::Ok | Word::Retry | Word::Fail => Some(from_word(word, rest.to_owned(), None)),
+        Word::Again if rest.is_empty() => Some(from_word(word, String::new(), None)),
+        Word::Again | Word::Snooze => Some(from_word(word, String::new(), Some(when::duration(rest).ok()?))),
+    }
+}
+
+fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
+    let object: Value =
+        serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
+    let text = |key: &str| object.get(key).and_then(Value::as_str);
+    let id = match text("id").map(str::parse) {
+        None => None,
+        Some(Ok(id)) => Some(id),
+        Some(Err(_)) => return Err((None, "the reply names no job in `id`".into())),
+    };
+    let refuse = |why: String| (id, why);
+    let status = text("status").unwrap_or_default();
+    let word = Word::from_text(status)
+        .ok_or_else(|| refuse(format!("the reply has status {status:?}, expected ok, retry, fail, again or snooze")))?;
+    let after = match object.get("after") {
+        None | Some(Value::Null) => None,
+        Some(Value::Number(seconds)) => seconds.as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok()),
+        Some(other) => other.as_str().and_then(|text| when::duration(text).ok()),
+    };
+    if object.get("after").is_some_and(|after| !after.is_null()) && after.is_none() {
+        return Err(refuse(
+            "the reply has an `after` that is no time, expected seconds or a text such as \"5m\"".into(),
+        ));
+    }
+    let words = text("message").or(text("error")).or(text("result")).unwrap_or_default();
+    let emitted = match object.get("emit") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(list)) => list.iter().map(read_emitted).collect::<Result<_, _>>().map_err(refuse)?,
+        Some(_) => return Err(refuse("the reply has an `emit` that is no array".into())),
+    };
+    Ok(Reply { id, outcome: from_word(word, clipped(words), after), emitted })
+}
+
+/// `{"queue": …, "data": …}`; `data64` holds what is not text.
+fn read_emitted(emitted: &Value) -> Result<(QueueName, Vec<u8>), String> {
+    let text = |key: &str| emitted.get(key).and_then(Value::as_str);
+    let queue = text("queue").ok_or("an emitted job has no `queue`")?;
+    let data = match (emitted.get("data"), text("data64")) {
+        (Some(Value::String(text)), None) => text.as_bytes().to_vec(),
+        (Some(other), None) => other.to_string().into_bytes(),
+        (None, Some(coded)) => base64::decode(coded).ok_or("an emitted job has data64 that is no base64")?,
+        (None, None) => Vec::new(),
+        (Some(_), Some(_)) => return Err("an emitted job has `data` and `data64`, expected one of them".into()),
+    };
+    checked(queue.as_bytes(), data)
+}
+
+fn checked(queue: &[u8], data: Vec<u8>) -> Result<(QueueName, Vec<u8>), String> {
+    let queue = QueueName::new(queue).map_err(|e| format!("an emitted job has a bad queue: {e}"))?;
+    match data.len() > DATA_MAX {
+        true => Err(format!("an emitted job has {} bytes of data, expected at most {DATA_MAX}", data.len())),
+        false => Ok((queue, data)),
+    }
+}
+
+/// The lines of an emit file: `QUEUE<TAB>DATA`, or `@ID<TAB>QUEUE<TAB>DATA` where jobs share a process, or a JSON
+/// object with `queue`, `data` or `data64`, and `job`. An error is why nothing of it can be believed.
+pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
+    let mut all = Vec::new();
+    if bytes.last().is_some_and(|last| *last != b'\n') {
+        return Err("the last line of what it emitted is not ended by a newline".into());
+    }
+    for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+        let (id, (queue, data)) = match line.split(|b| *b == b'\t').next() {
+            Some(first) if first.len() == line.len() && line[0] == b'{' => {
+                let object: Value = serde_json::from_slice(line).map_err(|e| format!("an emitted line: {e}"))?;
+                let id = object.get("job").and_then(Value::as_str).map(str::parse::<JobId>).transpose();
+                (id.map_err(|_| "an emitted line names no job in `job`")?, read_emitted(&object)?)
+            }
+            Some(first) if first.len() == line.len() => {
+                let text = String::from_utf8_lossy(line);
+                let shown = shown(&text);
+                return Err(format!("an emitted line has no TAB: {shown:?}; expected QUEUE<TAB>DATA"));
+            }
+            Some([b'@', id @ ..]) => {
+                let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
+                let id: JobId = id.ok_or("an emitted line names no job behind @")?;
+                let rest = &line[line.iter().position(|b| *b == b'\t').map_or(0, |tab| tab + 1)..];
+                (Some(id), plain(rest)?)
+            }
+            _ => (None, plain(line)?),
+        };
+        all.push((id, queue, data));
+    }
+    Ok(all)
+}
+
+fn plain(line: &[u8]) -> Result<(QueueName, Vec<u8>), String> {
+    let tab = line.iter().position(|b| *b == b'\t').ok_or("an emitted line has no TAB behind its queue")?;
+    checked(&line[..tab], line[tab + 1..].to_vec())
+}
+
+/// What a job has said in control lines, the last word of each kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// `N/M TEXT`, as it was written.
+    pub progress: Option<String>,
+    pub phase: Option<String>,
+    pub checkpoint: Option<String>,
+    pub result: Option<String>,
+    /// How its attempt is to be taken when it ends by itself.
+    pub(super) wish: Option<Outcome>,
+    /// More time, in all.
+    pub(super) extend: Duration,
+    /// So many lines may be unanswered, says a kept worker.
+    pub(super) in_flight: Option<u32>,
+    /// It lives: its time limit counts from here.
+    pub(super) heartbeat: bool,
+}
+
+impl Said {
+    pub(super) fn read(bytes: &[u8]) -> Said {
+        let mut said = Said::default();
+        bytes.split(|b| *b == b'\n').for_each(|line| said.hear(line));
+        said
+    }
+
+    /// Takes one control line; what it does not know it does not hear. Both the words of `docs/runners.md` and those
+    /// of the `sd_notify` protocol are known.
+    pub(super) fn hear(&mut self, line: &[u8]) {
+        let text = clipped(&String::from_utf8_lossy(line));
+        let text = text.trim();
+        let (word, rest) = text.split_once([' ', '=']).unwrap_or((text, ""));
+        let rest = rest.trim();
+        match word {
+            "progress" => self.progress = Some(rest.to_owned()),
+            "phase" | "STATUS" => self.phase = Some(rest.to_owned()),
+            "checkpoint" => self.checkpoint = Some(rest.to_owned()),
+            "result" => self.result = Some(rest.to_owned()),
+            "extend" => self.extend = self.extend.saturating_add(when::duration(rest).unwrap_or_default()),
+            "EXTEND_TIMEOUT_USEC" => {
+                self.extend = self.extend.saturating_add(Duration::from_micros(rest.parse().unwrap_or(0)));
+            }
+            "in_flight" => self.in_flight = rest.parse().ok().filter(|window| *window > 0),
+            "alive" | "WATCHDOG" => self.heartbeat = true,
+            "again" | "snooze" | "fail" => {
+                let wish = Word::from_text(word).and_then(|word| said(word, rest));
+                self.wish = wish.or(self.wish.take());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn clipped(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
+}
+
+/// The beginning of a text, for a sentence.
+fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(60)]
+}
+
+#[cfg(test)]
+mod tests;

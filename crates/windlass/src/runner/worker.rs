@@ -1,0 +1,104 @@
+//! Kept workers: processes that stay, get a line for each job and answer with a line.
+//!
+//! One thread serves all of them. Jobs wait here, claimed and not begun, until a worker of their pool is free; a pool
+//! is a policy entry, or one queue of it where the command names the queue. Workers are made on demand, up to the
+//! entry's slots, and end when they are idle, old, large or have done enough (`pool`); one that dies is made anew after
+//! a growing wait, and one that cannot even start is told on the board instead of being tried in a loop. Which worker
+//! gets a job is core's decision. It must not judge outcomes.
+
+mod desk;
+mod kept;
+mod pool;
+
+use super::command::Shared;
+use super::launcher::Report;
+use super::{Flight, Start, Stop};
+use crate::error::Failure;
+use desk::Desk;
+use rustix::event::EventfdFlags;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// What the thread hears of from outside.
+#[derive(Debug)]
+enum Message {
+    Starts(Vec<Start>),
+    Stop(Flight, Stop),
+    /// A launcher's word about a worker's process.
+    Report(Box<Report>),
+    /// A worker's launcher died; the worker is proven dead.
+    Lost(Flight),
+    Close,
+}
+
+/// The thread's letter box, with a bell that wakes it.
+#[derive(Debug)]
+pub(super) struct News {
+    messages: Mutex<Vec<Message>>,
+    bell: OwnedFd,
+}
+
+impl News {
+    pub(super) fn new() -> Result<News, Failure> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bell = bell.map_err(|e| Failure::io("cannot make an event descriptor", &e.into()))?;
+        Ok(News { messages: Mutex::default(), bell })
+    }
+
+    pub(super) fn add(&self, report: Report) {
+        self.send(Message::Report(Box::new(report)));
+    }
+
+    pub(super) fn lost(&self, worker: Flight) {
+        self.send(Message::Lost(worker));
+    }
+
+    fn send(&self, message: Message) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        // A bell that cannot be rung any louder is ringing.
+        let _rings_already = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<Message> {
+        let mut count = [0; 8];
+        // Nothing to read means that nobody rang.
+        let _silent = rustix::io::read(&self.bell, &mut count);
+        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The way to the thread.
+pub(super) struct WorkerRunner {
+    news: Arc<News>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WorkerRunner {
+    pub(super) fn new(shared: Arc<Shared>, news: Arc<News>) -> Result<WorkerRunner, Failure> {
+        let mut desk = Desk::new(shared, Arc::clone(&news))?;
+        let thread = std::thread::Builder::new().name("kept workers".into()).spawn(move || desk.serve());
+        let thread = thread.map_err(|e| Failure::io("cannot start a thread", &e))?;
+        Ok(WorkerRunner { news, thread: Some(thread) })
+    }
+
+    pub(super) fn start(&self, starts: Vec<Start>) {
+        if !starts.is_empty() {
+            self.news.send(Message::Starts(starts));
+        }
+    }
+
+    /// A flight that it does not know is somebody else's.
+    pub(super) fn stop(&self, flight: Flight, why: Stop) {
+        self.news.send(Message::Stop(flight, why));
+    }
+
+    /// Ends the thread; the workers see the end of their input, and their launchers end them.
+    pub(super) fn close(&mut self) {
+        self.news.send(Message::Close);
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has told so itself.
+            let _told = thread.join();
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The thread of the kept workers: one wait for all their pipes, then replies, deaths, deadlines, and new lines.
+//!
+//! It owns the jobs between the engine and a worker. What is known is told when a start is over, or a moment after the
+//! first news of it, so that a flood of short jobs is told in large stretches. It must not block but in its one wait.
+
+use super::kept::{Ending, Kept, Line, Pipes, last_words};
+use super::pool::Pool;
+use super::{Message, News};
+use crate::clock;
+use crate::error::Failure;
+use crate::runner::command::{Shared, order, reading};
+use crate::runner::launcher::{End, Report};
+use crate::runner::reply::{self, Emits, Said};
+use crate::runner::tally::Tally;
+use crate::runner::{Finished, Flight, Output, Start, Stop};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windlass_core::job::{JobId, Origin};
+use windlass_core::outcome::Outcome;
+use windlass_core::supervisor::choice;
+
+mod ends;
+
+/// How long what is known of a start that goes on may wait to be told.
+const TELL_WITHIN: Duration = Duration::from_millis(1);
+/// Numbers of workers' processes are flights that the engine never gives out.
+const WORKERS_FROM: u64 = 1 << 63;
+/// A worker's memory is looked at once in so many jobs.
+const LOOK_EVERY: u64 = 64;
+
+const BELL: u64 = u64::MAX;
+/// What an event of a worker is about, in the low bits of its token.
+const REPLIES: u64 = 0;
+const CHANNEL: u64 = 1;
+const ROOM: u64 = 2;
+
+pub(super) struct Desk {
+    shared: Arc<Shared>,
+    news: Arc<News>,
+    epoll: OwnedFd,
+    /// By policy entry, and by queue where the command names it.
+    by_key: HashMap<(String, Option<String>), usize>,
+    pools: Vec<Pool>,
+    workers: HashMap<u32, Kept>,
+    last_worker: u32,
+    flights: HashMap<Flight, (usize, Tally)>,
+    /// Flights that have something to tell, and since when.
+    told_late: BTreeSet<Flight>,
+    late_since: Option<Instant>,
+    /// What workers' processes are known by.
+    origin: Origin,
+    buffer: Vec<u8>,
+    closed: bool,
+}
+
+impl Desk {
+    pub(super) fn new(shared: Arc<Shared>, news: Arc<News>) -> Result<Desk, Failure> {
+        let cannot = |e: rustix::io::Errno| Failure::io("cannot make an event queue", &e.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
+        epoll::add(&epoll, &news.bell, EventData::new_u64(BELL), EventFlags::IN).map_err(cannot)?;
+        let random = getrandom::u64()
+            .map_err(|e| Failure::new(crate::error::Kind::Internal, format!("no random numbers: {e}")))?;
+        Ok(Desk {
+            shared,
+            news,
+            epoll,
+            by_key: HashMap::new(),
+            pools: Vec::new(),
+            workers: HashMap::new(),
+            last_worker: 0,
+            flights: HashMap::new(),
+            told_late: BTreeSet::new(),
+            late_since: None,
+            origin: Origin::from_random(random),
+            buffer: vec![0; 64 << 10],
+            closed: false,
+        })
+    }
+
+    pub(super) fn serve(&mut self) {
+        let mut events = Vec::with_capacity(256);
+        while !self.closed {
+            events.clear();
+            let patience = self.patience();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // Nothing but our own mistake can be wrong with it; without it nobody can be served.
+                Err(error) => panic!("cannot wait for the kept workers: {error}"),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    BELL => self.hear(),
+                    token => self.attend((token >> 2) as u32, token & 3),
+                }
+            }
+            let now = Instant::now();
+            self.enforce_deadlines(now);
+            for pool in 0..self.pools.len() {
+                self.assign(pool, now);
+            }
+            self.tell(now);
+        }
+    }
+
+    /// How long the next wait may be.
+    fn patience(&self) -> Option<Timespec> {
+        let late = self.late_since.map(|since| since + TELL_WITHIN);
+        let workers = self.workers.values().filter_map(|worker| self.due(worker)).min();
+        let pools = self.pools.iter().filter(|pool| !pool.waiting.is_empty());
+        let hires = pools.filter_map(|pool| pool.not_before).min();
+        let first = [late, workers, hires].into_iter().flatten().min()?;
+        let left = first.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
+    }
+
+    /// When something is due for a worker: a deadline of a job, its own end, or its retirement.
+    fn due(&self, worker: &Kept) -> Option<Instant> {
+        let rules = self.pools[worker.pool].rules()?;
+        let rests = worker.lines.is_empty() && worker.ending.is_none() && worker.pid.is_some();
+        let idle = rests.then(|| worker.idle_since.checked_add(rules.idle)).flatten();
+        let old = rules.age.filter(|_| rests).and_then(|age| worker.born.checked_add(age));
+        [worker.next_deadline(), idle, old].into_iter().flatten().min()
+    }
+
+    fn hear(&mut self) {
+        for message in self.news.take() {
+            match message {
+                Message::Starts(starts) => starts.into_iter().for_each(|start| self.take(start)),
+                Message::Stop(flight, why) => self.stop(flight, why),
+                Message::Report(report) => self.process(*report),
+                Message::Lost(flight) => self.buried(number(flight), None),
+                Message::Close => self.closed = true,
+            }
+        }
+    }
+
+    /// Jobs to do: they wait in their pool.
+    fn take(&mut self, start: Start) {
+        let named = start.policy.service.command().is_some_and(|command| {
+            command.argv.iter().any(|argument| argument.windows(7).any(|part| part == b"{queue}"))
+        });
+        let key = (start.policy.pattern.clone(), named.then(|| start.queue.as_str().to_owned()));
+        let pools = &mut self.pools;
+        let pool = *self.by_key.entry(key).or_insert_with(|| {
+            pools.push(Pool::new(&start));
+            pools.len() - 1
+        });
+        if self.pools[pool].learn(&start) {
+            for number in self.pools[pool].workers.clone() {
+                self.retire(number);
+            }
+        }
+        let jobs = (0..start.held.count).map(|position| (start.flight, position));
+        self.pools[pool].waiting.extend(jobs);
+        self.flights.insert(start.flight, (pool, Tally::new(start)));
+    }
+
+    /// Gives waiting jobs to workers that are free, and makes more workers where that is not enough.
+    fn assign(&mut self, at: usize, now: Instant) {
+        let mut given = Vec::new();
+        while let Some((flight, position)) = self.pools[at].waiting.front().copied() {
+            let (pools, workers) = (&self.pools, &self.workers);
+            let loads = pools[at].workers.iter().filter_map(|no| Some((*no, workers.get(no)?.load(now)?)));
+            let Some(number) = choice::free_first(loads) else { break };
+            self.pools[at].waiting.pop_front();
+            let Some((_, tally)) = self.flights.get_mut(&flight) else { continue };
+            let Some(worker) = self.workers.get_mut(&number) else { continue };
+            match worker.give(&tally.start, position, now) {
+                Ok(()) => {
+                    tally.begun(clock::now());
+                    if given.last() != Some(&number) {
+                        given.push(number);
+                    }
+                }
+                Err(error) => self.end(flight, position, Outcome::FailedForGood { error: error.into() }, Emits::new()),
+            }
+        }
+        for number in given {
+            self.flush(number);
+        }
+        let starting = |no: &&u32| self.workers.get(no).is_some_and(|worker| worker.pid.is_none());
+        let coming = self.pools[at].workers.iter().filter(starting).count();
+        let wanted = self.pools[at].waiting.len().saturating_sub(coming);
+        for _ in 0..wanted {
+            if !self.pools[at].may_hire(now) || !self.hire(at, now) {
+                break;
+            }
+        }
+    }
+
+    fn flush(&mut self, number: u32) {
+        let Some(worker) = self.workers.get_mut(&number) else { return };
+        let full = !worker.flush();
+        let Some(to) = worker.to.as_ref().filter(|_| full != worker.wants_to_write) else { return };
+        let token = EventData::new_u64(u64::from(number) << 2 | ROOM);
+        let changed = match full {
+            true => epoll::add(&self.epoll, to, token, EventFlags::OUT),
+            false => epoll::delete(&self.epoll, to),
+        };
+        worker.wants_to_write = full && changed.is_ok();
+    }
+
+    /// Makes one more worker for a pool; false where it could not even be asked for.
+    fn hire(&mut self, at: usize, now: Instant) -> bool {
+        let pool = &self.pools[at];
+        self.last_worker += 1;
+        let number = self.last_worker;
+        let flight = Flight(WORKERS_FROM | u64::from(number));
+        let id = JobId { origin: self.origin, offset: u64::from(number) };
+        let asked =
+            order::lay_worker(&pool.example, flight, id).map_err(|outcome| words(&outcome)).and_then(|record| {
+                let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
+                let pipes = Pipes::new().map_err(cannot)?;
+                let unread = rustix::io::fcntl_dupfd_cloexec(&pipes.theirs[0], 3).map_err(cannot)?;
+                Ok((record, pipes, unread))
+            });
+        let (record, mut pipes, unread) = match asked {
+            Ok(asked) => asked,
+            Err(why) => {
+                self.ails(at, &why, true, now);
+                return false;
+            }
+        };
+        let theirs = std::mem::take(&mut pipes.theirs);
+        let worker = Kept::new(flight, at, Arc::clone(&pool.policy), pipes, unread);
+        for (fd, what) in worker.fds().into_iter().zip([REPLIES, CHANNEL]) {
+            let token = EventData::new_u64(u64::from(number) << 2 | what);
+            if let Err(error) = epoll::add(&self.epoll, fd, token, EventFlags::IN) {
+                self.ails(at, &format!("cannot listen to a worker: {}", std::io::Error::from(error)), true, now);
+                return false;
+            }
+        }
+        if !self.shared.start_worker(flight, &record, theirs) {
+            self.ails(at, "no launcher could be started", false, now);
+            return false;
+        }
+        self.workers.insert(number, worker);
+        self.pools[at].workers.push(number);
+        true
+    }
+
+    fn attend(&mut self, number: u32, what: u64) {
+        match what {
+            REPLIES => self.read_replies(number),
+            CHANNEL => self.read_channel(number),
+            _ => self.flush(number),
+        }
+    }
+
+    fn read_replies(&mut self, number: u32) {
+        let Some(mut worker) = self.workers.remove(&number) else { return };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let now = Instant::now();
+        let in_line = worker.read_replies(&mut buffer, |worker, line| self.reply(worker, line, now));
+        self.buffer = buffer;
+        if !in_line && worker.ending.is_none() {
+            worker.ending = Some(Ending::Babbles("its worker wrote a reply without an end".into()));
+        }
+        self.settle_down(&mut worker, now);
+        self.workers.insert(number, worker);
+    }
+
+    /// One reply: its job has ended.
+    fn reply(&mut self, worker: &mut Kept, line: &[u8], now: Instant) {
+        if worker.ending.as_ref().is_some_and(|ending| matches!(ending, Ending::Babbles(_))) {
+            return;
+        }
+        let (id, outcome, emitted) = match reply::read(line) {
+            Ok(reply) => (reply.id, reply.outcome, reply.emitted),
+            Err((id, error)) => (id, Outcome::Failed { error }, Emits::new()),
+        };
+        let Some(answered) = worker.answered(id, now) else {
+            let error = "its worker replied to a job that it was not given";
+            worker.ending = Some(Ending::Babbles(error.into()));
+            return;
+        };
+        if self.pools[worker.pool].recovered() {
+            self.shared.settings.board.ails(&worker.policy.pattern, None);
+        }
+        if answered.spoke {
+            self.shared.settings.board.ended(answered.id);
+        }
+        self.end(answered.flight, answered.position, outcome, emitted);
+    }
+
+    /// After a round with a worker: it may have had enough, or must go.
+    fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
+        if matches!(worker.ending, Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
+            worker.kill_at = Some(now + Duration::from_secs(3600));
+            self.shared.stop_worker(worker.flight, Stop::Interrupt);
+            return;
+        }
+        let Some(rules) = self.pools[worker.pool].rules() else { return };
+        let look = rules.memory > 0 && worker.done >= worker.looked_at_memory + LOOK_EVERY.min(worker.done);
+        let large = look && worker.pid.and_then(ends::resident).is_some_and(|bytes| bytes > rules.memory);
+        if look {
+            worker.looked_at_memory = worker.done;
+        }
+        let enough = rules.jobs > 0 && worker.done + worker.lines.len() as u64 >= rules.jobs;
+        if worker.ending.is_none() && (enough || large) {
+            worker.ending = Some(Ending::Retired);
+        }
+        if worker.ending == Some(Ending::Retired) && worker.lines.is_empty() && worker.to.is_some() {
+            self.dismiss(worker, now);
+        }
+    }
+
+    /// Tells a worker that no more will come; it has its grace to go.
+    fn dismiss(&mut self, worker: &mut Kept, now: Instant) {
+        worker.ending = Some(Ending::Retired);
+        worker.to = None;
+        worker.kill_at = now.checked_add(worker.policy.grace);
+    }
+
+    /// A worker is to go when it has done what it has in hand.
+    fn retire(&mut self, number: u32) {
+        let now = Instant::now();
+        let Some(mut worker) = self.workers.remove(&number) else { return };
+        if worker.ending.is_none() {
+            worker.ending = Some(Ending::Retired);
+            if worker.lines.is_empty() {
+                self.dismiss(&mut worker, now);
+            }
+        }
+        self.workers.insert(number, worker);
+    }
+
+    fn read_channel(&mut self, number: u32) {
+        let Some(worker) = self.workers.get_mut(&number) else { return };
+        let messages = worker.read_channel(&mut self.buffer);
+        for message in messages {
+            // Where several are in flight a message names its job; else it is about the one it is at.
+            let text = message.strip_prefix(b"@").and_then(|named| {
+                let space = named.iter().position(|b| *b == b' ')?;
+                let id: JobId = std::str::from_utf8(&named[..space]).ok()?.parse().ok()?;
+                Some((id, &named[space + 1..]))
+            });
+            let (id, text) = text.map_or((None, &message[..]), |(id, text)| (Some(id), text));
+            let said = Said::read(text);
+            if let Some(window) = said.in_flight {
+                worker.window = window;
+            }
+            let line = match id {
+                Some(id) => worker.lines.iter_mut().find(|line| line.id == id),
+                None => worker.lines.front_mut(),
+            };
+            let Some(line) = line else { continue };
+            if let Some(deadline) = line.deadline {
+                let beat = worker.policy.time_limit.filter(|_| said.heartbeat);
+                let anew = beat.and_then(|limit| Instant::now().checked_add(limit)).unwrap_or(deadline);
+                line.deadline = anew.max(deadline).checked_add(said.extend);
+            }
+            line.spoke = true;
+            self.shared.settings.board.said(line.id, text);
+        }
+    }
+
+    fn enforce_deadlines(&mut self, now: Instant) {
+        let due = |(no, worker): (&u32, &Kept)| self.due(worker).filter(|at| *at <= now).map(|_| *no);
+        let due: Vec<u32> = self.workers.iter().filter_map(due).collect();
+        for number in due {
+            let Some(mut worker) = self.workers.remove(&number) else { continue };
+            if worker.kill_at.is_some_and(|at| at <= now) {
+                worker.kill_at = None;
+                self.shared.stop_worker(worker.flight, Stop::Interrupt);
+            } else if worker.ending.is_none() {
+                match worker.overdue(now) {
+                    Some(Line { flight, position, .. }) => {
+                        worker.ending = Some(Ending::TimedOut(flight, position));
+                        self.shared.stop_worker(worker.flight, Stop::Interrupt);
+                    }
+                    // Idle or old.
+                    None => self.dismiss(&mut worker, now),
+                }
+            }
+            self.workers.insert(number, worker);
+        }
+    }
+
+    /// Notes how a job ended.
+    fn end(&mut self, flight: Flight, position: u16, outcome: Outcome, emitted: Emits) {
+        let Some((_, tally)) = self.flights.get_mut(&flight) else { return };
+        tally.end(position, outcome, emitted);
+        if self.told_late.insert(flight) && self.late_since.is_none() {
+            self.late_since = Some(Instant::now());
+        }
+    }
+
+    /// Tells what is over at once, and the rest when it has waited for a moment.
+    fn tell(&mut self, now: Instant) {
+        let late = self.late_since.is_some_and(|since| now >= since + TELL_WITHIN);
+        if self.told_late.is_empty() {
+            return;
+        }
+        let mut reports: Vec<Finished> = Vec::new();
+        let flights: Vec<Flight> = self.told_late.iter().copied().collect();
+        for flight in flights {
+            let Some((_, tally)) = self.flights.get_mut(&flight) else { continue };
+            if !late && !tally.is_over() {
+                continue;
+            }
+            reports.extend(tally.tell(clock::now(), Output::default()));
+            self.told_late.remove(&flight);
+            if tally.is_over() {
+                self.flights.remove(&flight);
+            }
+        }
+        if self.told_late.is_empty() {
+            self.late_since = None;
+        }
+        reports.into_iter().for_each(&self.shared.hear);
+    }
+
+    /// A pool's worker could not be made, or ended before it did anything.
+    fn ails(&mut self, at: usize, why: &str, hopeless: bool, now: Instant) {
+        let pool = &mut self.pools[at];
+        pool.failed(why, hopeless, now);
+        if let Some(trouble) = pool.trouble.clone() {
+            self.shared.settings.board.ails(&pool.policy.pattern, Some(trouble));
+        }
+    }
+
+    /// What a launcher says of a worker's process.
+    fn process(&mut self, report: Report) {
+        let at = number(report.flight);
+        match report.end {
+            End::Up { pid } => {
+                if let Some(worker) = self.workers.get_mut(&at) {
+                    worker.pid = Some(pid);
+                    worker.idle_since = Instant::now();
+                }
+            }
+            End::Exit(_) | End::CannotStart { .. } | End::NotBegun => self.buried(at, Some(&report)),
+        }
+    }
+}
+
+fn number(flight: Flight) -> u32 {
+    flight.0 as u32
+}
+
+/// The sentence of an outcome that is not a success.
+fn words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::FailedForGood { error } | Outcome::RetryLater { error, .. } | Outcome::Failed { error } => {
+            error.clone()
+        }
+        other => other.word().to_owned(),
+    }
+}

@@ -1,0 +1,118 @@
+//! What becomes of a worker's jobs when it dies or is told to stop.
+//!
+//! Lines that it never took had not begun, and cost nothing. Of those it took, the one it was at is suspected; where it
+//! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
+
+use super::{Desk, Ending, Instant, Kept, Line, Report, last_words, reading};
+use crate::runner::launcher::End;
+use crate::runner::reply::Emits;
+use crate::runner::{Flight, Stop};
+use rustix::event::epoll;
+use windlass_core::outcome::{Exit, Outcome};
+
+impl Desk {
+    /// A worker's tree is dead: its jobs go where they belong, and its pool learns from it.
+    pub(super) fn buried(&mut self, number: u32, report: Option<&Report>) {
+        // What it had answered before it died still counts.
+        self.read_replies(number);
+        let Some(mut worker) = self.workers.remove(&number) else { return };
+        let now = Instant::now();
+        for fd in worker.fds() {
+            // Closing it below takes it out as well.
+            let _out_already = epoll::delete(&self.epoll, fd);
+        }
+        self.pools[worker.pool].workers.retain(|other| *other != number);
+        let parallel = worker.is_parallel();
+        let (taken, left) = worker.sort_out();
+        for line in left {
+            self.end_line(&worker, line, Outcome::Interrupted);
+        }
+        for (at, line) in taken.into_iter().enumerate() {
+            let outcome = match &worker.ending {
+                None if at == 0 || parallel => Outcome::Lost,
+                None => Outcome::Interrupted,
+                Some(ending) => ended_on_purpose(ending, &line, at, &worker),
+            };
+            self.end_line(&worker, line, outcome);
+        }
+        let unasked = worker.ending.is_none() || matches!(worker.ending, Some(Ending::Babbles(_)));
+        if unasked && worker.done == 0 {
+            let (why, hopeless) = self.epitaph(&worker, report);
+            self.ails(worker.pool, &why, hopeless, now);
+        }
+    }
+
+    fn end_line(&mut self, worker: &Kept, line: Line, outcome: Outcome) {
+        if line.spoke {
+            self.shared.settings.board.ended(line.id);
+        }
+        let wish = match &worker.ending {
+            Some(Ending::Stopped(flight, Stop::Cancel)) if *flight == line.flight => Outcome::Cancelled,
+            _ => outcome,
+        };
+        self.end(line.flight, line.position, wish, Emits::new());
+    }
+
+    /// Why a worker ended that had done nothing, and whether trying again soon is pointless.
+    fn epitaph(&self, worker: &Kept, report: Option<&Report>) -> (String, bool) {
+        let Some(report) = report else { return ("its launcher died".into(), false) };
+        let example = &self.pools[worker.pool].example;
+        match report.end {
+            End::CannotStart { step, errno } => (super::words(&reading::refusal(step, errno, example)), true),
+            End::Exit(exit) => {
+                let how = match exit {
+                    Exit::Code(code) => format!("its worker ended with exit {code} before it answered a job"),
+                    Exit::Signal(signal) => {
+                        format!("its worker was killed by signal {signal} before it answered a job")
+                    }
+                };
+                (how + &last_words(report), false)
+            }
+            End::NotBegun | End::Up { .. } => ("its worker was not started".into(), false),
+        }
+    }
+
+    /// Ends a flight: what waits comes back, and who works at it is killed.
+    pub(super) fn stop(&mut self, flight: Flight, why: Stop) {
+        let Some((pool, _)) = self.flights.get(&flight) else { return };
+        let outcome = match why {
+            Stop::Cancel => Outcome::Cancelled,
+            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
+        };
+        let waiting = &mut self.pools[*pool].waiting;
+        let stopped: Vec<_> = waiting.iter().filter(|(of, _)| *of == flight).copied().collect();
+        waiting.retain(|(of, _)| *of != flight);
+        for (flight, position) in stopped {
+            self.end(flight, position, outcome.clone(), Emits::new());
+        }
+        if why == Stop::Withdraw {
+            return;
+        }
+        for worker in self.workers.values_mut() {
+            if worker.lines.iter().any(|line| line.flight == flight) {
+                if worker.ending.is_none() || why == Stop::Cancel {
+                    worker.ending = Some(Ending::Stopped(flight, why));
+                }
+                self.shared.stop_worker(worker.flight, why);
+            }
+        }
+    }
+}
+
+/// The outcome of a line in the hands of a worker that we ended ourselves.
+fn ended_on_purpose(ending: &Ending, line: &Line, at: usize, worker: &Kept) -> Outcome {
+    match ending {
+        Ending::TimedOut(flight, position) if (*flight, *position) == (line.flight, line.position) => {
+            Outcome::TimedOut { limit: worker.policy.time_limit.unwrap_or_default() }
+        }
+        Ending::Babbles(error) if at == 0 => Outcome::Failed { error: error.clone() },
+        Ending::TimedOut(..) | Ending::Babbles(_) | Ending::Stopped(..) | Ending::Retired => Outcome::Interrupted,
+    }
+}
+
+/// How much memory a process has now.
+pub(super) fn resident(pid: i32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}

@@ -1,0 +1,288 @@
+//! One kept process as the server sees it: its pipes, the lines it was given, and what it has answered.
+//!
+//! The server keeps an end of the pipe that the worker reads from, and so knows after its death which lines it never
+//! took: those jobs had not begun. It must not choose jobs.
+
+use crate::runner::launcher::Report;
+use crate::runner::{Flight, Start, Stop, lines};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windlass_core::job::JobId;
+use windlass_core::policy::{Framing, Policy};
+use windlass_core::supervisor::choice::Load;
+
+/// A reply of one line may be so long; a worker that goes on without a newline is ended.
+pub(super) const REPLY_MAX: usize = 4 << 20;
+/// A new time counts for one part in so many.
+const INERTIA: u32 = 8;
+
+/// One line that has no answer yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub(super) flight: Flight,
+    pub(super) position: u16,
+    pub(super) id: JobId,
+    /// Where it begins in all that was ever written to this worker.
+    begin: u64,
+    pub(super) since: Instant,
+    pub(super) deadline: Option<Instant>,
+    /// It has said something that is on the board.
+    pub(super) spoke: bool,
+}
+
+/// Why a worker is being ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It has done enough, is old, large, idle, or its rules have changed.
+    Retired,
+    /// The job of this flight and position ran over its time.
+    TimedOut(Flight, u16),
+    /// A person or the server wants this flight to end.
+    Stopped(Flight, Stop),
+    /// It does not keep to the protocol; whose turn it was has this error.
+    Babbles(String),
+}
+
+/// The server's and the worker's ends of the three pipes of a worker to be.
+pub(super) struct Pipes {
+    pub(super) to: OwnedFd,
+    pub(super) from: OwnedFd,
+    pub(super) channel: OwnedFd,
+    /// Standard input, standard output and descriptor 3 of the process, in this order.
+    pub(super) theirs: Vec<OwnedFd>,
+}
+
+impl Pipes {
+    pub(super) fn new() -> rustix::io::Result<Pipes> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        let ((their_in, to), (from, their_out), (channel, their_channel)) = (pipe()?, pipe()?, pipe()?);
+        for ours in [&to, &from, &channel] {
+            let flags = rustix::fs::fcntl_getfl(ours)?;
+            rustix::fs::fcntl_setfl(ours, flags | OFlags::NONBLOCK)?;
+        }
+        Ok(Pipes { to, from, channel, theirs: vec![their_in, their_out, their_channel] })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) flight: Flight,
+    pub(super) pool: usize,
+    pub(super) policy: Arc<Policy>,
+    framing: Framing,
+    /// None once it was told that no more will come.
+    pub(super) to: Option<OwnedFd>,
+    pub(super) from: OwnedFd,
+    pub(super) channel: OwnedFd,
+    /// The worker's own end of its input, for a look at what it left there.
+    unread: OwnedFd,
+    outgoing: Vec<u8>,
+    sent: usize,
+    written: u64,
+    pub(super) wants_to_write: bool,
+    incoming: Vec<u8>,
+    /// How much of `incoming` has been looked through for a newline.
+    searched: usize,
+    channel_text: Vec<u8>,
+    pub(super) lines: VecDeque<Line>,
+    pub(super) window: u32,
+    usual: Option<Duration>,
+    last_reply: Instant,
+    pub(super) done: u64,
+    pub(super) born: Instant,
+    pub(super) idle_since: Instant,
+    pub(super) pid: Option<i32>,
+    pub(super) ending: Option<Ending>,
+    /// When it is killed if it has not gone by itself.
+    pub(super) kill_at: Option<Instant>,
+    pub(super) looked_at_memory: u64,
+}
+
+impl Kept {
+    pub(super) fn new(flight: Flight, pool: usize, policy: Arc<Policy>, pipes: Pipes, unread: OwnedFd) -> Kept {
+        use windlass_core::policy::Service;
+        let (framing, window) = match &policy.service {
+            Service::Worker(worker) => (worker.framing, worker.in_flight),
+            Service::Command(_) | Service::Batch(_) | Service::Handler { .. } => (Framing::Raw, 1),
+        };
+        let now = Instant::now();
+        let Pipes { to, from, channel, .. } = pipes;
+        Kept {
+            flight,
+            pool,
+            policy,
+            framing,
+            to: Some(to),
+            from,
+            channel,
+            unread,
+            outgoing: Vec::new(),
+            sent: 0,
+            written: 0,
+            wants_to_write: false,
+            incoming: Vec::new(),
+            searched: 0,
+            channel_text: Vec::new(),
+            lines: VecDeque::new(),
+            window,
+            usual: None,
+            last_reply: now,
+            done: 0,
+            born: now,
+            idle_since: now,
+            pid: None,
+            ending: None,
+            kill_at: None,
+            looked_at_memory: 0,
+        }
+    }
+
+    /// It answers out of order and may work on several jobs at once.
+    pub(super) fn is_parallel(&self) -> bool {
+        self.framing == Framing::Json && self.window > 1
+    }
+
+    /// What the choice needs to know; none where it gets no more jobs.
+    pub(super) fn load(&self, now: Instant) -> Option<Load> {
+        if self.pid.is_none() || self.ending.is_some() || self.to.is_none() {
+            return None;
+        }
+        let running = self.lines.front().map_or(Duration::ZERO, |line| now.saturating_duration_since(line.since));
+        let (window, parallel, usual) = (self.window, self.is_parallel(), self.usual);
+        Some(Load { in_flight: self.lines.len() as u32, window, parallel, usual, running })
+    }
+
+    /// Writes a job's line behind the others; an error is the sentence of a job that cannot be a line.
+    pub(super) fn give(&mut self, start: &Start, position: u16, now: Instant) -> Result<(), &'static str> {
+        let (before, begin) = (self.outgoing.len(), self.written);
+        lines::add(start, position, self.framing, &mut self.outgoing)?;
+        self.written += (self.outgoing.len() - before) as u64;
+        let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
+        let id = start.held.jobs.id(usize::from(start.held.first + position));
+        let deadline = limit.and_then(|limit| now.checked_add(limit));
+        self.lines.push_back(Line { flight: start.flight, position, id, begin, since: now, deadline, spoke: false });
+        Ok(())
+    }
+
+    /// Writes what the pipe takes; false where it is full.
+    pub(super) fn flush(&mut self) -> bool {
+        let Some(to) = &self.to else { return true };
+        while self.sent < self.outgoing.len() {
+            match rustix::io::write(to, &self.outgoing[self.sent..]) {
+                Ok(written) => self.sent += written,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return false,
+                // It closed its input; its end will be reported.
+                Err(_) => break,
+            }
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        true
+    }
+
+    /// Reads what it wrote; returns its whole lines, and false where it wrote a line without end.
+    pub(super) fn read_replies(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Kept, &[u8])) -> bool {
+        loop {
+            match rustix::io::read(&self.from, &mut *buffer) {
+                Ok(0) => return true,
+                Ok(got) => self.incoming.extend_from_slice(&buffer[..got]),
+                Err(Errno::INTR) => continue,
+                Err(_) => return true,
+            }
+            let incoming = std::mem::take(&mut self.incoming);
+            let mut from = 0;
+            let mut searched = self.searched;
+            while let Some(at) = memchr::memchr(b'\n', &incoming[searched..]) {
+                take(self, &incoming[from..searched + at]);
+                from = searched + at + 1;
+                searched = from;
+            }
+            self.incoming = incoming;
+            self.incoming.drain(..from);
+            self.searched = self.incoming.len();
+            if self.incoming.len() > REPLY_MAX {
+                return false;
+            }
+        }
+    }
+
+    /// Reads its control messages, line by line.
+    pub(super) fn read_channel(&mut self, buffer: &mut [u8]) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        loop {
+            match rustix::io::read(&self.channel, &mut *buffer) {
+                Ok(got) if got > 0 => self.channel_text.extend_from_slice(&buffer[..got]),
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(_) => break,
+            }
+            while let Some(at) = memchr::memchr(b'\n', &self.channel_text) {
+                let rest = self.channel_text.split_off(at + 1);
+                let mut line = std::mem::replace(&mut self.channel_text, rest);
+                line.pop();
+                messages.push(line);
+            }
+            // Nobody needs so long a message.
+            self.channel_text.truncate(64 << 10);
+        }
+        messages
+    }
+
+    /// The line that a reply answers: the one it names, or the first.
+    pub(super) fn answered(&mut self, id: Option<JobId>, now: Instant) -> Option<Line> {
+        let at = match id {
+            Some(id) => self.lines.iter().position(|line| line.id == id)?,
+            None => 0,
+        };
+        let line = self.lines.remove(at)?;
+        let begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
+        let took = now.saturating_duration_since(begun);
+        self.usual = Some(self.usual.map_or(took, |usual| (usual * (INERTIA - 1) + took) / INERTIA));
+        self.last_reply = now;
+        self.done += 1;
+        if let Some(next) = self.lines.front_mut().filter(|_| at == 0) {
+            // Its turn comes now, and its time counts from now.
+            next.since = next.since.max(now);
+            if next.deadline.is_none() {
+                next.deadline = self.policy.time_limit.and_then(|limit| now.checked_add(limit));
+            }
+        } else if self.lines.is_empty() {
+            self.idle_since = now;
+        }
+        Some(line)
+    }
+
+    /// The earliest time at which something is due for it.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let head = self.lines.iter().filter_map(|line| line.deadline).min().filter(|_| self.ending.is_none());
+        [head, self.kill_at].into_iter().flatten().min()
+    }
+
+    /// The line whose time is over.
+    pub(super) fn overdue(&self, now: Instant) -> Option<Line> {
+        self.lines.iter().find(|line| line.deadline.is_some_and(|by| by <= now)).copied()
+    }
+
+    /// After its death: the lines that it had taken from its input, and those that it never took.
+    pub(super) fn sort_out(&mut self) -> (Vec<Line>, Vec<Line>) {
+        let in_pipe = rustix::io::ioctl_fionread(&self.unread).unwrap_or(0);
+        let unsent = (self.outgoing.len() - self.sent) as u64;
+        let taken = self.written.saturating_sub(in_pipe).saturating_sub(unsent);
+        // A line of which it took a byte was begun, as far as anybody can tell.
+        self.lines.drain(..).partition(|line| line.begin < taken)
+    }
+
+    pub(super) fn fds(&self) -> [rustix::fd::BorrowedFd<'_>; 2] {
+        [self.from.as_fd(), self.channel.as_fd()]
+    }
+}
+
+/// The last words of a worker, for a person.
+pub(super) fn last_words(report: &Report) -> String {
+    crate::runner::command::reading::last_line(&report.stderr.bytes).map_or(String::new(), |line| format!(": {line}"))
+}

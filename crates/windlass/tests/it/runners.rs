@@ -1,0 +1,159 @@
+//! Batch commands, kept workers and the control channel through the whole program, and the examples of their page.
+
+use crate::rig::Rig;
+use serde_json::Value;
+
+/// The fenced blocks of a page, in order, with their language.
+fn blocks(page: &str) -> Vec<(&str, &str)> {
+    let mut blocks = Vec::new();
+    let mut rest = page;
+    while let Some((_, behind)) = rest.split_once("\n```") {
+        let (language, behind) = behind.split_once('\n').unwrap();
+        let (text, behind) = behind.split_once("```").unwrap();
+        blocks.push((language, text));
+        rest = behind;
+    }
+    blocks
+}
+
+fn told(job: &Value) -> String {
+    let last = job["history"].as_array().and_then(|history| history.last()).cloned().unwrap_or_default();
+    let words = [&last["message"], &last["error"]].into_iter().find_map(|text| text.as_str().filter(|t| !t.is_empty()));
+    format!("{} {}", job["state"].as_str().unwrap(), words.unwrap_or_default()).trim_end().to_owned()
+}
+
+#[test]
+fn the_examples_of_the_page_do_what_it_says() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/runners.md")).unwrap();
+    let blocks = blocks(&page);
+    let config: String = blocks.iter().filter(|(language, _)| *language == "toml").map(|(_, text)| *text).collect();
+    let rig = Rig::new();
+    let server = rig.serve(&config);
+    let mut checked = 0;
+    for pair in blocks.windows(2) {
+        let [("sh", order), ("text", expected)] = pair else { continue };
+        let words: Vec<String> =
+            order.trim().replace("\"to be\"", "to\u{a0}be").split(' ').map(|w| w.replace('\u{a0}', " ")).collect();
+        let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+        let ids = rig.call(&words).fine().to_owned();
+        rig.call(&["wait", "--drained"]);
+        for (id, line) in ids.lines().zip(expected.lines()) {
+            let job = rig.call(&["show", id, "--json"]).json();
+            assert_eq!(format!("{}: {}", job["data"].as_str().unwrap(), told(&job)), line);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 11, "the page has as many lines of results");
+    let status = rig.call(&["status", "--json"]).json();
+    assert_eq!(status["queues"]["word"]["succeeded"], 2, "what was emitted has run");
+    server.stop();
+}
+
+#[test]
+fn a_run_goes_on_while_its_jobs_emit_others() {
+    let rig = Rig::new();
+    // Each job emits one that is shorter, until nothing is left: a chain of five from one push.
+    let script = "case $1 in ?*) printf 'chain\\t%s\\n' ${1%?} >> $WINDLASS_EMIT;; esac";
+    let server = rig.serve(&format!("[queue.chain]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"));
+    let run = rig.call(&["push", "chain", "xxxx", "--run", "new", "--json"]).json();
+    let run = run["run"].as_str().unwrap().to_owned();
+    rig.call(&["wait", &run]).fine();
+    let shown = rig.call(&["show", &run, "--json"]).json();
+    assert_eq!(shown["counts"]["succeeded"], 5, "{shown}");
+    server.stop();
+}
+
+#[test]
+fn what_a_job_emits_does_not_count_if_it_fails() {
+    let rig = Rig::new();
+    let script = "windlass emit next 'a\nb'; windlass emit next c; windlass progress 1/2 half --phase x; exit $1";
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_windlass")).parent().unwrap().display();
+    let config = format!(
+        "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n\
+         environment = {{ PATH = \"{bin}:/usr/bin:/bin\" }}\n[queue.next]\nrun = [\"cat\"]\n"
+    );
+    let server = rig.serve(&config);
+    rig.call(&["push", "q", "7"]).fine();
+    rig.call(&["wait", "--drained"]);
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["next"], Value::Null);
+    rig.call(&["push", "q", "0"]).fine();
+    rig.call(&["wait", "--drained"]).fine();
+    let list = rig.call(&["ls", "queue:next", "--json"]).fine().to_owned();
+    assert_eq!(
+        list.matches("\"state\":\"succeeded\"").count() + list.matches("\"state\": \"succeeded\"").count(),
+        2,
+        "{list}"
+    );
+    rig.call(&["emit", "next", "x"]).says("WINDLASS_EMIT is not set").ended(64);
+    rig.call(&["progress", "1/2"]).says("WINDLASS_CONTROL is not set").ended(64);
+    rig.call(&["progress"]).says("nothing to say").ended(64);
+    rig.call(&["emit", "-x", "y"]).ended(64);
+    server.stop();
+}
+
+#[test]
+fn progress_is_shown_while_a_job_runs() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!(
+        "printf 'progress 3/9 half\\nphase sort\\n' >> $WINDLASS_CONTROL; echo > {}; read x < {}",
+        bell.path, gate.path
+    );
+    let server = rig.serve(&format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}]\n"));
+    let id = rig.call(&["push", "q", "x"]).fine().trim_end().to_owned();
+    bell.next();
+    let job = rig.call(&["show", &id, "--json"]).json();
+    assert_eq!((&job["progress"], &job["phase"]), (&"3/9 half".into(), &"sort".into()), "{job}");
+    let list = rig.call(&["ls", "queue:q", "--json"]).fine().to_owned();
+    assert!(list.contains("3/9 half"), "{list}");
+    gate.open(1);
+    rig.call(&["wait", "--drained"]).fine();
+    assert_eq!(rig.call(&["show", &id, "--json"]).json()["progress"], Value::Null);
+    server.stop();
+}
+
+#[test]
+fn a_queue_whose_worker_cannot_serve_says_so() {
+    let rig = Rig::new();
+    let server = rig.serve("[queue.q]\nworker = [\"sh\", \"-c\", \"echo no database >&2; exit 3\"]\n");
+    let id = rig.call(&["push", "q", "x"]).fine().trim_end().to_owned();
+    loop {
+        let status = rig.call(&["status", "--json"]).json();
+        if let Some(trouble) = status["troubles"]["q"].as_str() {
+            assert!(trouble.contains("exit 3 before it answered a job: no database"), "{trouble}");
+            break;
+        }
+    }
+    rig.call(&["status"]).says("the workers of [queue.q] cannot serve: its worker ended with exit 3");
+    for of in ["q", &id] {
+        let why = rig.call(&["why", of, "--json"]).json();
+        let mut codes = why["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap());
+        assert_eq!(codes.next_back(), Some("workers_cannot_serve"), "{why}");
+    }
+    let job = rig.call(&["show", &id, "--json"]).json();
+    assert_eq!(job["attempts"]["failures"], 0, "{job}");
+    server.stop();
+}
+
+#[test]
+fn exactly_one_of_the_services_is_taken() {
+    let rig = Rig::new();
+    let path = rig.dir().parent().unwrap().join("c.toml");
+    for (text, sentence) in [
+        ("[queue.q]\nrun = [\"true\"]\nbatch = [\"true\"]\n", "[queue.q] has `run` and `batch`, expected exactly one"),
+        ("[queue.q]\nslots = 1\n", "[queue.q] has no `run`"),
+        ("[queue.q]\nrun = [\"true\"]\nbatch_size = 2\n", "`batch_size` belongs to `batch`, and [queue.q] has `run`"),
+        ("[queue.q]\nworker = [\"true\"]\nreply = \"exit\"\n", "`reply` belongs to `batch`"),
+        ("[queue.q]\nrun = [\"true\"]\nframing = \"json\"\n", "`framing` belongs to `batch` or `worker`"),
+        ("[queue.q]\nbatch = [\"true\", \"{}\"]\n", "`{}` in `batch` means one job"),
+        ("[queue.q]\nworker = [\"true\", \"{data.x}\"]\n", "`{data.x}` in `worker` means one job"),
+        ("[queue.q]\nbatch = [\"true\"]\nreply = \"maybe\"\n", "`reply` is \"maybe\", expected \"lines\" or \"exit\""),
+        ("[queue.q]\nbatch = [\"true\"]\nframing = \"xml\"\n", "`framing` is \"xml\""),
+        ("[queue.q]\nbatch = [\"true\"]\nbatch_size = 0\n", "`batch_size` is 0"),
+        ("[queue.q]\nbatch = [\"true\"]\nbatch_linger = \"2h\"\n", "longer than an hour"),
+        ("[queue.q]\nworker = [\"no-such-program\"]\n", "the program \"no-such-program\" is not in PATH"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        rig.call(&["config", "check", path.to_str().unwrap()]).says(sentence).ended(78);
+    }
+}

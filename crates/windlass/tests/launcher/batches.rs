@@ -1,0 +1,155 @@
+//! Batch commands with real programs: good ones, silent ones, noisy ones, dying ones.
+
+use crate::rig::{Rig, batch};
+use std::time::Duration;
+use windlass::runner::{Flight, Runner, Stop};
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::{Framing, Reply};
+
+const LINES: [&[u8]; 10] = [b"a", b"b", b"bad", b"c", b"", b"d e", b"--f", b"\xff\xfe", b"g\0h", b"{}"];
+
+#[test]
+fn each_line_gets_its_reply_in_order() {
+    let mut rig = Rig::new(1);
+    let echo = batch(
+        "while IFS= read -r line; do case $line in bad) echo fail no good;; *) echo ok $line;; esac; done",
+        |_| {},
+    );
+    let heard = rig.all(&echo, &LINES[..4]);
+    assert_eq!(heard, ["ok a", "ok b", "failed_for_good no good", "ok c"]);
+    let answers = "printf 'ok\\nretry busy\\n{\"status\":\"ok\",\"message\":\"m\"}\\nsnooze 5m\\n'";
+    let heard = rig.all(&batch(answers, |_| {}), &LINES[..4]);
+    assert_eq!(heard, ["ok", "retry_later busy", "ok m", "snoozed"]);
+    let wc = batch("test $(wc -l) = 10", |batch| batch.reply = Reply::Exit);
+    assert_eq!(rig.all(&wc, &LINES), vec!["ok"; 10], "one process got all ten, over two stretches");
+}
+
+#[test]
+fn replies_out_of_order_find_their_jobs_by_id() {
+    let mut rig = Rig::new(1);
+    let reverse = r#"tac | sed 's/.*"id":"\([^"]*\)".*"data":"\([^"]*\)".*/{"id":"\1","status":"ok","message":"\2"}/'"#;
+    let heard = rig.all(&batch(reverse, |batch| batch.framing = Framing::Json), &LINES[..4]);
+    assert_eq!(heard, ["ok a", "ok b", "ok bad", "ok c"]);
+    let named = r#"sed 's/.*"id":"\([^"]*\)".*/@\1 ok/' | sort -r"#;
+    assert_eq!(rig.all(&batch(named, |batch| batch.framing = Framing::Json), &LINES[..3]), ["ok"; 3]);
+}
+
+#[test]
+fn any_bytes_pass_as_json_and_newlines_are_refused_as_raw() {
+    let mut rig = Rig::new(1);
+    let large = vec![b'x'; 1 << 20];
+    let data: [&[u8]; 6] = [b"a\nb", b"\"'$(id)`", b"g\0h\xff", b"-n", &large, b"\\"];
+    let raw = batch("while IFS= read -r line; do echo ok; done", |_| {});
+    let heard = rig.all(&raw, &data);
+    assert!(heard[0].starts_with("failed_for_good the data holds a newline"), "{}", heard[0]);
+    assert_eq!(heard[1..], ["ok"; 5]);
+    let copy = rig.dir.root().join("copy");
+    let tee = format!("cat > {}", copy.display());
+    let as_it_is = batch(&tee, |batch| batch.reply = Reply::Exit);
+    assert_eq!(rig.all(&as_it_is, &data[1..]), ["ok"; 5]);
+    assert!(std::fs::read(&copy).unwrap() == [data[1..].join(&b"\n"[..]), b"\n".to_vec()].concat(), "byte for byte");
+    let json = batch(&tee, |batch| (batch.reply, batch.framing) = (Reply::Exit, Framing::Json));
+    assert_eq!(rig.all(&json, &data), ["ok"; 6]);
+    let lines: Vec<serde_json::Value> =
+        std::fs::read_to_string(&copy).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (line, data) in lines.iter().zip(data) {
+        assert_eq!((line["queue"].as_str(), line["attempt"].as_u64()), (Some("lines"), Some(1)));
+        let bytes = match line["data"].as_str() {
+            Some(text) => text.as_bytes().to_vec(),
+            None => windlass::api::base64::decode(line["data64"].as_str().unwrap()).unwrap(),
+        };
+        assert!(bytes == data, "{} bytes", data.len());
+    }
+}
+
+#[test]
+fn too_few_too_many_and_noise_have_an_outcome() {
+    let mut rig = Rig::new(1);
+    let silent = "failed the batch ended well and gave no reply for this job";
+    assert_eq!(rig.all(&batch("cat > /dev/null", |_| {}), &LINES[..3]), [silent; 3]);
+    assert_eq!(rig.all(&batch("true", |_| {}), &LINES[..1]), [silent]);
+    assert_eq!(rig.all(&batch("echo ok; echo ok", |_| {}), &LINES[..3]), ["ok", "ok", silent]);
+    let many = "failed it gave 4 replies without an id to 3 jobs, so none of them counts";
+    assert_eq!(rig.all(&batch("printf 'ok\\nok\\nok\\nok\\n'", |_| {}), &LINES[..3]), [many; 3]);
+    let noise = rig.all(&batch("head -c 9000000 /dev/zero", |_| {}), &LINES[..2]);
+    assert_eq!(noise, ["failed it wrote 9000000 bytes, expected replies to 2 jobs of at most 65536 bytes"; 2]);
+    let odd = rig.all(&batch("echo hm; echo ok; head -c 500000 /dev/zero >&2", |_| {}), &LINES[..2]);
+    assert_eq!(odd[1], "ok", "a reply that is none costs only its own job");
+    assert!(odd[0].starts_with("failed the reply is \"hm\""), "{}", odd[0]);
+}
+
+#[test]
+fn a_death_is_run_again_in_halves_and_charges_one_job_only() {
+    let mut rig = Rig::new(2);
+    let count = rig.dir.root().join("count");
+    let script = |end: &str| {
+        let count = count.display();
+        format!("echo x >> {count}; while read line; do case $line in bad) {end};; *) echo ok;; esac; done")
+    };
+    for (end, expected) in [
+        ("kill -SEGV $$", "crashed killed by signal 11"),
+        ("echo ouch >&2; exit 9", "failed exit 9: ouch"),
+        ("exit 65", "failed_for_good exit 65: said that it cannot succeed"),
+    ] {
+        let heard = rig.all(&batch(&script(end), |_| {}), &[b"a", b"b", b"bad", b"c", b"d", b"e", b"f", b"g"]);
+        let mut wanted = vec!["ok"; 8];
+        wanted[2] = expected;
+        assert_eq!(heard, wanted);
+    }
+    // Six have no reply at first, then three, one of which answers nobody, and at last the bad one alone.
+    assert!(std::fs::read_to_string(&count).unwrap().lines().count() <= 3 * 5);
+    let exit = batch("! grep -q bad", |batch| batch.reply = Reply::Exit);
+    let heard = rig.all(&exit, &LINES);
+    assert_eq!(heard.iter().filter(|outcome| *outcome == "ok").count(), 9);
+    assert_eq!(heard[2], "failed exit 1");
+    let later = rig.all(&batch("exit 75", |_| {}), &LINES[..3]);
+    assert_eq!(later, ["retry_later exit 75: asked to be tried later"; 3]);
+}
+
+#[test]
+fn one_that_hangs_is_ended_and_only_its_job_timed_out() {
+    let mut rig = Rig::new(1);
+    let script =
+        "trap '' TERM; while read line; do case $line in bad) while :; do sleep 1; done;; *) echo ok;; esac; done";
+    let mut policy = batch(script, |_| {});
+    (policy.time_limit, policy.grace) = (Some(Duration::from_millis(300)), Duration::from_millis(50));
+    assert_eq!(rig.all(&policy, &[b"a", b"bad", b"c"]), ["ok", "timed_out", "ok"]);
+}
+
+#[test]
+fn a_stopped_batch_comes_back_and_keeps_what_was_answered() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("begun");
+    let script = format!("read a; echo ok; echo > {}; sleep 1000", fifo.display());
+    rig.start_many(&batch(&script, |_| {}), &LINES[..3], 9);
+    std::fs::read(&fifo).unwrap();
+    rig.runner.stop(Flight(1), Stop::Interrupt);
+    let heard: Vec<&str> = rig.hear_jobs(3).iter().map(|(_, outcome)| outcome.word()).collect();
+    assert_eq!(heard, ["succeeded", "interrupted", "interrupted"]);
+    rig.start_many(&batch(&script, |_| {}), &LINES[..2], 9);
+    std::fs::read(&fifo).unwrap();
+    rig.runner.stop(Flight(4), Stop::Cancel);
+    assert_eq!(rig.hear_jobs(2)[1].1, Outcome::Cancelled);
+}
+
+#[test]
+fn what_a_batch_emits_belongs_to_the_job_it_names() {
+    let mut rig = Rig::new(1);
+    let script = r#"while read line; do
+        id=$(echo "$line" | sed 's/.*"id":"\([^"]*\)".*/\1/')
+        printf '@%s\tnext\tfrom %s\n' $id $id >> "$WINDLASS_EMIT"
+        case $line in *bad*) echo fail;; *) echo ok;; esac
+    done"#;
+    let policy = batch(script, |batch| batch.framing = Framing::Json);
+    let ids = rig.start_many(&policy, &[b"a", b"bad", b"c"], 9);
+    let finished = rig.hear();
+    let emitted: Vec<(u16, String)> =
+        finished.emitted.iter().map(|one| (one.by, String::from_utf8_lossy(&one.data).into_owned())).collect();
+    assert_eq!(
+        emitted,
+        [(0, format!("from {}", ids[0])), (1, format!("from {}", ids[1])), (2, format!("from {}", ids[2]))]
+    );
+    let unnamed = batch("printf 'q\\tx\\n' >> $WINDLASS_EMIT; echo ok; echo ok", |_| {});
+    let why = "failed it emitted without naming the job: expected @ID<TAB>QUEUE<TAB>DATA";
+    assert_eq!(rig.all(&unnamed, &LINES[..2]), [why; 2]);
+}
