@@ -1,8 +1,9 @@
 //! Runs one process per job through launchers, one per core up to four.
 //!
 //! It keeps a crew's starts within its slots: what it is given beyond them waits here, claimed and not begun, and
-//! takes the place of a job that ends without asking the engine. A launcher that dies is noticed, its trees are
-//! proven dead, its jobs are reported, and another takes its place. It must not judge outcomes.
+//! takes the place of a job that ends without asking the engine. A launcher that dies, or that cannot be sent to, is
+//! noticed, its trees are proven dead, its jobs are reported, and another takes its place; one that died young is
+//! replaced after a pause. It must not judge outcomes.
 
 use super::launcher::slots::{self, SlotsEvidence};
 use super::launcher::{self, Inbox, Outbox, Received, Report};
@@ -17,8 +18,9 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use windlass_core::outcome::Outcome;
 
 mod order;
@@ -26,6 +28,11 @@ mod reading;
 
 /// More launchers than this give no more starts.
 const LAUNCHERS_MAX: usize = 4;
+/// A launcher that lived so long did not die of what is wrong with the machine.
+const STEADY: Duration = Duration::from_secs(10);
+/// The pauses before one that died young is replaced, doubled from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Hears of every end, on any thread.
 pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
@@ -98,6 +105,8 @@ struct Shared {
     hear: Hear,
     fatal: Fatal,
     state: Mutex<State>,
+    /// Told when the runner stops: nobody sits out a pause.
+    stopped: Condvar,
 }
 
 /// Starts commands.
@@ -116,7 +125,7 @@ impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
     pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
-        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default() });
+        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default(), stopped: Condvar::new() });
         let mut runner = CommandRunner { shared, readers: Vec::new() };
         for index in 0..runner.shared.settings.launchers.max(1) {
             runner.shared.state().hands.push(Hand::default());
@@ -200,6 +209,7 @@ impl Drop for CommandRunner {
             let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
         drop(state);
+        self.shared.stopped.notify_all();
         for reader in self.readers.drain(..) {
             // A reader that panicked has told so itself.
             let _told = reader.join();
@@ -256,7 +266,15 @@ impl State {
             }
         }
         self.fill_slots(&start.policy.pattern, ends);
+        self.let_go(&start.policy.pattern);
         Some(start)
+    }
+
+    /// Forgets a crew that has nothing here: every run is a crew of its own, and they never come back.
+    fn let_go(&mut self, pattern: &str) {
+        if self.crews.get(pattern).is_some_and(|crew| crew.running == 0 && crew.waiting.is_empty()) {
+            self.crews.remove(pattern);
+        }
     }
 
     /// Sends what was laid; a launcher always listens, so this waits a moment at most.
@@ -266,8 +284,8 @@ impl State {
                 && !hand.outbox.is_empty()
                 && hand.outbox.flush(socket, SendFlags::empty()).is_err()
             {
-                // It died: its listener reports whatever it was given, this too.
-                hand.outbox = Outbox::default();
+                // It died, or there was no memory to send: what it was given is not all there.
+                hand.give_up();
             }
         }
     }
@@ -275,11 +293,19 @@ impl State {
 
 impl Hand {
     fn tell(&mut self, record: &[u8]) {
-        if self.outbox.push(record).is_err() {
-            // No memory file for a large record: as good as a launcher that never got it, so it is replaced.
-            if let Some(socket) = &self.socket {
-                let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
-            }
+        // Without a launcher there is nobody to tell: its listener reports whatever it was given.
+        if self.socket.is_some() && self.outbox.push(record).is_err() {
+            // No memory file for a large record: as good as a launcher that never got it.
+            self.give_up();
+        }
+    }
+
+    /// Counts the launcher as dead: it is given nothing more, and it ends when it hears that nobody speaks to it. Then
+    /// its listener reports whatever it was given, sent or not, and replaces it.
+    fn give_up(&mut self) {
+        self.outbox = Outbox::default();
+        if let Some(socket) = self.socket.take() {
+            let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
     }
 }
@@ -312,6 +338,7 @@ impl Shared {
     /// One launcher after the other, until the runner stops or none can be started.
     fn listen(&self, index: usize, mut child: Child, mut socket: Arc<OwnedFd>) {
         let mut inbox = Inbox::default();
+        let (mut born, mut died_young) = (Instant::now(), 0);
         loop {
             while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
                 self.land(inbox.records().filter_map(Report::read).collect());
@@ -319,10 +346,12 @@ impl Shared {
             // Mostly it closed its end and is dying; where we could not read on, this makes it go.
             let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
             let _gone_already = child.wait();
-            match self.replace(index) {
+            died_young = if born.elapsed() < STEADY { died_young + 1 } else { 0 };
+            match self.replace(index, pause_after(died_young)) {
                 Some(next) => (child, socket) = next,
                 None => return,
             }
+            born = Instant::now();
         }
     }
 
@@ -344,8 +373,8 @@ impl Shared {
         ends.into_iter().for_each(&self.hear);
     }
 
-    /// After a launcher's death: proves its trees dead, starts another, reports its jobs.
-    fn replace(&self, index: usize) -> Option<(Child, Arc<OwnedFd>)> {
+    /// After a launcher's death: proves its trees dead, reports its jobs, and after a pause starts another.
+    fn replace(&self, index: usize, pause: Duration) -> Option<(Child, Arc<OwnedFd>)> {
         if self.state().stopping {
             return None;
         }
@@ -357,28 +386,56 @@ impl Shared {
             (self.fatal)(failure);
             SlotsEvidence::default()
         });
-        // Taken down before another launcher can be given anything.
-        let mut state = self.state();
-        state.hands[index].socket = None;
-        let lost: Vec<Flight> =
-            state.aloft.iter().filter(|(_, aloft)| aloft.hand == Some(index)).map(|(flight, _)| *flight).collect();
-        drop(state);
+        self.report_lost(index, &evidence);
+        if proven && self.is_stopped_within(pause) {
+            return None;
+        }
         let next = proven.then(|| self.start_launcher(index).ok()).flatten();
         let mut ends = Vec::new();
         let mut state = self.state();
         state.hands[index].manned = next.is_some();
+        let patterns: Vec<String> = state.crews.keys().cloned().collect();
+        patterns.iter().for_each(|pattern| state.fill_slots(pattern, &mut ends));
+        patterns.iter().for_each(|pattern| state.let_go(pattern));
+        state.flush();
+        drop(state);
+        ends.into_iter().for_each(&self.hear);
+        next
+    }
+
+    /// Takes a dead launcher down, and tells what became of everything that it was given.
+    fn report_lost(&self, index: usize, evidence: &SlotsEvidence) {
+        let mut ends = Vec::new();
+        let mut state = self.state();
+        state.hands[index].give_up();
+        let lost: Vec<Flight> =
+            state.aloft.iter().filter(|(_, aloft)| aloft.hand == Some(index)).map(|(flight, _)| *flight).collect();
         for flight in lost {
             let Some(start) = state.land(flight, &mut ends) else { continue };
             let job = start.held.jobs.id(start.held.range().start);
             let begun = evidence.begun(job, start.held.start());
             ends.push(unstarted(flight, if begun { Outcome::Lost } else { Outcome::Interrupted }));
         }
-        let patterns: Vec<String> = state.crews.keys().cloned().collect();
-        patterns.iter().for_each(|pattern| state.fill_slots(pattern, &mut ends));
         state.flush();
         drop(state);
         ends.into_iter().for_each(&self.hear);
-        next
+    }
+
+    fn is_stopped_within(&self, pause: Duration) -> bool {
+        let going_on = |state: &mut State| !state.stopping;
+        match self.stopped.wait_timeout_while(self.state(), pause, going_on) {
+            Ok((state, _)) => state.stopping,
+            Err(poisoned) => poisoned.into_inner().0.stopping,
+        }
+    }
+}
+
+/// How long to wait before a launcher is replaced, after so many that died young one after the other. The first is
+/// replaced at once: somebody killed it.
+fn pause_after(died_young: u32) -> Duration {
+    match died_young {
+        0 | 1 => Duration::ZERO,
+        more => (FIRST_PAUSE * 2u32.saturating_pow(more - 2)).min(LAST_PAUSE),
     }
 }
 

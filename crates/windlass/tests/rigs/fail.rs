@@ -27,6 +27,7 @@ const HOT: &[(c_long, &[i32])] = &[
     (libc::SYS_clone, &[EAGAIN, ENOMEM]),
     (libc::SYS_clone3, &[EAGAIN, ENOMEM]),
     (libc::SYS_execve, &[ENOMEM, EMFILE]),
+    (libc::SYS_sendmsg, &[ENOMEM, EINTR]),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, &[EMFILE, EIO, ENOSPC]),
     #[cfg(target_arch = "x86_64")]
@@ -57,7 +58,6 @@ const COLD: &[(c_long, &[i32])] = &[
     (libc::SYS_inotify_init1, &[EMFILE]),
     (libc::SYS_inotify_add_watch, &[ENOSPC]),
     (libc::SYS_pidfd_open, &[EMFILE]),
-    (libc::SYS_sendmsg, &[EINTR]),
     (libc::SYS_recvmsg, &[EINTR]),
     (libc::SYS_epoll_pwait, &[EINTR]),
     (libc::SYS_ppoll, &[EINTR]),
@@ -158,6 +158,24 @@ fn a_program_that_cannot_be_looked_for_is_looked_for_again() {
 #[test]
 fn a_shortage_before_a_start_fails_nobody() {
     starts_survive(libc::SYS_memfd_create, ENOSPC);
+}
+
+/// Found by this rig: what could not be sent to a launcher was waited for until the end of time.
+#[test]
+fn a_launcher_that_cannot_be_sent_to_is_replaced() {
+    starts_survive(libc::SYS_sendmsg, ENOMEM);
+}
+
+/// Found by this rig: such a server could not be stopped either.
+#[test]
+fn a_server_that_can_send_to_no_launcher_ends_when_told() {
+    let scene = Scene::new();
+    scene.prepare_lived();
+    let mut figures = Figures::default();
+    let point = Point { part: Part::Serve, call: libc::SYS_sendmsg, nth: 1, errno: ENOMEM, from_then_on: true };
+    attempt(&scene, &point, &mut figures);
+    let Figures { missed, panics, hangs, lost, failed, altered, .. } = figures;
+    assert_eq!((missed, panics, hangs, lost, failed, altered), (0, 0, 0, 0, 0, 0));
 }
 
 /// Each of the first calls of this number fails once: every job runs in the end, and nothing has failed.
