@@ -1,9 +1,9 @@
 //! The archiver's thread: frames into the open segment, a sync for many turns, then the word that they are safe.
 //!
 //! It syncs when nothing more waits, or after so many bytes; a channel that is never empty fills those in
-//! milliseconds, so no timer is needed and an idle archiver sleeps. What finds no space waits, and is tried again. Between syncs it does one small chore at a
-//! time: removing what is past its retention, or making an index again. It owns the open segment; after a failed
-//! write or sync that was no lack of space it writes nothing more.
+//! milliseconds, so no timer is needed and an idle archiver sleeps. What finds no space waits, and is tried again.
+//! Between syncs it does one small chore at a time: removing what is past its retention, or making an index again. It
+//! owns the open segment; after a failed write or sync that was no lack of space it writes nothing more.
 
 use super::attempt_line;
 use super::frame::{write_attempts, write_turn};
