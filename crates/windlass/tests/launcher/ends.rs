@@ -56,7 +56,8 @@ fn what_cannot_run_says_why_and_is_not_tried_again() {
         ),
         (
             command(&["true", "{}"]).data(&[b'x'; 200_000]),
-            "`true`: its arguments are too long (one may have 128 KiB); a queue's command without {} gets the data on stdin"
+            "`true`: its arguments are too long (one may have 128 KiB); a queue's command without {} gets the data on \
+             stdin"
                 .into(),
         ),
     ] {
