@@ -95,6 +95,8 @@ pub(crate) struct Watched {
     /// What recovery has to say to the engine's first turn.
     kept: Changes,
     pub(crate) committed: Vec<Committed>,
+    /// A commit found no space since somebody last looked.
+    pub(crate) was_full: bool,
 }
 
 impl Watched {
@@ -107,6 +109,7 @@ impl Watched {
             ended: Vec::new(),
             kept: Changes::default(),
             committed: Vec::new(),
+            was_full: false,
         }
     }
 
@@ -278,6 +281,7 @@ impl Store for Watched {
                 Ok(turn)
             }
             Err(error) => {
+                self.was_full |= matches!(error, StoreError::Full(_));
                 self.verbs.clear();
                 self.ended.clear();
                 Err(error)

@@ -347,7 +347,8 @@ impl World {
         if self.idle > IDLE_MOST {
             return Err(format!("waiting costs no CPU: {} turns in a row did nothing", self.idle));
         }
-        let full = turned.as_ref().is_ok_and(|effects| effects.notes.iter().any(|note| note.starts_with("no space")));
+        // The engine tells of it once; while it holds, a command may find no space again, and the wait begins anew.
+        let full = std::mem::take(&mut engine.store().was_full);
         if reloads && full {
             self.people.drop_rules();
         } else if reloads {

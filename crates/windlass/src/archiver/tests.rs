@@ -559,3 +559,24 @@ fn an_archive_of_a_newer_program_is_refused_untouched() {
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(rig.reader().find(id(1, 1)).unwrap_err().kind, crate::error::Kind::Version);
 }
+
+/// Whoever reads an index has it in memory; the writer of a segment has none of it.
+#[test]
+fn a_segment_of_many_small_frames_is_closed_and_indexed() {
+    const A_TURN: u64 = 1024;
+    let rig = Rig::new();
+    let (archiver, confirmed) = spawn(rig.options());
+    let turns = 2 * writer::FRAMES_MAX / A_TURN + 1;
+    for number in 1..=turns {
+        let lonely = |n| entry(chunk(1, &[(number * A_TURN + n, b"")]), 1000);
+        archiver.append(turn(number, (0..A_TURN).map(lonely).collect()));
+    }
+    while confirmed.recv().unwrap() < turns {}
+    drop(archiver);
+    assert_eq!(rig.segments(), [1, 2, 3]);
+    let frames = |number| index::Stored::open(&rig.archive(), number).unwrap().load().unwrap().entries.len() as u64;
+    assert_eq!([1, 2, 3].map(frames), [writer::FRAMES_MAX, writer::FRAMES_MAX, A_TURN]);
+    for number in [1, turns / 2, turns] {
+        assert_eq!(rig.find(id(1, number * A_TURN + 7)).len(), 1);
+    }
+}

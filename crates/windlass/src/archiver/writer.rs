@@ -30,6 +30,8 @@ const WRITE: usize = 1 << 20;
 const SYNC: u64 = 8 << 20;
 /// After a write found no space the next try comes after this time.
 const FULL_RETRY: Duration = Duration::from_secs(1);
+/// A segment of so many frames is closed however small it is: whoever reads its index has all of it in memory.
+pub(super) const FRAMES_MAX: u64 = 1 << 16;
 
 /// The segment that grows.
 struct Open {
@@ -41,14 +43,20 @@ struct Open {
     synced: u64,
     /// So much of it the kernel has.
     written: u64,
+    /// How many frames of attempts it has.
+    frames: u64,
+    /// What it holds, without the frames of turns that have ended.
     index: Index,
     buffer: Vec<u8>,
 }
 
 impl Open {
-    fn new(number: u32, file: File, index: Index) -> Open {
+    fn new(number: u32, file: File, mut index: Index) -> Open {
         let length = index.summary.length;
-        Open { number, file, length, synced: length, written: length, index, buffer: Vec::with_capacity(2 * WRITE) }
+        let frames = index.entries.len() as u64;
+        index.keep_summary_only();
+        let buffer = Vec::with_capacity(2 * WRITE);
+        Open { number, file, length, synced: length, written: length, frames, index, buffer }
     }
 
     fn write_entry(&mut self, turn: u64, entry: &Entry, keep_bodies: bool) -> Result<(), Failure> {
@@ -65,6 +73,7 @@ impl Open {
             count: held.count,
         };
         self.index.add(self.length, entry.queue.as_str(), entry.run, fields);
+        self.frames += 1;
         self.length += (self.buffer.len() - before) as u64;
         if self.buffer.len() < WRITE {
             return Ok(());
@@ -81,6 +90,7 @@ impl Open {
         write_turn(&mut self.buffer, self.index.summary.seed, turn, self.synced);
         self.length += (self.buffer.len() - before) as u64;
         self.index.end_turn(turn, self.length);
+        self.index.keep_summary_only();
     }
 
     /// Gives the buffer to the kernel, all of it or nothing.
@@ -309,10 +319,10 @@ impl Writer {
             open.write_entry(turn.turn, entry, self.options.keep_bodies)?;
         }
         open.end_turn(turn.turn);
-        let length = open.length;
+        let (length, frames) = (open.length, open.frames);
         self.turn = turn.turn;
         self.unsynced += length - before;
-        if length >= self.options.segment_bytes {
+        if length >= self.options.segment_bytes || frames >= FRAMES_MAX {
             self.sync()?;
             self.close_segment()?;
         }
@@ -353,9 +363,10 @@ impl Writer {
         Ok(Open::new(number, file, Index::new(seed, self.turn)))
     }
 
+    /// Its index is made from the segment, which was synced before and is in the kernel's cache still.
     fn close_segment(&mut self) -> Result<(), Failure> {
         match self.open.take() {
-            Some(open) => unless_no_space(open.index.save(&self.options.dir, open.number), open.number),
+            Some(open) => index_closed(&self.options, open.number),
             None => Ok(()),
         }
     }

@@ -23,8 +23,14 @@ const EVENTS_MOST: usize = 4096;
 /// With more than this waiting for the archive, nothing new is started.
 const ARCHIVE_BEHIND: u64 = 64 << 20;
 
-/// How often old results are looked through.
+/// How often old results are looked through at least and at most.
 const RETAIN_EVERY: Duration = Duration::from_secs(3600);
+const RETAIN_PAUSE: Duration = Duration::from_secs(60);
+
+/// How often old results are looked through: once an hour, or what is kept for minutes would stay for an hour.
+pub fn retain_every(shortest: Duration) -> Duration {
+    shortest.clamp(RETAIN_PAUSE, RETAIN_EVERY)
+}
 
 /// Everything that the engine's thread owns.
 pub struct Driver<S> {
@@ -37,8 +43,9 @@ pub struct Driver<S> {
     pub log: Log,
     /// How long failed and cancelled jobs are kept.
     pub keep_failed: Duration,
-    /// When old results are looked through next.
+    /// When old results are looked through next, and how often.
     pub retain_at: Time,
+    pub retain_every: Duration,
     pub times: Arc<TurnTimes>,
     pub shown: Arc<Shown>,
 }
@@ -77,11 +84,11 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Once an hour what is older than its retention goes, in the archive and in the store.
+    /// Now and then what is older than its retention goes, in the archive and in the store.
     fn retain(&mut self, events: &mut Vec<Event>) {
         let now = clock::now();
         if now >= self.retain_at {
-            self.retain_at = now.after(RETAIN_EVERY);
+            self.retain_at = now.after(self.retain_every);
             self.archiver.retain(now);
             let keep = i64::try_from(self.keep_failed.as_micros()).unwrap_or(i64::MAX);
             events.push(Event::Forget { before: Time(now.0.saturating_sub(keep)) });

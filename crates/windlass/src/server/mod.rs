@@ -15,7 +15,7 @@ use crate::archiver::{Archiver, ArchiverOptions};
 use crate::audit::AuditLog;
 use crate::clock;
 use crate::data_dir::{Lock, boot_id};
-use crate::engine::drive::Driver;
+use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
@@ -84,6 +84,7 @@ impl Server {
             log: options.log.clone(),
             keep_failed: options.archive.keep_failed,
             retain_at: clock::now(),
+            retain_every: retain_every(options.archive.keep_succeeded.min(options.archive.keep_failed)),
             times: Arc::clone(&times),
             shown: handle.shown(),
         };

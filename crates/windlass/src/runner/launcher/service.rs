@@ -31,6 +31,9 @@ use windlass_core::time::Time;
 const STARTS_A_ROUND: usize = 8;
 /// How much is taken from a pipe after the exit: the most that a pipe can hold.
 const LAST_WORDS: usize = 1 << 20;
+/// Without memory to send, sending is tried again after this pause, and for so long.
+const SEND_PAUSE: Duration = Duration::from_millis(20);
+const SEND_PATIENCE: Duration = Duration::from_secs(5);
 
 const SOCKET: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
@@ -87,6 +90,8 @@ pub(super) struct Service {
     inbox: Inbox,
     outbox: Outbox,
     wants_to_write: bool,
+    /// Since when there has been no memory to send.
+    unsent: Option<Instant>,
     /// The server is gone: nobody hears us, everything is killed.
     orphaned: bool,
     /// Out of descriptors or memory; tried again when a job has ended.
@@ -119,6 +124,7 @@ impl Service {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             wants_to_write: false,
+            unsent: None,
             orphaned: false,
             short: false,
             buffer: vec![0; 64 << 10],
@@ -160,8 +166,8 @@ impl Service {
         if !self.waiting.is_empty() && !self.short {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let (first, ..) = self.deadlines.first()?;
-        let left = first.saturating_duration_since(Instant::now());
+        let due = self.deadlines.first().map(|(first, ..)| first.saturating_duration_since(Instant::now()));
+        let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
 
@@ -465,10 +471,19 @@ impl Service {
         if self.orphaned {
             return Ok(());
         }
-        if !self.outbox.is_empty() && self.outbox.flush(&self.socket, SendFlags::DONTWAIT).is_err() {
-            // The server went away while we spoke; the socket will say so as well, but it says it only once.
-            self.lose_server();
-            return Ok(());
+        match self.outbox.flush(&self.socket, SendFlags::DONTWAIT) {
+            Ok(_) => self.unsent = None,
+            // What runs here need not die of a shortage that passes.
+            Err(Errno::NOMEM | Errno::NOBUFS)
+                if self.unsent.get_or_insert_with(Instant::now).elapsed() < SEND_PATIENCE =>
+            {
+                return Ok(());
+            }
+            Err(_) => {
+                // The server went away while we spoke; the socket will say so as well, but it says it only once.
+                self.lose_server();
+                return Ok(());
+            }
         }
         if self.outbox.is_empty() == self.wants_to_write {
             self.wants_to_write = !self.wants_to_write;
