@@ -4,11 +4,11 @@
 //! transaction; a turn that is dropped takes it back. It must not decide what may start: the scheduler does.
 
 use super::effects::Effects;
-use super::event::{Answer, QueueExplained, Steered, Steering};
+use super::event::{Answer, NewRules, QueueExplained, Steered, Steering};
 use super::obey::Wrote;
 use super::turn::Progress;
 use super::{Engine, Stopping};
-use crate::audit::{Action, Audited};
+use crate::audit::{Action, Audited, What};
 use crate::error::{Failure, Kind};
 use crate::runner::Stop;
 use crate::store::{Durability, Steer, Store, StoreError};
@@ -42,14 +42,15 @@ impl<S: Store> Engine<S> {
         for old in &removed {
             self.store.steer(&Steer::Unset(old.target.clone(), old.key))?;
             overrides.unset(&old.target, old.key);
-            effects.audit.push(Audited { at: now, by: by.clone(), action: Action::Unset, what: old.clone() });
+            let what = What::Override(Action::Unset, old.clone());
+            effects.audit.push(Audited { at: now, by: by.clone(), what });
         }
         let changed = !removed.is_empty() || !set.is_empty();
         for new in set {
             let new = Override { by: by.clone(), since: now, ..new };
             self.store.steer(&Steer::Set(new.clone()))?;
             overrides.set(new.clone());
-            effects.audit.push(Audited { at: now, by: by.clone(), action: Action::Set, what: new });
+            effects.audit.push(Audited { at: now, by: by.clone(), what: What::Override(Action::Set, new) });
         }
         let in_force = overrides.iter().cloned().collect();
         if changed {
@@ -126,7 +127,7 @@ impl<S: Store> Engine<S> {
             self.store.steer(&Steer::Unset(old.target.clone(), old.key))?;
             overrides.unset(&old.target, old.key);
             effects.notes.push(format!("`{}` of {} by {} has ended", old.key.word(), old.target, old.by));
-            effects.audit.push(Audited { at: now, by: "windlass".into(), action: Action::End, what: old });
+            effects.audit.push(Audited { at: now, by: "windlass".into(), what: What::Override(Action::End, old) });
         }
         self.scheduler.steer(overrides);
         self.withdraw(effects);
@@ -149,10 +150,12 @@ impl<S: Store> Engine<S> {
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
-    pub(super) fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
+    pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
+        let NewRules { policies, slots, by, changed, restart } = new;
         self.scheduler.reload(policies.clone(), slots);
         self.new_rules = Some((policies, slots));
         self.withdraw(effects);
+        effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
         effects.answers.add(answer, Ok(()));
     }
 

@@ -119,6 +119,7 @@ pub(super) async fn reload(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     call.no_body().await?;
     let reload = call.app.reload.clone();
-    let changed = super::app::blocking(move || reload()).await?;
+    let by = call.caller();
+    let changed = super::app::blocking(move || reload(by)).await?;
     json(StatusCode::OK, &serde_json::json!({ "changed": changed }))
 }

@@ -1,5 +1,6 @@
 //! Steering a running server from outside: pauses, slots, hours, the config, and the question why.
 
+use crate::audit::audit;
 use crate::rig::{Rig, Server, lines_of};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -21,10 +22,6 @@ fn write_config(rig: &Rig, text: &str) {
 fn why(rig: &Rig, of: &str) -> Vec<String> {
     let told = rig.call(&["why", of, "--json"]).json();
     told["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap().to_owned()).collect()
-}
-
-fn audit(rig: &Rig) -> Vec<Value> {
-    lines_of(&rig.dir().join("audit.log")).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

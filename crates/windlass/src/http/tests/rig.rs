@@ -96,7 +96,7 @@ impl Rig {
         let engine = std::thread::spawn(move || engine(&receive, &tell, &keeping));
         let handle = EngineHandle::new(send, Arc::new(IdSource::new(Origin::from_random(ORIGIN))));
         let options =
-            Options::new(dir.clone(), || Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
+            Options::new(dir.clone(), |_| Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
         let server = Server::start(options, handle.clone(), reads()).unwrap();
         Rig { dir, kept, server: Some(server), events, engine: Some(engine), handle, _temporary: temporary }
     }
@@ -145,7 +145,7 @@ impl Rig {
     }
 
     pub(crate) fn start_again(&mut self) {
-        let options = Options::new(self.dir.clone(), || Ok(Vec::new()));
+        let options = Options::new(self.dir.clone(), |_| Ok(Vec::new()));
         self.server = Some(Server::start(options, self.handle.clone(), reads()).unwrap());
     }
 
