@@ -14,7 +14,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, Policy};
-use windlass_core::scheduler::Reason;
+use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
@@ -148,6 +148,10 @@ pub enum Event {
         queue: String,
         lane: Option<(Priority, LaneKind)>,
         answer: Answer<QueueExplained>,
+    },
+    /// Queues that a person or the hours closed.
+    Closed {
+        answer: Answer<BTreeMap<String, Closed>>,
     },
     /// What is in flight now.
     Flights {

@@ -237,6 +237,7 @@ impl<S: Store> Engine<S> {
             Stopping::Draining => Condition::Draining,
             Stopping::No if self.full_until.is_some() => Condition::NoSpace,
             Stopping::No if !self.archive_keeps_up => Condition::ArchiveBehind,
+            Stopping::No if self.scheduler.is_paused() => Condition::Paused,
             Stopping::No if self.hushed => Condition::Quiet,
             Stopping::No => Condition::Serving,
         }

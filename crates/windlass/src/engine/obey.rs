@@ -64,6 +64,7 @@ impl<S: Store> Engine<S> {
                 let explained = self.explain(&queue, lane);
                 effects.answers.add(answer, Ok(explained));
             }
+            Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
             Event::Nudge => {

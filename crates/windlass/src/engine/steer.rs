@@ -12,11 +12,12 @@ use crate::audit::{Action, Audited, What};
 use crate::error::{Failure, Kind};
 use crate::runner::Stop;
 use crate::store::{Durability, Steer, Store, StoreError};
+use std::collections::BTreeMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
 use windlass_core::policy::{Policy, Service, pattern_matches};
-use windlass_core::scheduler::{Reason, Stall};
+use windlass_core::scheduler::{Closed, Reason, Stall};
 use windlass_core::time::Time;
 
 /// More than anybody makes by hand; a script that goes wrong must not slow every change down.
@@ -221,6 +222,12 @@ impl<S: Store> Engine<S> {
         let ahead = if lane.is_some() { explained.ahead } else { 0 };
         let (reason, table) = (explained.reason, explained.table);
         QueueExplained { reason, table, ahead, by_state: queue.by_state, known: true }
+    }
+
+    /// Queues that a person or the hours closed.
+    pub(super) fn closed_queues(&self) -> BTreeMap<String, Closed> {
+        let closed = self.queues.iter().filter_map(|(no, queue)| Some((queue, self.scheduler.closed(no)?)));
+        closed.map(|(queue, closed)| (queue.name.to_string(), closed)).collect()
     }
 
     /// When hours or an override end next; an engine that was told to stop has no use for it.

@@ -196,6 +196,7 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::Steer { .. }
                 | Event::Explain { .. }
+                | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
                 | Event::Nudge
