@@ -2,8 +2,8 @@
 
 use crate::rig::{Bell, Gate, Process, Rig, lines_of, sorted};
 use rustix::process::Signal;
-use std::io::Write;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use windlass_core::scheduler::STOCK_PER_SLOT_MAX;
 
