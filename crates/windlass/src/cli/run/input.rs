@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn an_input_is_over_only_at_its_end() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let mut piped = Input::new(File::from(OwnedFd::from(reader)), tempfile::tempfile().unwrap());
+        let mut piped = Input::new(File::from(std::os::fd::OwnedFd::from(reader)), tempfile::tempfile().unwrap());
         assert!(!piped.is_over().unwrap(), "more may come");
         writer.write_all(b"a\n").unwrap();
         assert!(!piped.is_over().unwrap(), "a line is there");
