@@ -1,7 +1,8 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
+//! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/
+//!     quarantine/
 //! ```
 //!
 //! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without

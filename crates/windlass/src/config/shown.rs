@@ -205,7 +205,11 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 7 + reader::QUEUE_KEYS.len());
+        assert_eq!(
+            shown.len(),
+            10 + reader::QUEUE_KEYS.len(),
+            "seven of the server, three of its log, and those of the queue"
+        );
     }
 
     #[test]

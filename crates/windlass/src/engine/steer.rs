@@ -78,7 +78,7 @@ impl<S: Store> Engine<S> {
         let Target::Queues(pattern) = &new.target else { return Ok(()) };
         QueueName::new(pattern.as_bytes()).map_err(|bad| refuse(bad.to_string()))?;
         // A process that only answers does not know the config; what does not fit then has no effect.
-        if new.key == Key::Paused || !self.options.serves_runs {
+        if new.key == Key::Paused || self.only_answers() {
             return Ok(());
         }
         self.check_table(pattern, new.key, new.value)
@@ -189,9 +189,14 @@ impl<S: Store> Engine<S> {
         self.new_rules.as_ref().map_or(&self.options.policies, |(policies, _)| policies)
     }
 
+    /// True for a process that is only there to answer; one with handlers of its own serves their queues.
+    fn only_answers(&self) -> bool {
+        !self.options.serves_runs && self.policies().is_empty()
+    }
+
     /// Why the server as a whole starts nothing, apart from what a person ordered.
     pub(super) fn stall(&self) -> Option<Stall> {
-        if !self.options.serves_runs {
+        if self.only_answers() {
             Some(Stall::NotServing)
         } else if self.full_until.is_some() {
             Some(Stall::NoSpace)
@@ -211,7 +216,7 @@ impl<S: Store> Engine<S> {
         let Some((no, queue)) = found else {
             let table = self.policies().iter().find(|policy| policy.matches(name)).map(|p| p.pattern.clone());
             let reason = match &table {
-                _ if !self.options.serves_runs => Reason::Stalled(Stall::NotServing),
+                _ if self.only_answers() => Reason::Stalled(Stall::NotServing),
                 Some(_) => Reason::NothingWaits,
                 None => Reason::NoRunner,
             };

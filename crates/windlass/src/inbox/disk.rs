@@ -195,7 +195,6 @@ impl OpenFile for File {
     }
 }
 
-#[expect(clippy::unnecessary_cast, reason = "the type of a count of links differs from machine to machine")]
 fn facts(stat: &rustix::fs::Stat) -> Facts {
     Facts {
         identity: (stat.st_dev, stat.st_ino),

@@ -318,10 +318,12 @@ fn write_record(file: &mut File, record: &[u8]) -> Result<u64, WriteFailure> {
             file.stream_position().map_err(refused)
         }
         Ok(short) => {
-            let end = file.stream_position().map_err(refused)?;
-            let more = retry(|| file.write(&record[short..]));
-            let error = more.err().unwrap_or_else(|| ErrorKind::StorageFull.into());
-            Err(WriteFailure { error, start: Some(end - short as u64) })
+            let start = file.stream_position().map_err(refused)? - short as u64;
+            // Room may come back meanwhile: a record whose last byte is written may have been read, so it is accepted.
+            match file.write_all(&record[short..]) {
+                Ok(()) => Ok(start + record.len() as u64),
+                Err(error) => Err(WriteFailure { error, start: Some(start) }),
+            }
         }
         Err(error) => Err(refused(error)),
     }
@@ -388,6 +390,7 @@ fn write_blocks(
 ) -> Result<(Vec<IdRange>, u64), WriteFailure> {
     let start = target.file.seek(SeekFrom::End(0)).map_err(|error| WriteFailure { error, start: None })?;
     let failed = |error| WriteFailure { error, start: Some(start) };
+    have_room(&target.file, start, lines.len() as u64).map_err(failed)?;
     let mut ranges = Vec::with_capacity(blocks.len());
     let mut offset = start;
     let mut first = 0;
@@ -422,6 +425,20 @@ fn write_blocks(
         first += count;
     }
     Ok((ranges, offset))
+}
+
+/// Takes the room for many blocks before the first is written: those in front of one that found none may have been
+/// read, and would run although all were rejected. Where a file system cannot promise room the write itself tells.
+fn have_room(file: &File, start: u64, length: u64) -> std::io::Result<()> {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if most.is_some_and(|most| start + length > most) {
+        return Err(rustix::io::Errno::FBIG.into());
+    }
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, start, length.max(1)) {
+        Err(rustix::io::Errno::NOSPC) => Err(rustix::io::Errno::NOSPC.into()),
+        Err(rustix::io::Errno::DQUOT) => Err(rustix::io::Errno::DQUOT.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Writes what stands before a block's lines; returns the lines with their line feed.

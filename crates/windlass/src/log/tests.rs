@@ -1,3 +1,5 @@
+//! The log: layout, levels, what is lost when nobody reads, and opening anew.
+
 use super::*;
 use std::sync::mpsc::{Sender, channel};
 

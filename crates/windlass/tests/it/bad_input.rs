@@ -103,7 +103,7 @@ fn thousands_of_small_files_are_read_in_batches() {
     fs::write(inbox.join(".hidden"), "q\thidden\n").unwrap();
     let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"odd \xff");
     fs::write(inbox.join(odd), "q\todd\n").unwrap();
-    let mut server = rig.serve("[queue.q]\nrun = [\"true\"]\npaused = true\n");
+    let mut server = rig.serve("[queue.q]\nrun = [\"true\"]\nenabled = false\n");
     server.process.until("its name is not UTF-8 text");
     rig.call(&["ls", "--limit", "1"]).fine();
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], FILES);

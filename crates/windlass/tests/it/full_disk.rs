@@ -238,7 +238,8 @@ fn more_jobs_than_descriptors_wait_for_one_another() {
     let witness = rig.path("witness");
     let script = format!("echo $1 >> {}", witness.display());
     let config = format!(
-        "[limits]\nslots = 60\n[queue.q]\nslots = 60\nattempts = 1\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"
+        "[limits]\nslots = 60\n[queue.q]\nslots = 60\nattempts = 1\n\
+         run = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"
     );
     let server = with_few_descriptors(&rig, &config, 64);
     let input: String = (0..300).map(|n| format!("{n}\n")).collect();

@@ -27,6 +27,8 @@ struct Figures {
     lost_full: usize,
     lost_os: usize,
     oldest: i64,
+    /// Answers that came after the cut, of what was not on disk.
+    after: usize,
     altered: usize,
 }
 
@@ -53,11 +55,11 @@ fn a_power_cut_loses_nothing_that_was_answered_full() {
         }
         let done = room.figures.points;
         room.at_random(if most == 0 { SHORT_RANDOM } else { most.saturating_sub(done) });
-        let Figures { points, random, missed, accepted, lost_full, lost_os, oldest, altered } = room.figures;
+        let Figures { points, random, missed, accepted, lost_full, lost_os, oldest, after, altered } = room.figures;
         println!(
             "cut: points {points} (not reached {missed}) random cuts {random} accepted {accepted} \
              lost (full) {lost_full} lost (os) {lost_os}, the oldest {:.3} s before the cut, \
-             altered or merged {altered}",
+             answered after it {after}, altered or merged {altered}",
             oldest as f64 / 1e6
         );
         assert_eq!((lost_full, altered), (0, 0));
@@ -140,16 +142,17 @@ impl Room {
         let (switch, at) = (self.disk.switch(), Arc::new(Mutex::new(None)));
         let noted = Arc::clone(&at);
         let act = Act::Cut(Box::new(move || {
-            switch();
             *noted.lock().unwrap() = Some(now());
+            switch();
         }));
         let tally = play(self, Which::Changing(self.scene.rig.dir()), act);
         let tally = tally.unwrap_or_else(|| panic!("{which_one}: hangs"));
         if !tally.hit {
             // The end of the scene is a point as well.
+            at.lock().unwrap().get_or_insert_with(now);
             self.disk.switch()();
         }
-        let cut_at = at.lock().unwrap().unwrap_or_else(now);
+        let cut_at = at.lock().unwrap().expect("every life ends with a cut");
         self.disk.unmount();
         self.boots.boot();
         self.disk.mount();
@@ -159,7 +162,11 @@ impl Room {
         assert_eq!(verdict.failed, "", "{which_one}");
         self.figures.accepted += verdict.accepted;
         for lost in &verdict.lost {
-            if lost.durability == "os" {
+            if lost.at >= cut_at {
+                // Where the power is gone nobody answers: here the kernel goes on, and a sync that began before the
+                // cut may still say that all is well.
+                self.figures.after += 1;
+            } else if lost.durability == "os" {
                 self.figures.lost_os += 1;
                 self.figures.oldest = self.figures.oldest.max(cut_at - lost.at);
             } else {

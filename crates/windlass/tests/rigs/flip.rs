@@ -45,14 +45,14 @@ fn damage(bytes: &mut Vec<u8>, page: usize, chance: &mut Chance) -> Damage {
         2 => {
             let at = chance.below(length);
             bytes.truncate(at);
-            ("truncate", Vec::from([at..length]))
+            ("truncate", std::iter::once(at..length).collect())
         }
         3 => {
             let count = 1 + chance.below(2 * page);
             let (from, to) = (chance.below(length), chance.below(length));
             let count = count.min(length - from).min(length - to);
             bytes.copy_within(from..from + count, to);
-            ("duplicate", Vec::from([to..to + count]))
+            ("duplicate", std::iter::once(to..to + count).collect())
         }
         _ => {
             let pages = length.div_ceil(page);
