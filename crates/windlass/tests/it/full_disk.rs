@@ -185,8 +185,8 @@ fn a_read_only_directory_is_refused_with_its_reason_and_works_again_afterwards()
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], 1);
 }
 
-/// The file system turns read-only under a server that runs, as a kernel does after an error of the disk: it ends with a
-/// sentence, and the next start has everything that was accepted.
+/// The file system turns read-only under a server that runs, as a kernel does after an error of the disk: it ends with
+/// a sentence, and the next start has everything that was accepted.
 #[test]
 fn a_server_whose_disk_turns_read_only_ends_with_a_sentence_and_loses_nothing() {
     let rig = Rig::new();

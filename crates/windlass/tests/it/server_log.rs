@@ -67,7 +67,7 @@ fn a_log_that_nobody_reads_holds_up_no_job() {
     let run = rig.feed(&["push", "q", "--run", "new"], input).fine().trim_end().to_owned();
     rig.call(&["wait", &run]).fine();
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["succeeded"], 800);
-    // A reload says what came of it, and does not wait for a reader either: a burst by signal, and one that is answered.
+    // A reload says what came of it, and does not wait for a reader either: a burst by signal, and one with an answer.
     (0..20).for_each(|_| server.process.signal(Signal::HUP));
     std::fs::write(rig.dir().join("windlass.toml"), "[queue.q]\nrun = [\"true\"]\nweight = 7\n").unwrap();
     assert!(rig.call(&["config", "reload"]).fine().lines().count() <= 1, "a signal may have come later than the file");
