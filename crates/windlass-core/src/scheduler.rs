@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub use queue::CAREFUL_SHARE;
 pub use reason::{Reason, Stall};
 pub use stock::{Pace, STOCK_PER_SLOT_MAX};
-pub use why::Explained;
+pub use why::{Closed, Explained};
 
 /// A crew's number; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use windlass::engine::event::{Answer, OpenRun};
+use windlass::engine::event::{Answer, NewRules, OpenRun};
 use windlass::engine::{EngineOptions, Event};
 use windlass::inbox::Envelope;
 use windlass::store::chunk::ChunkBuilder;
@@ -152,7 +152,7 @@ impl World {
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| None);
-        self.send(Event::Reload { policies, slots, answer });
+        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
         self.feed_all()?;
         for run in self.people.runs.clone() {
             let answer = self.people.ask(Ask::SealRun, |()| None);
@@ -330,7 +330,7 @@ impl World {
             _ => Amendment::Priority(workload::priority(&mut self.random)),
         };
         let answer = self.people.ask(Ask::Amend, |_| None);
-        self.send(Event::Amend { ids, amendment, answer });
+        self.send(Event::Amend { ids, amendment, by: "somebody".into(), answer });
         Ok(())
     }
 
@@ -353,7 +353,7 @@ impl World {
         let (policies, slots) = workload::policies(&mut self.random);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| None);
-        self.send(Event::Reload { policies, slots, answer });
+        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
         Ok(())
     }
 }

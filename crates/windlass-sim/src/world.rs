@@ -554,6 +554,7 @@ fn name(event: &Event) -> &'static str {
         Event::Reload { .. } => "reload",
         Event::Steer { .. } => "steer",
         Event::Explain { .. } => "explain",
+        Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
         Event::Dump { .. } => "dump",
         Event::Nudge => "nudge",

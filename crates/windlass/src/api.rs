@@ -335,6 +335,9 @@ pub struct Status {
     pub server: ServerStatus,
     /// Per queue: all states, and `started`.
     pub queues: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Queues that start nothing because of a person or the hours: `paused`, `disabled`, `shut`.
+    #[serde(default)]
+    pub closed: BTreeMap<String, String>,
     pub totals: BTreeMap<String, u64>,
     pub runs: RunsStatus,
     /// By config entry: what keeps its workers from serving.
@@ -348,7 +351,8 @@ pub struct ServerStatus {
     pub version: String,
     pub dir: String,
     pub durability: String,
-    /// `serving`, or what keeps it from starting jobs: `quiet`, `no_space`, `archive_behind`, `draining`, `halting`.
+    /// `serving`, or what keeps it from starting jobs: `quiet`, `paused`, `no_space`, `archive_behind`, `draining`,
+    /// `halting`.
     pub condition: String,
 }
 

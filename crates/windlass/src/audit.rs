@@ -10,10 +10,12 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use windlass_core::job::JobId;
+use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override};
 use windlass_core::time::Time;
 
-/// What was done.
+/// What was done to an override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Set,
@@ -37,23 +39,96 @@ impl Action {
 pub struct Audited {
     pub at: Time,
     pub by: String,
-    pub action: Action,
-    pub what: Override,
+    pub what: What,
+}
+
+/// What was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Override(Action, Override),
+    /// One job, named by its id.
+    Job {
+        verb: Verb,
+        id: JobId,
+        from: State,
+        /// Nothing where it is gone, or still has to be stopped.
+        to: Option<State>,
+    },
+    /// Many jobs at once.
+    Operation {
+        verb: Verb,
+        /// By which its two lines are found; one that was done as soon as it was accepted has only one line.
+        number: Option<u64>,
+        selector: Option<String>,
+        stage: Stage,
+        /// Its account: how many were meant, and what came of them.
+        counts: Value,
+    },
+    /// The config was read again and holds.
+    Reload {
+        /// What is another now, as it stands in the file: `[queue.mail] slots`.
+        changed: Vec<String>,
+        /// The same for what only a restart takes over.
+        restart: Vec<String>,
+    },
+}
+
+/// The verb of a change to jobs, and its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verb {
+    pub word: String,
+    pub priority: Option<i8>,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Accepted,
+    Done,
+}
+
+impl Stage {
+    pub fn word(self) -> &'static str {
+        match self {
+            Stage::Accepted => "accepted",
+            Stage::Done => "done",
+        }
+    }
 }
 
 impl Audited {
     pub fn to_json(&self) -> Value {
-        let Override { target, key, value, until, reason, .. } = &self.what;
-        json!({
-            "time": when::rfc3339(self.at),
-            "by": self.by,
-            "action": self.action.word(),
-            "target": target.as_text(),
-            "key": key.word(),
-            "value": value_of(*key, *value),
-            "until": until.map(when::rfc3339),
-            "reason": reason,
-        })
+        let mut line = match &self.what {
+            What::Override(action, Override { target, key, value, until, reason, .. }) => json!({
+                "action": action.word(),
+                "target": target.as_text(),
+                "key": key.word(),
+                "value": value_of(*key, *value),
+                "until": until.map(when::rfc3339),
+                "reason": reason,
+            }),
+            What::Job { verb, id, from, to } => json!({
+                "action": verb.word,
+                "priority": verb.priority,
+                "job": id.to_string(),
+                "from": from.word(),
+                "to": to.map(State::word),
+            }),
+            What::Operation { verb, number, selector, stage, counts } => json!({
+                "action": verb.word,
+                "priority": verb.priority,
+                "operation": number,
+                "selector": selector,
+                "stage": stage.word(),
+                "counts": counts,
+            }),
+            What::Reload { changed, restart } => {
+                json!({ "action": "reload", "changed": changed, "restart": restart })
+            }
+        };
+        line["time"] = when::rfc3339(self.at).into();
+        line["by"] = self.by.clone().into();
+        line
     }
 }
 
@@ -77,14 +152,19 @@ impl AuditLog {
     }
 
     /// Appends the changes of a turn in one write and brings them to disk. Changes by hand are rare, so the file is
-    /// opened anew each time: one that somebody moved away is begun again.
+    /// opened anew each time: one that somebody moved away is begun again. It is taken away again as a whole where it
+    /// does not fit, so that the next line does not follow half of one.
     pub fn append(&self, changes: &[Audited]) -> std::io::Result<()> {
         if changes.is_empty() {
             return Ok(());
         }
         let lines: String = changes.iter().map(|change| format!("{}\n", change.to_json())).collect();
         let mut file = File::options().append(true).create(true).mode(0o600).open(&self.path)?;
-        file.write_all(lines.as_bytes())?;
+        let before = file.metadata()?.len();
+        if let Err(error) = file.write_all(lines.as_bytes()) {
+            file.set_len(before)?;
+            return Err(error);
+        }
         file.sync_data()
     }
 }
@@ -108,8 +188,8 @@ mod tests {
             until: Some(Time(60_000_000)),
             reason: "\"x\"".into(),
         };
-        let set = Audited { at: Time(0), by: "ada".into(), action: Action::Set, what: what.clone() };
-        let end = Audited { at: Time(60_000_000), by: "windlass".into(), action: Action::End, what };
+        let set = Audited { at: Time(0), by: "ada".into(), what: What::Override(Action::Set, what.clone()) };
+        let end = Audited { at: Time(60_000_000), by: "windlass".into(), what: What::Override(Action::End, what) };
         log.append(&[]).unwrap();
         assert!(!dir.audit_log().exists(), "no change, no file");
         log.append(std::slice::from_ref(&set)).unwrap();

@@ -132,8 +132,9 @@ impl DataDir {
         }
         let mut file = fs::File::from(file);
         let owner = format!("windlass process {}, format {FORMAT}, boot {}\n", std::process::id(), boot_id());
-        file.set_len(0)
-            .and_then(|()| file.write_all(owner.as_bytes()))
+        // Over the old text and not after emptying the file: on a full disk the block would not come back.
+        file.write_all(owner.as_bytes())
+            .and_then(|()| file.set_len(owner.len() as u64))
             .map_err(|e| Failure::io("cannot write the lock", &e))?;
         Ok(Lock { _file: file.into() })
     }

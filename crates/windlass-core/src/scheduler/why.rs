@@ -18,6 +18,25 @@ pub struct Explained {
     pub ahead: u64,
 }
 
+/// How a queue is closed, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    Paused,
+    Disabled,
+    /// Outside its hours.
+    Shut,
+}
+
+impl Closed {
+    pub fn word(self) -> &'static str {
+        match self {
+            Closed::Paused => "paused",
+            Closed::Disabled => "disabled",
+            Closed::Shut => "shut",
+        }
+    }
+}
+
 impl Scheduler {
     /// What holds a queue back.
     pub fn why(&self, number: QueueNo) -> Reason {
@@ -78,10 +97,24 @@ impl Scheduler {
 
     /// True where what was claimed ahead for a queue must go back: a person or the hours closed it.
     pub fn is_closed(&self, number: QueueNo) -> bool {
-        let Some(queue) = self.queues.get(&number) else { return false };
-        let crew = queue.crew.and_then(|crew| self.crews.get(&crew));
-        let crew_closed = crew.is_some_and(|crew| !crew.gone && crew.closed().is_some());
-        self.paused.is_some() || queue.paused || crew_closed
+        self.queues.contains_key(&number) && (self.paused.is_some() || self.closed(number).is_some())
+    }
+
+    /// How a person or the hours closed this queue, apart from the server's own pause.
+    pub fn closed(&self, number: QueueNo) -> Option<Closed> {
+        let queue = self.queues.get(&number)?;
+        let crew = queue.crew.and_then(|crew| self.crews.get(&crew)).filter(|crew| !crew.gone);
+        match crew {
+            _ if queue.paused => Some(Closed::Paused),
+            Some(crew) if !crew.policy.enabled => Some(Closed::Disabled),
+            Some(crew) if crew.closed().is_some() => Some(Closed::Shut),
+            Some(_) | None => None,
+        }
+    }
+
+    /// A person paused the whole server.
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some()
     }
 
     /// What keeps everything back, but for the number of the server's slots.

@@ -158,6 +158,7 @@ fn condition(owner: &str, word: &str) -> Finding {
         Condition::Serving => (Health::Fine, ""),
         Condition::NoSpace => (Health::Problem, "make room on its disk: it goes on by itself within seconds"),
         Condition::ArchiveBehind => (Health::Warning, "its disk is too slow or too full for what is done"),
+        Condition::Paused => (Health::Warning, "windlass unpause lets it start jobs again"),
         Condition::Quiet => (Health::Warning, "kill -CONT lets it start jobs again"),
         Condition::Draining | Condition::Halting => (Health::Warning, "it is about to end: ask again"),
     };

@@ -98,7 +98,7 @@ fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log
             libc::SIGHUP => {
                 log.reopen();
                 // What came of it stands in the log, whoever asked.
-                let _ = config.reload(engine);
+                let _ = config.reload(engine, "signal".into());
                 Ok(())
             }
             libc::SIGTTIN => dump::tell(engine, log),

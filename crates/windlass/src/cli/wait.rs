@@ -83,7 +83,8 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
     let answer = match Link::to_server(&dir)? {
         Some(server) => patiently(args.timeout, {
             let what = what.clone();
-            move || ask(server, &dir, &what)
+            let context = context.clone();
+            move || ask(server, &dir, &what, &context)
         })?,
         None => unserved(&what, &dir)?,
     };
@@ -117,10 +118,17 @@ fn unserved(what: &What, dir: &DataDir) -> Result<Value, Failure> {
 }
 
 /// Asks the question that is answered at the end.
-fn ask(mut server: Connection, dir: &DataDir, what: &What) -> Result<Value, Failure> {
+fn ask(mut server: Connection, dir: &DataDir, what: &What, context: &Context) -> Result<Value, Failure> {
     server.set_patience(None);
     match what {
-        What::Run(run) => server.get_json(&format!("/api/v1/runs/{run}/wait")),
+        What::Run(run) => {
+            // One that is not read in yet is asked for below.
+            let found = server.get_json::<Value>(&format!("/api/v1/runs/{run}")).unwrap_or_default();
+            if found.get("sealed") == Some(&Value::Bool(false)) {
+                context.say(format_args!("{run} is open for more jobs: it ends when it is sealed and they have ended"));
+            }
+            server.get_json(&format!("/api/v1/runs/{run}/wait"))
+        }
         What::Drained => server.get_json("/api/v1/drained"),
         What::Jobs(selector) => jobs_end(server, dir, selector),
     }

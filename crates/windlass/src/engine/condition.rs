@@ -14,18 +14,21 @@ pub enum Condition {
     NoSpace,
     /// Finished attempts wait for the archive, too many of them.
     ArchiveBehind,
-    /// Somebody asked for quiet: jobs are accepted, nothing is started.
+    /// Somebody paused the whole server: jobs are accepted, nothing is started.
+    Paused,
+    /// Somebody asked for quiet with a signal: jobs are accepted, nothing is started.
     Quiet,
     #[default]
     Serving,
 }
 
 impl Condition {
-    pub const ALL: [Condition; 6] = [
+    pub const ALL: [Condition; 7] = [
         Condition::Halting,
         Condition::Draining,
         Condition::NoSpace,
         Condition::ArchiveBehind,
+        Condition::Paused,
         Condition::Quiet,
         Condition::Serving,
     ];
@@ -36,6 +39,7 @@ impl Condition {
             Condition::Draining => "draining",
             Condition::NoSpace => "no_space",
             Condition::ArchiveBehind => "archive_behind",
+            Condition::Paused => "paused",
             Condition::Quiet => "quiet",
             Condition::Serving => "serving",
         }

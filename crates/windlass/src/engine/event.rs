@@ -14,7 +14,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, Policy};
-use windlass_core::scheduler::Reason;
+use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
@@ -61,6 +61,7 @@ pub enum Event {
     Amend {
         ids: Vec<JobId>,
         amendment: Amendment,
+        by: String,
         answer: Answer<Vec<Amended>>,
     },
     /// The same wish for a set that fits one turn: compared with what was expected and done in one transaction.
@@ -134,8 +135,7 @@ pub enum Event {
     },
     /// A new set of rules, checked as a whole.
     Reload {
-        policies: Vec<Policy>,
-        slots: u32,
+        new: NewRules,
         answer: Answer<()>,
     },
     /// A person steers: answered when it is on disk and holds.
@@ -148,6 +148,10 @@ pub enum Event {
         queue: String,
         lane: Option<(Priority, LaneKind)>,
         answer: Answer<QueueExplained>,
+    },
+    /// Queues that a person or the hours closed.
+    Closed {
+        answer: Answer<BTreeMap<String, Closed>>,
     },
     /// What is in flight now.
     Flights {
@@ -165,6 +169,17 @@ pub enum Event {
     Drain,
     /// Stop at once: what runs is killed and goes back without a charge.
     Halt,
+}
+
+/// What the config says now, and for the audit log what is another than before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewRules {
+    pub policies: Vec<Policy>,
+    pub slots: u32,
+    pub by: String,
+    pub changed: Vec<String>,
+    /// Takes a restart.
+    pub restart: Vec<String>,
 }
 
 /// Overrides to be made and dropped together.
@@ -213,6 +228,7 @@ pub struct NewOperation {
     pub selector: Option<String>,
     /// The moment at which ages are meant.
     pub asked: Time,
+    pub by: String,
 }
 
 /// The account of an operation.

@@ -5,6 +5,7 @@
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
 pub mod condition;
+mod drained;
 pub mod drive;
 pub mod dump;
 pub mod effects;
@@ -249,6 +250,7 @@ impl<S: Store> Engine<S> {
             Stopping::Draining => Condition::Draining,
             Stopping::No if self.full_until.is_some() => Condition::NoSpace,
             Stopping::No if !self.archive_keeps_up => Condition::ArchiveBehind,
+            Stopping::No if self.scheduler.is_paused() => Condition::Paused,
             Stopping::No if self.hushed => Condition::Quiet,
             Stopping::No => Condition::Serving,
         }

@@ -1,9 +1,10 @@
 //! What people and other parts ask of the engine: each command in the turn that absorbed it.
 
 use super::effects::Effects;
-use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService};
+use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService, Wish};
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, Stopping, spec};
+use crate::audit::Audited;
 use crate::error::{Failure, Kind};
 use crate::runner::{Flight, Stop};
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
@@ -21,7 +22,11 @@ impl<S: Store> Engine<S> {
     pub(super) fn command(&mut self, event: Event, now: Time, effects: &mut Effects) -> Result<Wrote, StoreError> {
         match event {
             Event::OpenRun { request, answer } => return self.open_run(request, answer, now, effects),
-            Event::Amend { ids, amendment, answer } => return self.amend(&ids, amendment, answer, now, effects),
+            Event::Amend { ids, amendment, by, answer } => {
+                let (amended, wrote) = self.amend(&ids, amendment, &by, now, effects)?;
+                effects.answers.add(answer, Ok(amended));
+                return Ok(wrote);
+            }
             Event::Operate { .. }
             | Event::OpenOperation { .. }
             | Event::StageOperation { .. }
@@ -54,12 +59,13 @@ impl<S: Store> Engine<S> {
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
-            Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
+            Event::Reload { new, answer } => self.reload(new, answer, now, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::Explain { queue, lane, answer } => {
                 let explained = self.explain(&queue, lane);
                 effects.answers.add(answer, Ok(explained));
             }
+            Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
             Event::Nudge => {
@@ -169,10 +175,10 @@ impl<S: Store> Engine<S> {
         &mut self,
         ids: &[JobId],
         amendment: Amendment,
-        answer: Answer<Vec<Amended>>,
+        by: &str,
         now: Time,
         effects: &mut Effects,
-    ) -> Result<Wrote, StoreError> {
+    ) -> Result<(Vec<Amended>, Wrote), StoreError> {
         let amended = self.store.amend(ids, amendment, now)?;
         for (id, result) in ids.iter().zip(&amended) {
             if *result == Amended::Running && amendment == Amendment::Cancel {
@@ -181,9 +187,10 @@ impl<S: Store> Engine<S> {
             if let Amended::Done { to, .. } = result {
                 effects.amended.push((*id, *to));
             }
+            let what = Wish::Amend(amendment).audited(*id, *result);
+            effects.audit.extend(what.map(|what| Audited { at: now, by: by.to_owned(), what }));
         }
-        effects.answers.add(answer, Ok(amended));
-        Ok(true)
+        Ok((amended, true))
     }
 
     fn follow(&mut self, run: RunId, follower: Follower, answer: Answer<RunInfo>, effects: &mut Effects) {

@@ -34,6 +34,8 @@ impl<S: Store> Engine<S> {
             Event::AcceptOperation { number, expect, answer } => {
                 if let Some((answer, failure)) = self.operations.accept(&mut self.store, number, expect, answer)? {
                     effects.answers.add(answer, Err(failure));
+                } else {
+                    effects.audit.extend(self.operations.accepted(number, now));
                 }
                 return Ok(true);
             }
@@ -83,6 +85,7 @@ impl<S: Store> Engine<S> {
     /// What follows once the turn is committed.
     fn take_over(&mut self, done: SliceDone, effects: &mut Effects) -> Result<(), StoreError> {
         effects.cancelled.extend(done.cancelled);
+        effects.audit.extend(done.audit);
         effects.amended.extend(done.amended);
         for last in done.deleted {
             let line = self.last_line(&last)?;

@@ -6,6 +6,7 @@
 //! account. It must not search for jobs: whoever asks has done that.
 
 use super::event::{Answer, NewOperation, Report, Wish};
+use crate::audit::{Audited, Stage, Verb, What};
 use crate::error::{Failure, Kind};
 use crate::store::chunk::{read_varint, write_varint};
 use crate::store::{Amended, Amendment, Deleted, JobInfo, Settlement, Store, StoreError};
@@ -49,6 +50,8 @@ struct Kept {
     selector: Option<String>,
     /// The moment at which its ages are meant, in microseconds.
     asked: i64,
+    #[serde(default)]
+    by: String,
     /// Slices that were staged, and the next one to do.
     slices: u64,
     next: u64,
@@ -64,6 +67,7 @@ pub(super) struct SliceDone {
     pub(super) amended: Vec<(JobId, State)>,
     /// Last lines of deleted jobs.
     pub(super) deleted: Vec<Settlement>,
+    pub(super) audit: Vec<Audited>,
     /// The operation is over.
     pub(super) over: Option<(u64, Option<Answer<Report>>, Report)>,
     /// More slices wait.
@@ -168,6 +172,11 @@ impl Operations {
         Ok(None)
     }
 
+    /// The line of one that was just accepted.
+    pub(super) fn accepted(&self, number: u64, now: Time) -> Option<Audited> {
+        Some(self.by_number.get(&number)?.audited(Some(number), Stage::Accepted, now))
+    }
+
     pub(super) fn wants_a_turn(&self) -> bool {
         self.by_number.values().any(|operation| operation.acting)
     }
@@ -201,6 +210,7 @@ impl Operations {
         } else {
             store.note(&header_key(number), None)?;
             let report = operation.kept.report.clone();
+            done.audit.push(operation.audited(Some(number), Stage::Done, now));
             self.orphans = true;
             done.over = self.by_number.remove(&number).map(|over| (number, over.answer, report));
         }
@@ -229,6 +239,10 @@ pub(super) fn at_once(
     }
     let mut done = SliceDone::default();
     operation.apply(store, &meant, now, &mut done)?;
+    // Jobs that were named one by one have a line each.
+    if operation.selector.is_some() {
+        done.audit.push(operation.audited(None, Stage::Done, now));
+    }
     Ok(Ok((operation.kept.report, done)))
 }
 
@@ -242,11 +256,21 @@ impl Operation {
             priority,
             selector: new.selector.clone(),
             asked: new.asked.as_micros(),
+            by: new.by.clone(),
             slices: 0,
             next: 0,
             report: Report::default(),
         };
         Ok(Operation { kept, selector, acting: false, answer: None })
+    }
+
+    fn audited(&self, number: Option<u64>, stage: Stage, now: Time) -> Audited {
+        let Kept { action, priority, selector, by, report, .. } = &self.kept;
+        let verb = Verb { word: action.clone(), priority: *priority };
+        // Numbers only: there is nothing in it that JSON lacks.
+        let counts = serde_json::to_value(report).unwrap_or_default();
+        let what = What::Operation { verb, number, selector: selector.clone(), stage, counts };
+        Audited { at: now, by: by.clone(), what }
     }
 
     /// Leaves out what the selector no longer means: a job that went on meanwhile is not what the person saw.
@@ -272,6 +296,11 @@ impl Operation {
         let Some(wish) = Wish::from_words(&self.kept.action, self.kept.priority) else {
             return Err(StoreError::Corrupt(format!("an operation wants {}, which is unknown", self.kept.action)));
         };
+        let named = self.selector.is_none();
+        let mut tell = |what: Option<What>| {
+            let what = what.filter(|_| named);
+            done.audit.extend(what.map(|what| Audited { at: now, by: self.kept.by.clone(), what }));
+        };
         match wish {
             Wish::Amend(amendment) => {
                 for (id, amended) in ids.iter().zip(store.amend(ids, amendment, now)?) {
@@ -281,13 +310,15 @@ impl Operation {
                     if let Amended::Done { to, .. } = amended {
                         done.amended.push((*id, to));
                     }
+                    tell(wish.audited(*id, amended));
                     report.note(amendment, amended);
                 }
             }
             Wish::Delete => {
-                for deleted in store.delete(ids, now)? {
+                for (id, deleted) in ids.iter().zip(store.delete(ids, now)?) {
                     match deleted {
-                        Deleted::Done { last, .. } => {
+                        Deleted::Done { from, last } => {
+                            tell(Some(What::Job { verb: wish.verb(), id: *id, from, to: None }));
                             report.changed += 1;
                             done.deleted.push(last);
                         }
@@ -348,6 +379,21 @@ impl Wish {
             Wish::Amend(Amendment::Priority(priority)) => ("priority", Some(priority.value())),
             Wish::Delete => ("delete", None),
         }
+    }
+
+    pub(super) fn verb(self) -> Verb {
+        let (word, priority) = self.words();
+        Verb { word: word.to_owned(), priority }
+    }
+
+    /// What the audit log says of one job, if anything was changed or will be.
+    pub(super) fn audited(self, id: JobId, amended: Amended) -> Option<What> {
+        let (from, to) = match amended {
+            Amended::Done { from, to } => (from, Some(to)),
+            Amended::Running if self == Wish::Amend(Amendment::Cancel) => (State::Running, None),
+            Amended::Running | Amended::Same(_) | Amended::Refused(_) | Amended::Unknown => return None,
+        };
+        Some(What::Job { verb: self.verb(), id, from, to })
     }
 
     pub fn from_words(action: &str, priority: Option<i8>) -> Option<Wish> {

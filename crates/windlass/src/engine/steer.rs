@@ -4,19 +4,20 @@
 //! transaction; a turn that is dropped takes it back. It must not decide what may start: the scheduler does.
 
 use super::effects::Effects;
-use super::event::{Answer, QueueExplained, Steered, Steering};
+use super::event::{Answer, NewRules, QueueExplained, Steered, Steering};
 use super::obey::Wrote;
 use super::turn::Progress;
 use super::{Engine, Stopping};
-use crate::audit::{Action, Audited};
+use crate::audit::{Action, Audited, What};
 use crate::error::{Failure, Kind};
 use crate::runner::Stop;
 use crate::store::{Durability, Steer, Store, StoreError};
+use std::collections::BTreeMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
 use windlass_core::policy::{Policy, pattern_matches};
-use windlass_core::scheduler::{Reason, Stall};
+use windlass_core::scheduler::{Closed, Reason, Stall};
 use windlass_core::time::Time;
 
 /// More than anybody makes by hand; a script that goes wrong must not slow every change down.
@@ -42,14 +43,15 @@ impl<S: Store> Engine<S> {
         for old in &removed {
             self.store.steer(&Steer::Unset(old.target.clone(), old.key))?;
             overrides.unset(&old.target, old.key);
-            effects.audit.push(Audited { at: now, by: by.clone(), action: Action::Unset, what: old.clone() });
+            let what = What::Override(Action::Unset, old.clone());
+            effects.audit.push(Audited { at: now, by: by.clone(), what });
         }
         let changed = !removed.is_empty() || !set.is_empty();
         for new in set {
             let new = Override { by: by.clone(), since: now, ..new };
             self.store.steer(&Steer::Set(new.clone()))?;
             overrides.set(new.clone());
-            effects.audit.push(Audited { at: now, by: by.clone(), action: Action::Set, what: new });
+            effects.audit.push(Audited { at: now, by: by.clone(), what: What::Override(Action::Set, new) });
         }
         let in_force = overrides.iter().cloned().collect();
         if changed {
@@ -126,7 +128,7 @@ impl<S: Store> Engine<S> {
             self.store.steer(&Steer::Unset(old.target.clone(), old.key))?;
             overrides.unset(&old.target, old.key);
             effects.notes.push(format!("`{}` of {} by {} has ended", old.key.word(), old.target, old.by));
-            effects.audit.push(Audited { at: now, by: "windlass".into(), action: Action::End, what: old });
+            effects.audit.push(Audited { at: now, by: "windlass".into(), what: What::Override(Action::End, old) });
         }
         self.scheduler.steer(overrides);
         self.rules_changed(effects);
@@ -156,10 +158,12 @@ impl<S: Store> Engine<S> {
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
-    pub(super) fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
+    pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
+        let NewRules { policies, slots, by, changed, restart } = new;
         self.scheduler.reload(policies.clone(), slots);
         self.new_rules = Some((policies, slots));
         self.rules_changed(effects);
+        effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
         effects.answers.add(answer, Ok(()));
     }
 
@@ -231,6 +235,12 @@ impl<S: Store> Engine<S> {
         let ahead = if lane.is_some() { explained.ahead } else { 0 };
         let (reason, table) = (explained.reason, explained.table);
         QueueExplained { reason, table, ahead, by_state: queue.by_state, known: true }
+    }
+
+    /// Queues that a person or the hours closed.
+    pub(super) fn closed_queues(&self) -> BTreeMap<String, Closed> {
+        let closed = self.queues.iter().filter_map(|(no, queue)| Some((queue, self.scheduler.closed(no)?)));
+        closed.map(|(queue, closed)| (queue.name.to_string(), closed)).collect()
     }
 
     /// When hours or an override end next; an engine that was told to stop has no use for it.

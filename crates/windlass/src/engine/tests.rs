@@ -2,8 +2,11 @@
 
 mod steer;
 
-use super::event::{Answer, Drained, FlightInfo, Followed, Follower, NewOperation, OpenRun, Report, RunService, Wish};
+use super::event::{
+    Answer, Drained, FlightInfo, Followed, Follower, NewOperation, NewRules, OpenRun, Report, RunService, Wish,
+};
 use super::*;
+use crate::audit::Audited;
 use crate::error::{Failure, Kind};
 use crate::runner::{Emitted, Finished, Output, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
@@ -160,7 +163,10 @@ fn a_queue_that_nobody_serves_accumulates_and_runs_after_a_reload() {
     world.push("q", 3);
     assert!(world.under_way.is_empty());
     let (reloaded, given) = answer();
-    world.turn([Event::Reload { policies: vec![serving("q")], slots: 4, answer: reloaded }]);
+    world.turn([Event::Reload {
+        new: NewRules { policies: vec![serving("q")], slots: 4, ..NewRules::default() },
+        answer: reloaded,
+    }]);
     assert_eq!(given.try_recv().unwrap(), Ok(()));
     assert_eq!(world.under_way.len(), 3);
 }
@@ -221,7 +227,8 @@ fn cancelling_a_running_job_is_an_intent_until_it_is_dead() {
     world.push("q", 1);
     let id = JobId { origin: Origin::from_random(7), offset: 1 };
     let (amended, given) = answer();
-    let effects = world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: amended }]);
+    let effects =
+        world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: amended }]);
     assert_eq!(given.try_recv().unwrap(), Ok(vec![Amended::Running]));
     assert_eq!(effects.stops, [(world.under_way[0].flight, Stop::Cancel)]);
     world.finish(Outcome::Cancelled);
@@ -357,20 +364,25 @@ fn a_cancel_that_finds_no_space_stops_nothing() {
     let id = world.under_way[0].held.ids().next().unwrap();
     world.engine.store().fail_commit(StoreError::Full("test".into()));
     let (refused, given) = answer::<Vec<Amended>>();
-    let effects =
-        world.engine.turn(world.now, [Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: refused }]);
+    let effects = world.engine.turn(
+        world.now,
+        [Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: refused }],
+    );
     let effects = effects.unwrap();
     effects.answers.give();
     assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Full);
     assert!(effects.stops.is_empty(), "what was refused has not happened");
     world.now = world.now.after(FULL_RETRY);
     let (told, given) = answer::<Vec<Amended>>();
-    let effects = world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: told }]);
+    let effects =
+        world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: told }]);
+    let line = effects.audit[0].to_json();
+    assert_eq!((&line["job"], &line["from"], &line["to"]), (&id.to_string().into(), &"running".into(), &().into()));
     assert_eq!((given.try_recv().unwrap().unwrap(), effects.stops.len()), (vec![Amended::Running], 1));
 }
 
 fn wish(wish: Wish) -> NewOperation {
-    NewOperation { wish, selector: Some("queue:q".into()), asked: Time(2_000_000) }
+    NewOperation { wish, selector: Some("queue:q".into()), asked: Time(2_000_000), by: "ada".into() }
 }
 
 /// Stages jobs `1..=count` in slices of ten and accepts them.
@@ -406,7 +418,13 @@ fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
     let options = world.engine.options.clone();
     let (engine, _) = Engine::new(store, options, evidence, Time(0)).unwrap();
     world.engine = engine;
-    let notes: Vec<String> = (0..4).flat_map(|_| world.turn([]).notes).collect();
+    let (mut notes, mut audit) = (Vec::new(), Vec::new());
+    for effects in (0..4).map(|_| world.turn([])) {
+        notes.extend(effects.notes);
+        audit.extend(effects.audit.iter().map(Audited::to_json));
+    }
+    let told: Vec<_> = audit.iter().map(|line| (&line["by"], &line["stage"], &line["counts"]["changed"])).collect();
+    assert_eq!(told, [(&"ada".into(), &"done".into(), &35.into())], "whoever asked is known after the restart");
     assert_eq!(notes, ["operation 1 went on after a restart and is done: 35 changed, 0 refused"]);
     assert_eq!(suspended(&mut world), 35);
     assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "nothing of it is kept");
@@ -561,6 +579,9 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     assert_eq!(world.under_way.remove(0).held.count, 2, "and one that is not full no longer than that");
     world.push("q", 2);
     assert!(world.under_way.is_empty());
-    world.turn([Event::Reload { policies: vec![serving("q")], slots: 4, answer: answer().0 }]);
+    world.turn([Event::Reload {
+        new: NewRules { policies: vec![serving("q")], slots: 4, ..NewRules::default() },
+        answer: answer().0,
+    }]);
     assert_eq!(world.under_way.len(), 2, "rules without batches wait for nothing");
 }

@@ -5,9 +5,9 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::effects::Effects;
-use super::event::{Answer, Change, Drained, Event, Followed, FollowedJob};
+use super::event::{Answer, Change, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, emit, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
@@ -197,6 +197,7 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::Steer { .. }
                 | Event::Explain { .. }
+                | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
                 | Event::Nudge
@@ -486,32 +487,6 @@ impl<S: Store> Engine<S> {
         }
         self.waiters.reading_for_drained = true;
         effects.read_inbox.push(self.waiters.read_inbox(Then::Drained));
-    }
-
-    /// True when nothing that can run waits or runs.
-    pub fn is_quiet(&self) -> bool {
-        self.has_none(&[State::Scheduled, State::Ready, State::Retrying])
-    }
-
-    /// True when nothing runs or could run now; what waits for its time does not count.
-    fn is_idle(&self) -> bool {
-        self.has_none(&[State::Ready])
-    }
-
-    fn has_none(&self, waiting: &[State]) -> bool {
-        let live = |queue: &Queue| waiting.iter().any(|state| queue.by_state[state.index()] > 0);
-        (self.flights.is_empty() || sabotage::on(Sabotage::DrainedWhileRunning))
-            && self.pending.is_empty()
-            && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
-    }
-
-    pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
-        self.waiters.reading_for_drained = false;
-        let (quiet, idle, failed) = (self.is_quiet(), self.is_idle(), self.waiters.failed);
-        let satisfied = |waiter: &mut DrainedWaiter| if waiter.due_only { idle } else { quiet };
-        for DrainedWaiter { answer, failed_before, .. } in self.waiters.drained.extract_if(.., satisfied) {
-            effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
-        }
     }
 
     /// No space: the turn never was. Finished attempts and inbox lots wait for the next one; pushers are told.

@@ -42,6 +42,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
     });
     let (queues, runs, troubles) = read.await?;
     let stocked = stocked(&call.app).await?;
+    let closed = call.app.ask(|answer| Event::Closed { answer }).await?;
     let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
     totals.insert("started".into(), 0);
     let mut by_name = BTreeMap::new();
@@ -65,6 +66,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
             condition: call.app.handle.condition().word().into(),
         },
         queues: by_name,
+        closed: closed.into_iter().map(|(name, closed)| (name, closed.word().to_owned())).collect(),
         totals,
         runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
         troubles: troubles.into_iter().collect(),
@@ -120,6 +122,7 @@ pub(super) async fn reload(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     call.no_body().await?;
     let reload = call.app.reload.clone();
-    let changed = super::app::blocking(move || reload()).await?;
+    let by = call.caller();
+    let changed = super::app::blocking(move || reload(by)).await?;
     json(StatusCode::OK, &serde_json::json!({ "changed": changed }))
 }

@@ -166,7 +166,7 @@ pub(super) async fn delete(mut call: Call) -> Result<Response, Problem> {
     call.no_body().await?;
     let id = call.job()?;
     call.app.catch_up().await?;
-    let operation = NewOperation { wish: Wish::Delete, selector: None, asked: clock::now() };
+    let operation = NewOperation { wish: Wish::Delete, selector: None, asked: clock::now(), by: call.caller() };
     let report = call.app.ask(|answer| Event::Operate { operation, ids: vec![id], expect: None, answer }).await?;
     match report {
         Report { changed: 1, .. } => json(StatusCode::OK, &changed(id, "done", None, None)),
@@ -183,10 +183,12 @@ async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem
 async fn amend_one(call: Call, amendment: Amendment) -> Result<Response, Problem> {
     call.query(&[])?;
     let id = call.job()?;
-    let mut amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+    let (app, by) = (&call.app, call.caller());
+    let ask = || app.ask(|answer| Event::Amend { ids: vec![id], amendment, by: by.clone(), answer });
+    let mut amended = ask().await?;
     if amended.first() == Some(&Amended::Unknown) {
         call.app.catch_up().await?;
-        amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+        amended = ask().await?;
     }
     match amended.first().copied().unwrap_or(Amended::Unknown) {
         Amended::Done { from, to } => json(StatusCode::OK, &changed(id, "done", Some(from), Some(to))),

@@ -58,12 +58,15 @@ pub struct Options {
     pub log: Log,
 }
 
-/// Reads the config again, and tells what has changed.
-pub type Reload = dyn Fn() -> Result<Vec<Change>, Failure> + Send + Sync;
+/// Reads the config again for somebody, and tells what has changed.
+pub type Reload = dyn Fn(String) -> Result<Vec<Change>, Failure> + Send + Sync;
 
 impl Options {
     /// A Unix socket and any free port of the loopback interface.
-    pub fn new(dir: DataDir, reload: impl Fn() -> Result<Vec<Change>, Failure> + Send + Sync + 'static) -> Options {
+    pub fn new(
+        dir: DataDir,
+        reload: impl Fn(String) -> Result<Vec<Change>, Failure> + Send + Sync + 'static,
+    ) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let config = Box::new(Arc::<Loaded>::default);
         Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config, log: Log::off() }

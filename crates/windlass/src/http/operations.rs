@@ -39,7 +39,8 @@ pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
     if asked.dry_run {
         return json(StatusCode::OK, &preview(&call.app, search, asked.expect).await?);
     }
-    let operation = NewOperation { wish, selector: asked.selector.clone(), asked: clock::now() };
+    let (selector, by) = (asked.selector.clone(), call.caller());
+    let operation = NewOperation { wish, selector, asked: clock::now(), by };
     let report = perform(&call.app, search, operation, asked.expect).await?;
     json(StatusCode::OK, &api::OperationResult { report, sample: Vec::new() })
 }

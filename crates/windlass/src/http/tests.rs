@@ -225,6 +225,7 @@ fn the_server_tells_about_itself_and_takes_orders() {
         (std::process::id(), 5000, 9)
     );
     assert_eq!((status.queues["mail"].len(), status.runs.open), (9, 1));
+    assert_eq!((status.closed.len(), status.closed["mail"].as_str()), (1, "paused"));
     assert_eq!(connection.get("/livez").unwrap().status, 200);
     assert_eq!(connection.get("/readyz").unwrap().status, 200);
     let flights: api::Page<api::Flight> = connection.get_json("/api/v1/flights").unwrap();

@@ -2,6 +2,7 @@
 
 use super::ReadConfig;
 use crate::config::{Change, Loaded, diff};
+use crate::engine::event::NewRules;
 use crate::engine::{EngineHandle, Event};
 use crate::error::{Failure, Kind};
 use crate::log::{Level, Log};
@@ -30,8 +31,8 @@ impl LiveConfig {
     }
 
     /// Takes over what the file says now, or nothing of it; tells what has changed, in the log too.
-    pub fn reload(&self, engine: &EngineHandle) -> Result<Vec<Change>, Failure> {
-        let reloaded = self.take_over(engine);
+    pub fn reload(&self, engine: &EngineHandle, by: String) -> Result<Vec<Change>, Failure> {
+        let reloaded = self.take_over(engine, by);
         match &reloaded {
             Ok(changes) => {
                 let restart = changes.iter().filter(|change| !change.live).count();
@@ -47,7 +48,7 @@ impl LiveConfig {
     }
 
     /// Reloads go one after the other, so that the last file read is the one that holds.
-    fn take_over(&self, engine: &EngineHandle) -> Result<Vec<Change>, Failure> {
+    fn take_over(&self, engine: &EngineHandle, by: String) -> Result<Vec<Change>, Failure> {
         let none = || Failure::new(Kind::Config, "this server was started without a config file");
         let read = self.read.as_ref().ok_or_else(none)?;
         let mut current = self.lock();
@@ -57,8 +58,11 @@ impl LiveConfig {
             return Err(Failure::new(Kind::Config, text).hint("an empty set of rules is a file with a comment in it"));
         }
         let (policies, slots) = (new.config.policies(), new.config.slots);
-        engine.ask(|answer| Event::Reload { policies, slots, answer })?;
         let changes = diff(&current.entries(), &new.entries());
+        let named =
+            |live| changes.iter().filter(move |change| change.live == live).map(|change| change.name.clone()).collect();
+        let rules = NewRules { policies, slots, by, changed: named(true), restart: named(false) };
+        engine.ask(|answer| Event::Reload { new: rules, answer })?;
         *current = Arc::new(new);
         Ok(changes)
     }

@@ -238,7 +238,7 @@ fn start_http(
     config: &Arc<LiveConfig>,
 ) -> Result<http::Server, Failure> {
     let (engine, live, shown) = (handle.clone(), Arc::clone(config), Arc::clone(config));
-    let reload = move || live.reload(&engine);
+    let reload = move |by| live.reload(&engine, by);
     let http = http::Options {
         listen: options.listen,
         config: Box::new(move || shown.current()),

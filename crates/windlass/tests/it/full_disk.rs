@@ -111,6 +111,51 @@ fn until(rig: &Rig, holds: impl Fn(&Value) -> bool) {
     }
 }
 
+/// Accepted jobs in the store and in the inbox, and not a block left: the server either serves, as far as the reserve
+/// goes, or ends with the sentence that there is no space. Nothing is lost: with space all of it is done, once.
+fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
+    let witness = rig.path("witness");
+    let script = format!("echo $WINDLASS_JOB_ID >> {}", witness.display());
+    let mut accepted: Vec<String> = rig.call(&["push", "q", "1", "2", "3"]).fine().lines().map(str::to_owned).collect();
+    // Whoever asks without a server reads the inbox into the store.
+    rig.call(&["ls"]).fine();
+    accepted.extend(rig.call(&["push", "q", "4", "5", "6"]).fine().lines().map(str::to_owned));
+    let config = format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}]\n");
+    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+    let filled = mount.fill("filled");
+    let mut process = rig.start(&["serve"], Stdio::null());
+    let ready = process.out_line();
+    let server = if ready.is_empty() {
+        let told = process.end();
+        assert_eq!((told.code, told.stderr.lines().count()), (Some(74), 1), "{}", told.stderr);
+        assert!(told.stderr.to_lowercase().contains("no space left"), "{}", told.stderr);
+        assert!(!witness.exists(), "nothing was started");
+        std::fs::remove_file(filled).unwrap();
+        rig.serve_again()
+    } else {
+        std::fs::remove_file(filled).unwrap();
+        Server { process, ready }
+    };
+    rig.drained();
+    let ran = std::fs::read_to_string(&witness).unwrap();
+    assert_eq!(crate::rig::sorted(&ran), crate::rig::sorted(&accepted.join("\n")), "each once");
+    server.stop();
+}
+
+#[test]
+fn a_server_starts_on_a_full_ext4() {
+    let rig = Rig::new();
+    let mount = Mount::ext4(&rig.dir(), 48);
+    starts_on_a_full_disk(&rig, &mount);
+}
+
+#[test]
+fn a_server_starts_on_a_full_tmpfs() {
+    let rig = Rig::new();
+    let mount = Mount::tmpfs(&rig.dir(), 48);
+    starts_on_a_full_disk(&rig, &mount);
+}
+
 #[test]
 fn a_server_on_a_full_disk_can_be_stopped() {
     let rig = Rig::new();
@@ -138,6 +183,23 @@ fn a_read_only_directory_is_refused_with_its_reason_and_works_again_afterwards()
     assert_eq!(doctor.code, Some(74), "{doctor:?}");
     mount.read_only(false);
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], 1);
+}
+
+/// The file system turns read-only under a server that runs, as a kernel does after an error of the disk: it ends with
+/// a sentence, and the next start has everything that was accepted.
+#[test]
+fn a_server_whose_disk_turns_read_only_ends_with_a_sentence_and_loses_nothing() {
+    let rig = Rig::new();
+    let mount = Mount::ext4(&rig.dir(), 48);
+    let server = rig.serve("[log]\nlevel = \"info\"\n");
+    let accepted = rig.call(&["push", "q", "1", "2", "3"]).fine().lines().count();
+    mount.abort();
+    assert_ne!(rig.call(&["push", "q", "4"]).code, Some(0), "what cannot be kept is not accepted");
+    let told = server.process.end();
+    assert_eq!(told.code, Some(74), "{}", told.stderr);
+    assert!(told.stderr.lines().last().unwrap_or_default().starts_with("windlass: "), "{}", told.stderr);
+    mount.again();
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], accepted);
 }
 
 /// A server that may open so few files that its callers take them all.

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod amend;
+mod audit;
 mod backup;
 mod bad_input;
 mod doctor;

@@ -41,6 +41,19 @@ impl Mount {
         must(Command::new("mount").args(["-o", mode]).arg(&self.at));
     }
 
+    /// An ext4 stops as it does after an error of its disk: whatever is open, nothing can be written any more.
+    #[track_caller]
+    pub(crate) fn abort(&self) {
+        must(Command::new("mount").args(["-o", "remount,abort"]).arg(&self.at));
+    }
+
+    /// Mounts an ext4 anew.
+    #[track_caller]
+    pub(crate) fn again(&self) {
+        must(Command::new("umount").arg(&self.at));
+        must(Command::new("mount").args(["-o", "loop"]).arg(self.at.with_extension("ext4")).arg(&self.at));
+    }
+
     /// Takes every last block with a file of this name.
     pub(crate) fn fill(&self, name: &str) -> PathBuf {
         let path = self.at.join(name);

@@ -3,6 +3,7 @@
 use crate::rig::{Bell, Gate, Process, Rig, lines_of, sorted};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use windlass_core::scheduler::STOCK_PER_SLOT_MAX;
 
@@ -299,5 +300,29 @@ fn a_running_server_does_the_work_and_stays() {
     let id = told.stderr.split("windlass wait ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     gate.open(1);
     rig.call(&["wait", &id]).says("nothing failed").fine();
+    server.stop();
+}
+
+#[test]
+fn an_input_that_may_still_come_leaves_the_run_open_and_wait_says_so() {
+    let rig = Rig::new();
+    let server = rig.serve("# nothing\n");
+    let mut bell = rig.bell("bell");
+    let script = format!("echo $1 > {}", bell.path);
+    let mut run = rig.start(&["run", "--", "sh", "-c", &script, "sh"], std::process::Stdio::piped());
+    let mut stdin = run.stdin();
+    stdin.write_all(b"a\n").unwrap();
+    assert_eq!(bell.next(), "a");
+    run.signal(Signal::INT);
+    let told = run.end();
+    told.says("1 lines were taken; the rest of the input was not, and the run stays open for it").ended(130);
+    let id = told.stderr.split("windlass wait ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    rig.call(&["wait", &id, "--timeout", "1ms"]).ended(124);
+    let mut waits = rig.start(&["wait", &id], std::process::Stdio::null());
+    waits.until(&format!("{id} is open for more jobs"));
+    drop(stdin);
+    rig.call(&["cancel", &id]).fine();
+    waits.signal(Signal::TERM);
+    drop(waits.end());
     server.stop();
 }

@@ -1,6 +1,7 @@
 //! The server's log from outside: a line per finished attempt, never its data, and nobody waits for its reader.
 
 use crate::rig::{Rig, lines_of};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const SECRET: &str = "hunter2 \n\"x\" y=z";
@@ -66,8 +67,15 @@ fn a_log_that_nobody_reads_holds_up_no_job() {
     let run = rig.feed(&["push", "q", "--run", "new"], input).fine().trim_end().to_owned();
     rig.call(&["wait", &run]).fine();
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["succeeded"], 800);
+    // A reload says what came of it, and does not wait for a reader either: a burst by signal, and one with an answer.
+    (0..20).for_each(|_| server.process.signal(Signal::HUP));
+    std::fs::write(rig.dir().join("windlass.toml"), "[queue.q]\nrun = [\"true\"]\nweight = 7\n").unwrap();
+    assert!(rig.call(&["config", "reload"]).fine().lines().count() <= 1, "a signal may have come later than the file");
+    let shown = rig.call(&["config", "show"]).fine().to_owned();
+    assert!(shown.contains("weight = 7"), "{shown}");
     let said = server.stop();
     assert_eq!(said.lines().filter(|line| line.contains("msg=attempt")).count(), 800);
+    assert!(said.contains("msg=reloaded"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Steering a running server from outside: pauses, slots, hours, the config, and the question why.
 
-use crate::rig::{Rig, Server, lines_of};
+use crate::audit::audit;
+use crate::rig::{Rig, Server};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -23,10 +24,6 @@ fn why(rig: &Rig, of: &str) -> Vec<String> {
     told["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap().to_owned()).collect()
 }
 
-fn audit(rig: &Rig) -> Vec<Value> {
-    lines_of(&rig.dir().join("audit.log")).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn a_pause_holds_a_queue_through_a_restart_until_it_is_lifted() {
     let rig = Rig::new();
@@ -38,6 +35,9 @@ fn a_pause_holds_a_queue_through_a_restart_until_it_is_lifted() {
     rig.drained();
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["mail"]["succeeded"], 1);
     let user = String::from_utf8(std::process::Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let status = rig.call(&["status"]);
+    let marked: Vec<bool> = status.fine().lines().map(|line| line.ends_with("paused")).collect();
+    assert_eq!(marked, [false, true, false, false], "a heading, img.a, mail, the total");
     let sentence = rig.call(&["why", &id]).fine().to_owned();
     let expected = format!("queue `img.*` was paused by {} on ", user.trim_end());
     assert!(sentence.starts_with(&expected) && sentence.ends_with(": new disk\n"), "{sentence}");
@@ -66,13 +66,16 @@ fn a_pause_holds_a_queue_through_a_restart_until_it_is_lifted() {
 fn a_pause_with_an_end_ends_by_itself() {
     let rig = Rig::new();
     let mut server = rig.serve("[queue.q]\nrun = [\"echo\", \"{}\"]\n");
+    rig.call(&["pause", "--for", "1h"]).fine();
+    let told = rig.call(&["status"]);
+    assert!(!told.says("which is paused: nothing is started").fine().contains("CLOSED"));
     rig.call(&["pause", "--for", "1s"]).says("the server is paused until 2").fine();
     let run = rig.feed(&["push", "q", "--run", "new"], "1\n2\n").fine().trim_end().to_owned();
     // Nobody asks for anything more: the end of the pause alone makes the jobs start.
     rig.call(&["wait", &run]).fine();
     server.process.until("`paused` of the server");
     let actions: Vec<_> = audit(&rig).iter().map(|line| line["action"].clone()).collect();
-    assert_eq!(actions, ["set", "end"]);
+    assert_eq!(actions, ["set", "set", "end"]);
     server.stop();
 }
 
@@ -151,6 +154,8 @@ fn disabled_tables_and_hours_hold_and_a_reload_lets_go() {
         rig.call(&["push", queue, "x"]).fine();
     }
     assert_eq!((why(&rig, "off"), why(&rig, "nobody")), (vec!["disabled".to_owned()], vec!["no_runner".to_owned()]));
+    let closed = rig.call(&["status", "--json"]).json()["closed"].clone();
+    assert_eq!(closed, serde_json::json!({ "off": "disabled", "late": "shut" }));
     let told = rig.call(&["why", "late", "--json"]).json();
     assert_eq!(told["reasons"][0]["code"], "outside_hours");
     assert!(told["reasons"][0]["at"].as_str().unwrap().ends_with("T10:00:00Z"), "{told}");

@@ -40,6 +40,7 @@ pub(super) struct Wiring {
     left: Condvar,
     lines: AtomicU64,
     ended: AtomicBool,
+    leaving: AtomicBool,
 }
 
 impl Wiring {
@@ -56,6 +57,11 @@ impl Wiring {
     /// True once the run is sealed: no more will come.
     pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Nothing more is to be handed over; an input that is at its end is still sealed.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> Wire {
@@ -100,6 +106,9 @@ impl Feeder<'_> {
         self.input.forget();
         self.note();
         while !wire.sealed {
+            if self.wiring.leaving.load(Ordering::Relaxed) && !self.input.is_over()? {
+                return self.tell(Event::Left);
+            }
             match self.step(&mut wire) {
                 Ok(()) => {}
                 Err(failure) if failure.kind == Kind::Conflict => {

@@ -5,7 +5,7 @@
 
 use super::Tolerance;
 use super::feeder::{Door, Wire, Wiring, feed};
-use super::input::Input;
+use super::input::{Input, at_hand};
 use super::order::Order;
 use super::progress::{Progress, Tally};
 use crate::api::hash_from_text;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const BARREN_LEGS: u32 = 8;
 /// How long a server that is too busy for more lines is left alone.
 const TRY_LATER: Duration = Duration::from_secs(1);
+/// How long a signal waits for the end of the input to be handed over; another signal does not.
+const SEAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What can happen to a run under way.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub(crate) enum Event {
     },
     /// Everything is handed over, and the run is sealed.
     InputEnded,
+    /// The feeder was told to leave, and did so before the end of the input.
+    Left,
     FeedFailed(Failure),
     Signal(i32),
 }
@@ -89,6 +93,8 @@ pub(super) struct Session {
     rewire_at: Option<Instant>,
     /// The first signal, if one came.
     signal: Option<i32>,
+    /// After a signal: the feeder gets until then to hand over the end of the input.
+    leave_by: Option<Instant>,
 }
 
 impl Session {
@@ -110,6 +116,7 @@ impl Session {
             barren: 0,
             rewire_at: None,
             signal: None,
+            leave_by: None,
             order,
             tolerance,
             dir,
@@ -140,7 +147,7 @@ impl Session {
 
     /// Waits for one event and deals with it; a code ends the session.
     fn turn(&mut self) -> Result<Option<u8>, Failure> {
-        let due = [self.progress.due(), self.rewire_at].into_iter().flatten().min();
+        let due = [self.progress.due(), self.rewire_at, self.leave_by].into_iter().flatten().min();
         let event = match due {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -152,6 +159,7 @@ impl Session {
                 None
             }
             Ok(Event::Closed { leg, failure }) if leg == self.leg => self.change_server(failure)?,
+            Ok(Event::Lost { leg, .. }) if leg == self.leg && self.leave_by.is_some() => Some(self.detach()),
             Ok(Event::Lost { leg, failure }) if leg == self.leg => {
                 self.plan_rewiring(&failure);
                 None
@@ -168,6 +176,8 @@ impl Session {
             }
             Ok(Event::FeedFailed(failure)) => return Err(failure),
             Ok(Event::Signal(signal)) => self.signalled(signal)?,
+            Ok(Event::InputEnded | Event::Left) if self.leave_by.is_some() => Some(self.detach()),
+            Ok(Event::Left) => None,
             Ok(Event::InputEnded) => {
                 self.progress.changed();
                 None
@@ -175,6 +185,9 @@ impl Session {
             // Told by a leg that is over.
             Ok(Event::Listening { .. } | Event::Told { .. } | Event::Closed { .. }) => None,
             Ok(Event::Lost { .. } | Event::Different { .. } | Event::Agreed { .. }) => None,
+            Err(RecvTimeoutError::Timeout) if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
+                Some(self.detach())
+            }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new(Kind::Internal, "all threads of the run have ended"));
@@ -378,10 +391,14 @@ impl Session {
         self.signal.get_or_insert(signal);
         let own = self.link.as_ref().is_some_and(Link::is_own);
         if !own {
-            let id = self.id();
-            self.say(format!("detached; the jobs of {id} go on. Wait: windlass wait {id}  Stop: windlass cancel {id}"));
-            self.tell_untaken();
-            return Ok(Some(exit_code(signal)));
+            // A run whose input is at its end has to be sealed, or nobody could ever wait for it. An input that may
+            // still come is not waited for.
+            if !again && !self.wiring.ended() && at_hand(&std::io::stdin()) {
+                self.wiring.leave();
+                self.leave_by = Some(Instant::now() + SEAL_PATIENCE);
+                return Ok(None);
+            }
+            return Ok(Some(self.detach()));
         }
         if !again {
             self.say("stopping when the running jobs have ended; once more stops them now".to_owned());
@@ -394,6 +411,14 @@ impl Session {
         }
     }
 
+    /// The last words of a run that goes on without this process.
+    fn detach(&mut self) -> u8 {
+        let id = self.id();
+        self.say(format!("detached; the jobs of {id} go on. Wait: windlass wait {id}  Stop: windlass cancel {id}"));
+        self.tell_untaken();
+        self.signal.map_or(0, exit_code)
+    }
+
     /// The last words of a run that was stopped by a signal.
     fn stopped(&mut self, signal: i32) -> u8 {
         self.say(format!("stopped; run {} is kept, and the same command goes on with it", self.id()));
@@ -403,7 +428,9 @@ impl Session {
 
     fn tell_untaken(&mut self) {
         if !self.wiring.ended() {
-            let sentence = format!("{} lines were taken; the rest of the input was not", grouped(self.wiring.lines()));
+            let lines = grouped(self.wiring.lines());
+            let sentence =
+                format!("{lines} lines were taken; the rest of the input was not, and the run stays open for it");
             self.say(sentence);
         }
     }

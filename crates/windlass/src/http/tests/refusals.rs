@@ -288,7 +288,7 @@ fn a_wide_address_needs_a_strong_token() {
     let rig = Rig::new();
     let start = |listen: &str, token: Option<&str>| -> Result<(), Failure> {
         let data = crate::data_dir::DataDir::open(&rig.dir.root().join("other"))?;
-        let mut options = Options::new(data, || Ok(Vec::new()));
+        let mut options = Options::new(data, |_| Ok(Vec::new()));
         options.listen = Some(listen.parse().unwrap());
         options.token = token.map(str::to_owned);
         let (send, _receive) = std::sync::mpsc::channel();

@@ -13,6 +13,7 @@ use crate::store::{
     StoreError, StoreView, Taken,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,6 +23,7 @@ use windlass_core::job::{Arrival, JobId, LaneKind, Origin, Priority, QueueName, 
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::Override;
 use windlass_core::run::RunCounts;
+use windlass_core::scheduler::Closed;
 use windlass_core::time::Time;
 
 pub(crate) const ORIGIN: u64 = 7;
@@ -96,7 +98,7 @@ impl Rig {
         let engine = std::thread::spawn(move || engine(&receive, &tell, &keeping));
         let handle = EngineHandle::new(send, Arc::new(IdSource::new(Origin::from_random(ORIGIN))));
         let options =
-            Options::new(dir.clone(), || Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
+            Options::new(dir.clone(), |_| Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
         let server = Server::start(options, handle.clone(), reads()).unwrap();
         Rig { dir, kept, server: Some(server), events, engine: Some(engine), handle, _temporary: temporary }
     }
@@ -145,7 +147,7 @@ impl Rig {
     }
 
     pub(crate) fn start_again(&mut self) {
-        let options = Options::new(self.dir.clone(), || Ok(Vec::new()));
+        let options = Options::new(self.dir.clone(), |_| Ok(Vec::new()));
         self.server = Some(Server::start(options, self.handle.clone(), reads()).unwrap());
     }
 
@@ -266,6 +268,10 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::CatchUp { answer } => {
                 answer.give(Ok(()));
                 "read_inbox"
+            }
+            Event::Closed { answer } => {
+                answer.give(Ok(BTreeMap::from([("mail".to_owned(), Closed::Paused)])));
+                "closed"
             }
             Event::Dump { .. } => "dump",
             Event::Nudge => "nudge",

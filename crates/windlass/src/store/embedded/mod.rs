@@ -109,11 +109,16 @@ impl Embedded {
     /// Opens or makes the store of a data directory, whose lock the caller holds.
     pub fn open(dir: &DataDir, boot: &str) -> Result<(Embedded, Opened), StoreError> {
         let mut reserve = Reserve::open(dir.reserve());
-        let (mut db, epoch, opened) = match schema::open_writer(dir, boot) {
+        // SQLite has no word for it where it makes its index, so the disk is asked.
+        let open = || match schema::open_writer(dir, boot) {
+            Err(StoreError::Io(why)) if reserve::is_full(&dir.state_db()) => Err(StoreError::Full(why)),
+            other => other,
+        };
+        let (mut db, epoch, opened) = match open() {
             // To open is to write a new epoch, and that must be possible on a full disk.
             Err(StoreError::Full(_)) => {
-                reserve.release(&wal::log_path(&dir.state_db()));
-                schema::open_writer(dir, boot)?
+                reserve.release(&wal::log_path(&dir.state_db()), reserve::INDEX);
+                open()?
             }
             other => other?,
         };
@@ -314,7 +319,7 @@ impl Store for Embedded {
         self.memory = Memory::load(&self.db)?;
         self.broken = false;
         if std::mem::take(&mut self.full) {
-            self.reserve.release(self.housekeeper.log());
+            self.reserve.release(self.housekeeper.log(), 0);
         }
         Ok(())
     }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 /// Settles for minutes; on a small file system it is a sixteenth of that.
 const SIZE: u64 = 8 << 20;
 const SHARE: u64 = 16;
+/// What SQLite makes beside the log when it opens a store, and more.
+pub(super) const INDEX: u64 = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct Reserve {
@@ -33,8 +35,8 @@ impl Reserve {
         self.held
     }
 
-    /// Gives the blocks to the log.
-    pub(super) fn release(&mut self, log: &Path) {
+    /// Gives the blocks to the log, but for so many bytes that are left to everybody.
+    pub(super) fn release(&mut self, log: &Path, but: u64) {
         if !std::mem::take(&mut self.held) {
             return;
         }
@@ -44,7 +46,7 @@ impl Reserve {
         // Where the file system does not know it the blocks are free for everybody, which is still better than none.
         if let Ok(file) = open(log, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
             let end = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
-            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, end, size);
+            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, end, size.saturating_sub(but).max(1));
         }
     }
 
@@ -68,6 +70,12 @@ impl Reserve {
         }
         made
     }
+}
+
+/// True where so little is free that not even the index of the log can be made.
+pub(super) fn is_full(beside: &Path) -> bool {
+    let parent = beside.parent().unwrap_or(Path::new("."));
+    statvfs(parent).is_ok_and(|found| found.f_bavail * found.f_frsize < INDEX)
 }
 
 /// Where blocks cannot be asked for, they are written.
@@ -94,7 +102,7 @@ mod tests {
         let mut reserve = Reserve::open(path.clone());
         let blocks = path.metadata().unwrap().blocks();
         assert!(blocks * 512 >= SIZE, "{blocks}");
-        reserve.release(&log);
+        reserve.release(&log, 0);
         assert!(!path.exists());
         assert_eq!(fs::read(&log).unwrap(), b"some turns", "the log is as long as it was");
         assert!(log.metadata().unwrap().blocks() * 512 >= SIZE, "and the blocks are its own");
