@@ -174,6 +174,8 @@ impl Session {
                 self.begin_leg()?;
                 None
             }
+            // The end that was asked for ends the feeding, too: the follower will tell.
+            Ok(Event::FeedFailed(_)) if self.signal.is_some() && self.leave_by.is_none() => None,
             Ok(Event::FeedFailed(failure)) => return Err(failure),
             Ok(Event::Signal(signal)) => self.signalled(signal)?,
             Ok(Event::InputEnded | Event::Left) if self.leave_by.is_some() => Some(self.detach()),
