@@ -1,4 +1,4 @@
-//! Chance from a seed, so that a case can be repeated.
+//! Chance from a seed, so that a case can be repeated, and how large a rig is.
 
 /// Splitmix64: any seed is a good one.
 pub(crate) struct Chance(u64);
@@ -29,7 +29,10 @@ impl Chance {
     }
 }
 
-/// A size out of the environment, or the short form's.
+/// How large a rig is: out of the environment, else the short form.
 pub(crate) fn size(variable: &str, short: u64) -> u64 {
-    std::env::var(variable).map_or(short, |text| text.parse().unwrap())
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}={text}: {e}")),
+        Err(_) => short,
+    }
 }

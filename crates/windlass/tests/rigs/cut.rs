@@ -4,11 +4,12 @@
 //! again: another boot id, the journal played back, the file system checked. Then a server must open what is there and
 //! run everything that was accepted as `full`, whole. What was accepted as `os` may be missing; its age is told.
 
+use crate::chance::size;
 use crate::disk::{Boots, Disk, with_own_mounts};
 use crate::rig::Rig;
 use crate::scene::{Part, Scene};
 use crate::tracer::{Act, Plan, Tally, Which};
-use crate::witness::{Random, now, size};
+use crate::witness::{Random, now};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 

@@ -4,9 +4,10 @@
 //! hangs, and a start without faults finds everything that was accepted. A plan is drawn from a run without faults: how
 //! often each call is made. Threads race, so a point is sometimes not reached; those are counted.
 
+use crate::chance::size;
 use crate::scene::{Part, Scene};
 use crate::tracer::{Act, Plan, Tally, Which};
-use crate::witness::{Random, size};
+use crate::witness::Random;
 use libc::{EAGAIN, EINTR, EIO, EMFILE, ENOMEM, ENOSPC, c_long};
 use std::collections::BTreeMap;
 use std::path::Path;

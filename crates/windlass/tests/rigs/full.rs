@@ -4,10 +4,11 @@
 //! was accepted runs with exactly its bytes, what was rejected never runs, and nobody else's job is touched. A server
 //! under which the disk fills up goes on by itself when there is room again.
 
+use crate::chance::size;
 use crate::disk::{Disk, mount, unmount, with_own_mounts};
 use crate::rig::{PATIENCE, Rig, Server, lines_of};
 use crate::tracer::{Act, Plan, Traced, Which};
-use crate::witness::{Random, size};
+use crate::witness::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;

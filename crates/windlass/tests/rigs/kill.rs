@@ -4,8 +4,9 @@
 //! had in flight: the slots of a server, of a `run` or of a launcher and the stock behind them, one start for a job,
 //! nothing for a producer. At the end nobody is left.
 
+use crate::chance::size;
 use crate::rig::{Bell, PATIENCE, Process, Rig, Server, is_ready};
-use crate::witness::{Random, Witness, fresh, size};
+use crate::witness::{Random, Witness, fresh};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
 use std::process::{Command, Stdio};

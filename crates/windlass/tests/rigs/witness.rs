@@ -29,14 +29,6 @@ impl Random {
     }
 }
 
-/// How large a rig is: out of the environment, else the short form.
-pub(crate) fn size(variable: &str, short: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}={text}: {e}")),
-        Err(_) => short,
-    }
-}
-
 /// An answer that somebody got.
 #[derive(Clone, Debug)]
 pub(crate) struct Accepted {
