@@ -69,7 +69,7 @@ pub(super) struct ScaleArgs {
     /// A table of the config by its name, or a single queue; none means the whole server
     queue: Option<String>,
     /// How many jobs at once
-    #[arg(value_name = "N", value_parser = super::values::slots)]
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     slots: u32,
     #[command(flatten)]
     terms: Terms,
