@@ -68,7 +68,8 @@ impl Runs {
     pub fn keep_only(&mut self, open: &[RunInfo], scheduler: &mut Scheduler) {
         let made_up: Vec<RunNo> =
             self.by_no.keys().copied().filter(|no| !open.iter().any(|info| info.no == *no)).collect();
-        for run in made_up.into_iter().filter_map(|no| self.by_no.remove(&no)) {
+        for no in made_up {
+            let Some(run) = self.by_no.remove(&no) else { continue };
             self.by_id.remove(&run.info.id);
             self.leave(&run, scheduler);
         }

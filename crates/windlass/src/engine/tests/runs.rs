@@ -107,6 +107,8 @@ fn a_generation_that_is_followed_late_knows_of_what_is_in_flight() {
     feed(&mut world, run.id, 5);
     assert_eq!(world.under_way.len(), 2, "the first generation's command serves the queue");
     world.finish(succeeded());
+    assert_eq!(world.under_way.len(), 2, "the turn that ends the first generation filled its slot before");
+    world.finish(succeeded());
     assert_eq!(world.under_way.len(), 1, "the first generation has ended, and the second has no follower");
     follow(&mut world, run.id.next_generation());
     assert_eq!(world.under_way.len(), 2, "one of its two slots was taken");
