@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         ["test"] => test::test(),
         ["bench", names @ ..] => bench::bench(names),
         [bench::SERVER, dir, kind] => bench::serve(dir, kind),
+        [bench::WORKER] => bench::work(),
         ["prove", names @ ..] => prove::prove(names),
         _ => {
             eprintln!("{USAGE}");

@@ -38,7 +38,7 @@ impl fmt::Display for NoField {
 
 /// True where the argv itself takes the data, so that it must not come on standard input as well.
 pub fn takes_data(argv: &[Vec<u8>]) -> bool {
-    argv.iter().any(|argument| names(argument).any(|name| is_data(name)))
+    argv.iter().any(|argument| names(argument).any(is_data))
 }
 
 /// The first template that means one job, in the argv of a process that gets many; `{queue}` does not.
@@ -162,8 +162,7 @@ mod tests {
     }
 
     fn filled(argument: &str, data: &str) -> String {
-        let values =
-            Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
+        let values = Values { data: data.as_bytes(), queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
         String::from_utf8(fill(argument.as_bytes(), values).unwrap()).unwrap()
     }
 

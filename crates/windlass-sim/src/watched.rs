@@ -5,8 +5,8 @@
 
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement, Store,
-    StoreError, Unarchived,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo,
+    Settlement, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
 use windlass_core::time::Time;

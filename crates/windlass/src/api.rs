@@ -3,9 +3,9 @@
 //! Ids are text, times are RFC 3339 in UTC, states are the words of the life cycle. Within `v1` fields are only
 //! added. This file owns the forms and the way in and out of them; it must not reach the engine or a socket.
 
-use crate::runner::progress::Said;
 use crate::engine::event::{FlightInfo, RunService};
 use crate::error::{Failure, Kind};
+use crate::runner::progress::Said;
 use crate::store::{JobInfo, QueueStats, RunInfo, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -105,7 +105,9 @@ impl Job {
     #[must_use]
     pub fn saying(self, said: Option<Said>) -> Job {
         match said {
-            Some(Said { progress, phase, checkpoint, result, .. }) => Job { progress, phase, checkpoint, result, ..self },
+            Some(Said { progress, phase, checkpoint, result, .. }) => {
+                Job { progress, phase, checkpoint, result, ..self }
+            }
             None => self,
         }
     }

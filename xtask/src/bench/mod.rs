@@ -15,6 +15,7 @@ mod idle;
 mod ingest;
 mod latency;
 mod life;
+mod lines;
 mod push;
 mod raw;
 mod serving;
@@ -25,6 +26,7 @@ use bed::Bed;
 use std::error::Error;
 use std::process::Command;
 
+pub(crate) use lines::{WORKER, work};
 pub(crate) use serving::{WORD as SERVER, serve};
 
 /// A bench stops at whatever goes wrong and says what it was.
@@ -42,6 +44,8 @@ const BENCHES: &[Bench] = &[
     ("ingest", ingest::bench),
     ("life", life::bench),
     ("spawn", spawn::bench),
+    ("batch", lines::bench_batch),
+    ("worker", lines::bench_worker),
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),

@@ -1,8 +1,8 @@
 //! Config files, right and wrong: the sentences with line and column.
 
 use super::*;
-use windlass_core::policy::Service;
 use windlass_core::policy::Backoff;
+use windlass_core::policy::Service;
 
 fn parse(text: &str) -> Result<Config, Failure> {
     Config::parse(Path::new("w.toml"), text)
@@ -108,7 +108,7 @@ fn refusals_name_place_value_and_what_was_expected() {
         (
             "[queue.a]\nslots = 1",
             "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
-            "add run = [\"PROGRAM\", \"ARGUMENT\"…]",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch` or `worker` in its place",
         ),
         ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
         (

@@ -14,6 +14,10 @@ use windlass_core::time::Time;
 pub(super) struct Lingering(BTreeMap<QueueNo, Time>);
 
 impl Lingering {
+    pub(super) fn queues(&self) -> impl Iterator<Item = QueueNo> {
+        self.0.keys().copied()
+    }
+
     pub(super) fn next(&self) -> Option<Time> {
         self.0.values().min().copied()
     }

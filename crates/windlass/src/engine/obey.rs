@@ -168,6 +168,7 @@ impl<S: Store> Engine<S> {
     }
 
     fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
+        self.changed.extend(self.lingering.queues());
         self.scheduler.reload(policies.clone(), slots);
         self.options.policies = policies;
         self.options.slots = slots;

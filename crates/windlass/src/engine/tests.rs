@@ -3,14 +3,14 @@
 use super::event::{Answer, Drained, Followed, Follower, OpenRun, RunService};
 use super::*;
 use crate::error::{Failure, Kind};
-use crate::runner::{Finished, Output, Start, Stop};
+use crate::runner::{Emitted, Finished, Output, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::memory::Memory;
 use crate::store::{Amended, Amendment, Lot, NewJobs, RunInfo, StoreView, Taken};
 use std::sync::mpsc::{Receiver, channel};
-use windlass_core::job::{JobId, Origin, Priority};
+use windlass_core::job::{JobId, Origin, Priority, Record};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Command, Service};
+use windlass_core::policy::{Batch, Command, Service};
 
 /// An engine on virtual time, whose runner is the test.
 struct World {
@@ -323,4 +323,70 @@ fn a_job_whose_worker_dies_again_and_again_ends_as_poison() {
     let id = JobId { origin: Origin::from_random(7), offset: 1 };
     let job = world.engine.store().job(id).unwrap().unwrap();
     assert_eq!((job.state, job.reason), (State::Failed, Some(windlass_core::judge::Reason::Poison)));
+}
+
+fn batching(pattern: &str, size: u32, linger: Duration) -> Policy {
+    let command = Command { argv: vec![b"cat".to_vec()], ..Command::default() };
+    Policy::new(pattern, Service::Batch(Batch { size, linger, ..Batch::new(command) }))
+}
+
+#[test]
+fn a_start_is_over_when_all_its_jobs_have_been_told_and_each_is_told_once() {
+    let mut world = World::new(vec![Policy { slots: 1, ..batching("q", 100, Duration::ZERO) }]);
+    world.push("q", 10);
+    let [start] = &world.under_way[..] else { panic!("one start of ten") };
+    let part = |first: u16, count: u16| Finished {
+        first,
+        ..Finished::all(start.flight, count, succeeded(), Time(0), Time(1))
+    };
+    let (reports, more) = ([part(3, 2), part(0, 3), part(4, 1), part(5, 9), part(5, 5), part(0, 10)], part(5, 1));
+    world.push("q", 1);
+    let told: Vec<usize> = reports.map(|report| world.turn([Event::Finished(report)]).archive.len()).to_vec();
+    assert_eq!(told, [1, 1, 0, 0, 1, 0], "overlapping and impossible reports are ignored");
+    assert_eq!(world.turn([Event::Finished(more)]).notes.len(), 1);
+    assert_eq!(world.under_way.len(), 2, "the slot was free only when all ten had ended");
+}
+
+#[test]
+fn what_a_job_emits_is_started_with_its_success_and_dropped_with_its_failure() {
+    let mut world = World::new(vec![serving("q"), serving("next")]);
+    world.push("q", 2);
+    let emitted = vec![Emitted { by: 0, queue: QueueName::new(b"next").unwrap(), data: b"x".to_vec() }];
+    for (outcome, starts) in [(failed(), 0), (succeeded(), 1)] {
+        let start = world.under_way.remove(0);
+        let end = Finished { emitted: emitted.clone(), ..finished(&start, outcome, world.now) };
+        let effects = world.turn([Event::Finished(end)]);
+        assert_eq!(effects.starts.len(), starts);
+    }
+    assert_eq!(world.under_way[0].held.jobs.data(0), b"x");
+}
+
+#[test]
+fn a_snoozed_job_comes_back_at_its_time_without_a_charge() {
+    let mut world = World::new(vec![serving("q")]);
+    world.push("q", 1);
+    world.finish(Outcome::Snoozed { after: Duration::from_secs(60) });
+    assert!(world.under_way.is_empty());
+    world.now = world.now.after(Duration::from_secs(60));
+    world.turn([]);
+    assert_eq!(world.under_way[0].held.record, Record { starts: 1, failures: 0, suspicions: 0 });
+}
+
+#[test]
+fn a_batch_waits_for_more_no_longer_than_its_linger() {
+    let mut world = World::new(vec![batching("q", 10, Duration::from_secs(5))]);
+    world.push("q", 3);
+    assert!(world.under_way.is_empty());
+    let by = world.engine.next_wake().unwrap().unwrap();
+    assert!(by <= world.now.after(Duration::from_secs(5)), "{by:?}");
+    world.push("q", 7);
+    let [first, second] = &world.under_way[..] else { panic!("two stretches, since they were pushed apart") };
+    assert_eq!(first.held.count + second.held.count, 10, "a full batch waits for nobody");
+    assert_eq!(first.claim, second.claim, "and goes to one process");
+    world.under_way.clear();
+    world.push("q", 2);
+    assert!(world.under_way.is_empty());
+    world.now = world.now.after(Duration::from_secs(5));
+    world.turn([]);
+    assert_eq!(world.under_way.remove(0).held.count, 2, "and one that is not full no longer than that");
 }

@@ -295,6 +295,8 @@ impl<S: Store> Engine<S> {
             let held = self.store.claim(&[order], now)?;
             let got = held.iter().map(|held| u32::from(held.count)).sum();
             self.scheduler.claimed(&planned, got);
+            // What is left may be less than a batch.
+            self.changed.insert(planned.lane.queue);
             if got == 0 {
                 continue;
             }

@@ -4,14 +4,14 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
-use crate::runner::progress::Board;
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::runner::progress::Board;
 use crate::store::{Filter, StoreView};
-use std::sync::Arc;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use windlass_core::job::JobId;
 
 mod app;

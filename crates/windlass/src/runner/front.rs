@@ -33,7 +33,8 @@ impl Runners {
         let theirs = Arc::clone(&hear);
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, fatal)).transpose()?;
+        let commands =
+            dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, fatal)).transpose()?;
         Ok(Runners { commands, handlers })
     }
 }

@@ -12,7 +12,9 @@ pub(super) fn add(start: &Start, position: u16, framing: Framing, into: &mut Vec
     let data = start.held.jobs.data(index);
     match framing {
         Framing::Raw if memchr::memchr(b'\n', data).is_some() => {
-            return Err("the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes");
+            return Err(
+                "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes",
+            );
         }
         Framing::Raw => into.extend_from_slice(data),
         Framing::Json => {

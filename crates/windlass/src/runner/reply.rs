@@ -16,6 +16,9 @@ const TEXT_MAX: usize = 4096;
 /// Jobs that one job emitted.
 pub(super) type Emits = Vec<(QueueName, Vec<u8>)>;
 
+/// One line of an emit file: the job that it names, the queue and the data.
+pub(super) type EmitLine = (Option<JobId>, QueueName, Vec<u8>);
+
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
@@ -64,7 +67,8 @@ fn said(word: Word, rest: &str) -> Option<Outcome> {
 }
 
 fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
-    let object: Value = serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
+    let object: Value =
+        serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let id = match text("id").map(str::parse) {
         None => None,
@@ -81,7 +85,9 @@ fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
         Some(other) => other.as_str().and_then(|text| when::duration(text).ok()),
     };
     if object.get("after").is_some_and(|after| !after.is_null()) && after.is_none() {
-        return Err(refuse("the reply has an `after` that is no time, expected seconds or a text such as \"5m\"".into()));
+        return Err(refuse(
+            "the reply has an `after` that is no time, expected seconds or a text such as \"5m\"".into(),
+        ));
     }
     let words = text("message").or(text("error")).or(text("result")).unwrap_or_default();
     let emitted = match object.get("emit") {
@@ -116,7 +122,7 @@ fn checked(queue: &[u8], data: Vec<u8>) -> Result<(QueueName, Vec<u8>), String> 
 
 /// The lines of an emit file: `QUEUE<TAB>DATA`, or `@ID<TAB>QUEUE<TAB>DATA` where jobs share a process, or a JSON
 /// object with `queue`, `data` or `data64`, and `job`. An error is why nothing of it can be believed.
-pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<(Option<JobId>, QueueName, Vec<u8>)>, String> {
+pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
     let mut all = Vec::new();
     if bytes.last().is_some_and(|last| *last != b'\n') {
         return Err("the last line of what it emitted is not ended by a newline".into());

@@ -32,10 +32,11 @@ fn the_examples_of_the_page_do_what_it_says() {
     let mut checked = 0;
     for pair in blocks.windows(2) {
         let [("sh", order), ("text", expected)] = pair else { continue };
-        let words: Vec<String> = order.trim().replace("\"to be\"", "to\u{a0}be").split(' ').map(|w| w.replace('\u{a0}', " ")).collect();
+        let words: Vec<String> =
+            order.trim().replace("\"to be\"", "to\u{a0}be").split(' ').map(|w| w.replace('\u{a0}', " ")).collect();
         let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
         let ids = rig.call(&words).fine().to_owned();
-        rig.call(&["wait"]);
+        rig.call(&["wait", "--drained"]);
         for (id, line) in ids.lines().zip(expected.lines()) {
             let job = rig.call(&["show", id, "--json"]).json();
             assert_eq!(format!("{}: {}", job["data"].as_str().unwrap(), told(&job)), line);
@@ -73,12 +74,16 @@ fn what_a_job_emits_does_not_count_if_it_fails() {
     );
     let server = rig.serve(&config);
     rig.call(&["push", "q", "7"]).fine();
-    rig.call(&["wait"]).ended(1);
+    rig.call(&["wait", "--drained"]);
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["next"], Value::Null);
     rig.call(&["push", "q", "0"]).fine();
-    rig.call(&["wait"]).fine();
+    rig.call(&["wait", "--drained"]).fine();
     let list = rig.call(&["ls", "queue:next", "--json"]).fine().to_owned();
-    assert_eq!(list.matches("\"state\":\"succeeded\"").count() + list.matches("\"state\": \"succeeded\"").count(), 2, "{list}");
+    assert_eq!(
+        list.matches("\"state\":\"succeeded\"").count() + list.matches("\"state\": \"succeeded\"").count(),
+        2,
+        "{list}"
+    );
     rig.call(&["emit", "next", "x"]).says("WINDLASS_EMIT is not set").ended(64);
     rig.call(&["progress", "1/2"]).says("WINDLASS_CONTROL is not set").ended(64);
     rig.call(&["progress"]).says("nothing to say").ended(64);
@@ -102,7 +107,7 @@ fn progress_is_shown_while_a_job_runs() {
     let list = rig.call(&["ls", "queue:q", "--json"]).fine().to_owned();
     assert!(list.contains("3/9 half"), "{list}");
     gate.open(1);
-    rig.call(&["wait"]).fine();
+    rig.call(&["wait", "--drained"]).fine();
     assert_eq!(rig.call(&["show", &id, "--json"]).json()["progress"], Value::Null);
     server.stop();
 }

@@ -11,7 +11,10 @@ const LINES: [&[u8]; 10] = [b"a", b"b", b"bad", b"c", b"", b"d e", b"--f", b"\xf
 #[test]
 fn each_line_gets_its_reply_in_order() {
     let mut rig = Rig::new(1);
-    let echo = batch("while IFS= read -r line; do case $line in bad) echo fail no good;; *) echo ok $line;; esac; done", |_| {});
+    let echo = batch(
+        "while IFS= read -r line; do case $line in bad) echo fail no good;; *) echo ok $line;; esac; done",
+        |_| {},
+    );
     let heard = rig.all(&echo, &LINES[..4]);
     assert_eq!(heard, ["ok a", "ok b", "failed_for_good no good", "ok c"]);
     let answers = "printf 'ok\\nretry busy\\n{\"status\":\"ok\",\"message\":\"m\"}\\nsnooze 5m\\n'";
@@ -106,7 +109,8 @@ fn a_death_is_run_again_in_halves_and_charges_one_job_only() {
 #[test]
 fn one_that_hangs_is_ended_and_only_its_job_timed_out() {
     let mut rig = Rig::new(1);
-    let script = "trap '' TERM; while read line; do case $line in bad) while :; do sleep 1; done;; *) echo ok;; esac; done";
+    let script =
+        "trap '' TERM; while read line; do case $line in bad) while :; do sleep 1; done;; *) echo ok;; esac; done";
     let mut policy = batch(script, |_| {});
     (policy.time_limit, policy.grace) = (Some(Duration::from_millis(300)), Duration::from_millis(50));
     assert_eq!(rig.all(&policy, &[b"a", b"bad", b"c"]), ["ok", "timed_out", "ok"]);
@@ -141,7 +145,10 @@ fn what_a_batch_emits_belongs_to_the_job_it_names() {
     let finished = rig.hear();
     let emitted: Vec<(u16, String)> =
         finished.emitted.iter().map(|one| (one.by, String::from_utf8_lossy(&one.data).into_owned())).collect();
-    assert_eq!(emitted, [(0, format!("from {}", ids[0])), (1, format!("from {}", ids[1])), (2, format!("from {}", ids[2]))]);
+    assert_eq!(
+        emitted,
+        [(0, format!("from {}", ids[0])), (1, format!("from {}", ids[1])), (2, format!("from {}", ids[2]))]
+    );
     let unnamed = batch("printf 'q\\tx\\n' >> $WINDLASS_EMIT; echo ok; echo ok", |_| {});
     let why = "failed it emitted without naming the job: expected @ID<TAB>QUEUE<TAB>DATA";
     assert_eq!(rig.all(&unnamed, &LINES[..2]), [why; 2]);

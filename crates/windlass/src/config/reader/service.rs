@@ -1,4 +1,4 @@
-//! The keys of a queue that say what serves it: `run`, `batch` or `worker`, exactly one of them, and what belongs to it.
+//! The keys of a queue that say what serves it: exactly one of `run`, `batch` and `worker`, and what belongs to it.
 //!
 //! A further kind of runner is one more name in `CHOICES`, its keys in `KEYS` with the choice they belong to, and its
 //! function here.
@@ -119,7 +119,8 @@ fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, command: &Comma
     match template::of_one_job(&command.argv) {
         None => Ok(()),
         Some(name) => {
-            let text = format!("`{{{name}}}` in `{key}` means one job, and this process gets many; only {{queue}} is known");
+            let text =
+                format!("`{{{name}}}` in `{key}` means one job, and this process gets many; only {{queue}} is known");
             Err(table.refuse_value(key, &text))
         }
     }

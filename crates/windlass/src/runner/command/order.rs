@@ -38,7 +38,8 @@ pub(super) struct Control<'a> {
 /// The command of a start; a start for a handler must not come here.
 pub(super) fn command(policy: &Policy) -> &Command {
     let command = policy.service.command();
-    command.unwrap_or_else(|| panic!("{} is not served by a command, yet it came to the command runner", policy.pattern))
+    command
+        .unwrap_or_else(|| panic!("{} is not served by a command, yet it came to the command runner", policy.pattern))
 }
 
 /// The data of a start's first job.
@@ -164,9 +165,8 @@ fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<St
     let fill = filler(start);
     let argv: Result<Vec<Vec<u8>>, NoField> = command.argv.iter().map(|argument| fill(argument)).collect();
     let argv = argv.map_err(|missing| never(format!("cannot run: {missing}")))?;
-    lay_strings(start, command, &argv, id, control).map_err(|HoldsNul| {
-        never("cannot run: the data or the command holds a NUL byte, which no argument can carry")
-    })
+    lay_strings(start, command, &argv, id, control)
+        .map_err(|HoldsNul| never("cannot run: the data or the command holds a NUL byte, which no argument can carry"))
 }
 
 fn lay_strings(

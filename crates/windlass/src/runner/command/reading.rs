@@ -89,7 +89,11 @@ fn with_words(outcome: Outcome, report: &Report) -> Outcome {
         Outcome::FailedForGood { error } => Outcome::FailedForGood { error: detailed(error) },
         Outcome::Failed { error } => Outcome::Failed { error: detailed(error) },
         Outcome::Crashed { error } => Outcome::Crashed { error: detailed(error) },
-        Outcome::Snoozed { .. } | Outcome::TimedOut { .. } | Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => outcome,
+        Outcome::Snoozed { .. }
+        | Outcome::TimedOut { .. }
+        | Outcome::Interrupted
+        | Outcome::Cancelled
+        | Outcome::Lost => outcome,
     }
 }
 

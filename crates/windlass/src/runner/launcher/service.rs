@@ -94,12 +94,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(
-        socket: OwnedFd,
-        table: Table,
-        output: PathBuf,
-        control: ControlFiles,
-    ) -> io::Result<Service> {
+    pub(super) fn new(socket: OwnedFd, table: Table, output: PathBuf, control: ControlFiles) -> io::Result<Service> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let child_signals = child_signals()?;
         epoll::add(&epoll, &socket, EventData::new_u64(SOCKET), EventFlags::IN)?;

@@ -42,8 +42,10 @@ fn replies_are_words_or_objects() {
     }
     let id: JobId = "j-0000000001-5".parse().unwrap();
     assert_eq!(read(b"@j-0000000001-5 fail x").unwrap(), Reply { id: Some(id), outcome: never("x"), emitted: vec![] });
-    let named = read(br#"{"id":"j-0000000001-5","status":"ok","emit":[{"queue":"q","data":"a\tb"},
-        {"queue":"r","data64":"AP8="},{"queue":"s","data":{"n":1}},{"queue":"t"}]}"#);
+    let named = read(
+        br#"{"id":"j-0000000001-5","status":"ok","emit":[{"queue":"q","data":"a\tb"},
+        {"queue":"r","data64":"AP8="},{"queue":"s","data":{"n":1}},{"queue":"t"}]}"#,
+    );
     let reply = named.unwrap();
     assert_eq!(reply.id, Some(id));
     let emitted: Vec<(&str, &[u8])> = reply.emitted.iter().map(|(q, d)| (q.as_str(), &d[..])).collect();
@@ -82,7 +84,8 @@ fn what_is_no_reply_says_what_was_expected() {
 #[test]
 fn emitted_lines_have_a_queue_and_may_have_a_parent() {
     let id: JobId = "j-0000000001-5".parse().unwrap();
-    let file = b"thumb\ta b\tc\n\n@j-0000000001-5\tmail\t\xff\0\n{\"queue\":\"q\",\"data64\":\"Cg==\",\"job\":\"j-0000000001-5\"}\n";
+    let file = b"thumb\ta b\tc\n\n@j-0000000001-5\tmail\t\xff\0\n\
+        {\"queue\":\"q\",\"data64\":\"Cg==\",\"job\":\"j-0000000001-5\"}\n";
     let all = read_emit_file(file).unwrap();
     let all: Vec<_> = all.iter().map(|(id, queue, data)| (*id, queue.as_str(), &data[..])).collect();
     assert_eq!(all, [(None, "thumb", &b"a b\tc"[..]), (Some(id), "mail", b"\xff\0"), (Some(id), "q", b"\n")]);

@@ -211,12 +211,13 @@ impl Desk {
         let number = self.last_worker;
         let flight = Flight(WORKERS_FROM | u64::from(number));
         let id = JobId { origin: self.origin, offset: u64::from(number) };
-        let asked = order::lay_worker(&pool.example, flight, id).map_err(|outcome| words(&outcome)).and_then(|record| {
-            let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
-            let pipes = Pipes::new().map_err(cannot)?;
-            let unread = rustix::io::fcntl_dupfd_cloexec(&pipes.theirs[0], 3).map_err(cannot)?;
-            Ok((record, pipes, unread))
-        });
+        let asked =
+            order::lay_worker(&pool.example, flight, id).map_err(|outcome| words(&outcome)).and_then(|record| {
+                let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
+                let pipes = Pipes::new().map_err(cannot)?;
+                let unread = rustix::io::fcntl_dupfd_cloexec(&pipes.theirs[0], 3).map_err(cannot)?;
+                Ok((record, pipes, unread))
+            });
         let (record, mut pipes, unread) = match asked {
             Ok(asked) => asked,
             Err(why) => {
@@ -445,7 +446,9 @@ fn number(flight: Flight) -> u32 {
 /// The sentence of an outcome that is not a success.
 fn words(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::FailedForGood { error } | Outcome::RetryLater { error, .. } | Outcome::Failed { error } => error.clone(),
+        Outcome::FailedForGood { error } | Outcome::RetryLater { error, .. } | Outcome::Failed { error } => {
+            error.clone()
+        }
         other => other.word().to_owned(),
     }
 }

@@ -59,6 +59,7 @@ fn verdicts<B: Bench>(rig: &mut Rig<'_, B>) {
         (succeed(), None, Record::default()),
         (retry(at), Some(State::Retrying), Record { starts: 1, failures: 1, suspicions: 0 }),
         (fail(), Some(State::Failed), Record { starts: 1, failures: 1, suspicions: 0 }),
+        (Verdict::Snooze { at }, Some(State::Scheduled), Record { starts: 1, failures: 0, suspicions: 0 }),
         (Verdict::Return, Some(State::Ready), Record { starts: 1, failures: 0, suspicions: 0 }),
         (Verdict::Cancel, Some(State::Cancelled), Record { starts: 1, failures: 0, suspicions: 0 }),
     ] {

@@ -219,7 +219,8 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         let verdict = match self.dice.below(10) {
             0..4 => succeed(),
             4..6 => retry(at),
-            6..8 => fail(),
+            6 => fail(),
+            7 => Verdict::Snooze { at },
             8 => Verdict::Return,
             _ => Verdict::Cancel,
         };

@@ -2,13 +2,14 @@
 
 use super::rig::{Rig, assert_stale, fail, ok, retry, succeed};
 use super::{Bench, Case};
-use crate::store::{Amendment, Cursor, Filter, Lot, NewJobs, NewRun, Seal, Store, Taken};
+use crate::store::{Amendment, Cursor, Filter, FollowUp, Lot, NewJobs, NewRun, Seal, Store, Taken};
 use windlass_core::job::{LaneKind, Origin, RunId};
 use windlass_core::life_cycle::State;
 
 pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
     vec![
         ("a run ends when it is sealed and nothing of it lives, once", exact_end),
+        ("what a job emits joins its run with its end, sealed or not", follow_ups),
         ("a run without jobs ends when it is sealed", empty_run),
         ("late jobs of a sealed run go to its next generation", generations),
         ("another try of an ended run's job goes to the next generation", retried_after_the_end),
@@ -31,6 +32,38 @@ fn seal(run: RunId, after: Vec<(Origin, u64)>) -> Lot {
 
 fn cursor(origin: Origin, offset: u64) -> Cursor {
     Cursor { origin, offset, tail: 7 }
+}
+
+fn follow_ups<B: Bench>(rig: &mut Rig<'_, B>) {
+    let id = run_id(3);
+    rig.push_to_run("q", 1, id);
+    rig.admit_lot(&seal(id, vec![]));
+    for round in 0..3 {
+        let held = rig.claim("q", 1);
+        assert_eq!(held.len(), 1, "round {round}: what was emitted can be claimed");
+        let run = held[0].run;
+        assert_eq!(run, Some(rig.run(id).no), "round {round}: it is in the run of the job that emitted it");
+        let NewJobs { queue, priority, jobs, .. } = rig.new_jobs("q", 1);
+        let emitted = if round < 2 { vec![FollowUp { queue, priority, run, jobs }] } else { Vec::new() };
+        let (settlement, now) = (rig.settlement(&held[0], succeed()), rig.now);
+        ok(rig.store().settle(&[settlement], &emitted, now));
+        rig.step();
+        assert_eq!(rig.run(id).counts.ended, round == 2, "round {round}: it ends with the last one");
+    }
+    assert_eq!(rig.run(id).counts.by_state[State::Succeeded.index()], 3, "its successes");
+    assert_eq!(rig.mirror.ended.get(&id), Some(&1), "its end is told once");
+    assert!(ok(rig.view().run(id.next_generation())).is_none(), "nothing went to a next generation");
+    let held = rig.job_in("single", State::Running).1.unwrap_or_else(|| panic!("a running job is held"));
+    let NewJobs { queue, priority, jobs, .. } = rig.new_jobs("other", 3);
+    let (settlement, now) = (rig.settlement(&held, succeed()), rig.now);
+    ok(rig.store().settle(std::slice::from_ref(&settlement), &[FollowUp { queue, priority, run: None, jobs }], now));
+    rig.step();
+    assert_eq!(rig.claim("other", 9).iter().map(|held| held.count).sum::<u16>(), 3, "without a run they have none");
+    let NewJobs { queue, priority, jobs, .. } = rig.new_jobs("other", 1);
+    let stale = rig.store().settle(&[settlement], &[FollowUp { queue, priority, run: None, jobs }], now);
+    assert_stale(stale, "a settlement that is stale");
+    ok(rig.store().rollback());
+    assert!(rig.claim("other", 9).is_empty(), "a stale settlement emits nothing");
 }
 
 fn exact_end<B: Bench>(rig: &mut Rig<'_, B>) {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo, Settlement,
-    StoreError, Unarchived,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo,
+    Settlement, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
 use windlass_core::time::Time;

@@ -6,8 +6,8 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewRun, Order, Place, Recovered, RunInfo,
-    Settlement, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewRun, Order, Place, Recovered,
+    RunInfo, Settlement, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
 use rusqlite::{Connection, params};

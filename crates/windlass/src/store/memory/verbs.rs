@@ -6,8 +6,8 @@
 
 use super::{Job, Memory, Number};
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewJobs, NewRun, Order, Place, Recovered,
-    RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewJobs, NewRun, Order, Place,
+    Recovered, RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};

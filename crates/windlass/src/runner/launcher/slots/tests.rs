@@ -47,7 +47,9 @@ fn a_process_for_many_jobs_speaks_for_all_of_them() {
     table.ended(many, false);
     drop(table);
     let evidence = prove_dead(dir.path()).unwrap();
-    for (offset, start, begun) in [(9, 1, false), (10, 1, true), (15, 1, true), (19, 1, true), (20, 1, false), (15, 2, false)] {
+    for (offset, start, begun) in
+        [(9, 1, false), (10, 1, true), (15, 1, true), (19, 1, true), (20, 1, false), (15, 2, false)]
+    {
         assert_eq!(evidence.begun(job(offset), start), begun, "{offset} {start}");
     }
     let other = JobId { origin: Origin::from_random(8), offset: 15 };

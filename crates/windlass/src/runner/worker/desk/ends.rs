@@ -62,7 +62,9 @@ impl Desk {
             End::Exit(exit) => {
                 let how = match exit {
                     Exit::Code(code) => format!("its worker ended with exit {code} before it answered a job"),
-                    Exit::Signal(signal) => format!("its worker was killed by signal {signal} before it answered a job"),
+                    Exit::Signal(signal) => {
+                        format!("its worker was killed by signal {signal} before it answered a job")
+                    }
                 };
                 (how + &last_words(report), false)
             }
