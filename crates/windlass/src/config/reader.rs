@@ -20,6 +20,7 @@ use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy};
 
 mod service;
+mod url;
 
 type Value<'i> = Spanned<DeValue<'i>>;
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
@@ -45,9 +46,11 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
     root.only(&["limits", "server", "archive", "queue"])?;
     let mut config = Config::default();
+    let mut hosts = Vec::new();
     if let Some(limits) = root.section("limits")? {
-        limits.only(&["slots"])?;
+        limits.only(&["slots", "hosts"])?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
+        hosts = url::read_hosts(&limits)?;
     }
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server)?;
@@ -55,7 +58,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(archive) = root.section("archive")? {
         config.archive = read_archive(&archive, config.archive)?;
     }
-    config.queues = read_queues(&root)?;
+    config.queues = read_queues(&root, &hosts)?;
     Ok(config)
 }
 
@@ -83,7 +86,7 @@ fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<Archiv
     })
 }
 
-fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Queue>, Failure> {
+fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Queue>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -95,7 +98,7 @@ fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Queue>, Failure> {
         let DeValue::Table(table) = value.get_ref() else {
             return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
         };
-        read_queue(&Table { source: root.source, title, table }, pattern, name.span())
+        read_queue(&Table { source: root.source, title, table }, pattern, hosts, name.span())
     });
     read.collect()
 }
@@ -116,10 +119,10 @@ const QUEUE_KEYS: [&str; 12] = [
     "enabled",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Queue, Failure> {
+fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Queue, Failure> {
     table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
-    let service = service::read(table, enabled, place)?;
+    let service = service::read(table, hosts, enabled, place)?;
     let default = Policy::new(pattern, service);
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),

@@ -59,7 +59,7 @@ impl Batch {
     fn policy(&self) -> &policy::Batch {
         match &self.leader().policy.service {
             Service::Batch(batch) => batch,
-            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => {
+            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
                 panic!("a batch is made for a batch command only")
             }
         }
