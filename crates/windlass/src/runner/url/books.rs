@@ -321,15 +321,19 @@ impl Books {
 
     fn tell_with(&mut self, mut output: Output) {
         let now = clock::now();
-        for (number, at) in std::mem::take(&mut self.untold) {
-            let Some(claim) = self.claims.get_mut(&number) else { continue };
-            let tally = &mut claim.tallies[at];
+        let untold = std::mem::take(&mut self.untold);
+        for (number, at) in &untold {
+            let Some(claim) = self.claims.get_mut(number) else { continue };
+            let tally = &mut claim.tallies[*at];
             tally.tell(now, std::mem::take(&mut output)).into_iter().for_each(|report| (self.hear)(report));
             if tally.is_over() {
                 self.flights.remove(&tally.start.flight);
-                if claim.tallies.iter().all(Tally::is_over) {
-                    self.claims.remove(&number);
-                }
+            }
+        }
+        // Only now has everything that is known been told.
+        for (number, _) in untold {
+            if self.claims.get(&number).is_some_and(|claim| claim.tallies.iter().all(Tally::is_over)) {
+                self.claims.remove(&number);
             }
         }
     }
