@@ -14,6 +14,10 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("python3", "python3", "the Python producer of examples/inbox"),
     ("flock", "util-linux", "the shell producer of examples/inbox"),
     ("identify", "imagemagick", "examples/list"),
+    ("nginx", "nginx-light", "the tests, the benches and the example of URLs"),
+    ("wrk", "wrk", "the benches of URLs"),
+    ("openssl", "openssl", "the tests of TLS, and secrets"),
+    ("curl", "curl", "examples/webhooks"),
     ("strace", "strace", "the tests that make system calls fail"),
 ];
 

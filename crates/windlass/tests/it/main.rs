@@ -12,4 +12,5 @@ mod rig;
 mod run;
 mod runners;
 mod server;
+mod urls;
 mod verbs;
