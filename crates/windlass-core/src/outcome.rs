@@ -135,8 +135,8 @@ pub fn from_status(status: u16, after: Option<Duration>) -> Outcome {
     }
 }
 
-/// True where a status that is no success speaks of the destination, or asks for patience, so that it holds for all jobs
-/// of a call; any other may be the fault of one of them.
+/// True where a status that is no success speaks of the destination, or asks for patience, so that it holds for all
+/// jobs of a call; any other may be the fault of one of them.
 pub fn status_is_for_all(status: u16) -> bool {
     matches!(status, 300..=399 | 401..=407 | 410 | 429 | 503)
 }

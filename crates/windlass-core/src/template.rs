@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_value_in_a_url_is_one_part_of_it() {
-        let values = Values { data: b"a/b?c=d&e#f %\0\xe9", queue: "q r", id: "j-1", number: 7, attempt: 3, field: &field };
+        let values =
+            Values { data: b"a/b?c=d&e#f %\0\xe9", queue: "q r", id: "j-1", number: 7, attempt: 3, field: &field };
         let filled = fill_url("/{queue}/{}?to={data.to.name}&n={attempt}", values).unwrap();
         let expected = "/q%20r/a%2Fb%3Fc%3Dd%26e%23f%20%25%00%E9?to=%7Bid%7D%20Ann&n=3";
         assert_eq!(String::from_utf8(filled).unwrap(), expected);

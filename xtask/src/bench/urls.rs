@@ -89,13 +89,15 @@ impl Nginx {
         let kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
         let temp: String = kinds.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();
         let config = format!(
-            "daemon off; master_process off; pid {here}/pid; error_log {here}/error.log; events {{ worker_connections 1024; }}
+            "daemon off; master_process off; pid {here}/pid; error_log {here}/error.log;
+             events {{ worker_connections 1024; }}
              http {{ access_log off; keepalive_requests 1000000000; {temp}
              server {{ listen 127.0.0.1:{port}; location / {{ return 200; }} }} }}"
         );
         let path = scratch.path().join("nginx.conf");
         std::fs::write(&path, config)?;
-        let child = Command::new("nginx").arg("-p").arg(scratch.path()).arg("-c").arg(&path).stderr(Stdio::null()).spawn();
+        let child =
+            Command::new("nginx").arg("-p").arg(scratch.path()).arg("-c").arg(&path).stderr(Stdio::null()).spawn();
         let mut nginx = Nginx { child: child.map_err(|e| format!("nginx (package nginx-light): {e}"))?, port };
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(status) = nginx.child.try_wait()? {

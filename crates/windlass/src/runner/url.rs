@@ -69,7 +69,9 @@ fn serve(runtime: tokio::runtime::Runtime, books: Books, messages: UnboundedRece
 impl Runner for UrlRunner {
     fn start(&mut self, starts: Vec<Start>) {
         let told = match self.desk() {
-            Ok(desk) => desk.send(Message::Starts(starts)).map_err(|unsent| (unsent.0, "its thread has ended".to_owned())),
+            Ok(desk) => {
+                desk.send(Message::Starts(starts)).map_err(|unsent| (unsent.0, "its thread has ended".to_owned()))
+            }
             Err(e) => Err((Message::Starts(starts), e.to_string())),
         };
         if let Err((Message::Starts(starts), why)) = told {

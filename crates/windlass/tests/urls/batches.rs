@@ -29,11 +29,15 @@ fn judging() -> Handler {
 fn each_job_of_an_array_has_its_own_reply() {
     let server = judging();
     let mut rig = Rig::new();
-    let outcomes = rig.all(&policy(server.address, "/{queue}", |url| url.size = 100), &[b"one", b"bad", b"two", b"later", b"odd"]);
+    let outcomes =
+        rig.all(&policy(server.address, "/{queue}", |url| url.size = 100), &[b"one", b"bad", b"two", b"later", b"odd"]);
     assert_eq!(server.asked().len(), 1, "stretches of one claim go together");
     assert_eq!(outcomes[0], "succeeded got one");
     assert_eq!(outcomes[2], "succeeded got two");
-    assert_eq!((&outcomes[1][..], &outcomes[3][..]), ("failed_for_good no such row", "retry_later 9s asked to be tried later"));
+    assert_eq!(
+        (&outcomes[1][..], &outcomes[3][..]),
+        ("failed_for_good no such row", "retry_later 9s asked to be tried later")
+    );
     assert!(outcomes[4].starts_with("failed the reply has status \"what\""), "{outcomes:?}");
 }
 
@@ -48,11 +52,18 @@ fn any_bytes_go_through_every_frame_that_can_hold_them() {
         let body = server.asked().pop().unwrap().body;
         let items = match framing {
             Framing::Array => items(&body),
-            _ => body.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect(),
+            _ => body
+                .split(|b| *b == b'\n')
+                .filter(|l| !l.is_empty())
+                .map(|l| serde_json::from_slice(l).unwrap())
+                .collect(),
         };
         assert_eq!(items[0]["data"], "a\"b\n");
         assert_eq!(items[1]["data64"], "AP8=");
-        assert_eq!((&items[3]["data"], &items[3]["attempt"], &items[3]["queue"]), (&"ü".into(), &3.into(), &"q.u e".into()));
+        assert_eq!(
+            (&items[3]["data"], &items[3]["attempt"], &items[3]["queue"]),
+            (&"ü".into(), &3.into(), &"q.u e".into())
+        );
     }
     let raw = policy(server.address, "/", |url| (url.size, url.framing) = (100, Framing::Raw));
     let outcomes = rig.all(&raw, &data);
@@ -107,7 +118,8 @@ fn lines_too_few_too_many_and_none_at_all() {
     assert!(outcomes.iter().all(|outcome| outcome.contains("3 replies without an id to 2 jobs")), "{outcomes:?}");
     let outcomes = rig.all(&raw, &[b"html", b"y"]);
     assert!(outcomes[0].contains("<html>thanks</html>"), "{outcomes:?}");
-    let status = policy(server.address, "/", |url| (url.size, url.framing, url.reply) = (10, Framing::Raw, Reply::Exit));
+    let status =
+        policy(server.address, "/", |url| (url.size, url.framing, url.reply) = (10, Framing::Raw, Reply::Exit));
     assert_eq!(rig.all(&status, &[b"html", b"y"]), ["succeeded"; 2]);
 }
 
@@ -119,9 +131,7 @@ fn one_bad_job_never_costs_its_neighbours() {
             match (poisoned, how) {
                 (false, _) => fine(stream, ""),
                 (true, "close") => false,
-                (true, status) => {
-                    write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").is_ok()
-                }
+                (true, status) => write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n").is_ok(),
             }
         });
         let mut rig = Rig::new();

@@ -10,10 +10,11 @@ use windlass_core::policy::{Host, Method, Policy, Secret, Service, Url};
 
 /// Every kind of data that has ever been taken for code.
 fn payloads() -> Vec<Vec<u8>> {
-    let mut all: Vec<Vec<u8>> = ["", "plain", "a\nb\n", "'\"$(id)`id`;&|", "-rf", "--", "\0a\0", "{}", "{id}", "\r\n\r\nGET /"]
-        .iter()
-        .map(|text| text.as_bytes().to_vec())
-        .collect();
+    let mut all: Vec<Vec<u8>> =
+        ["", "plain", "a\nb\n", "'\"$(id)`id`;&|", "-rf", "--", "\0a\0", "{}", "{id}", "\r\n\r\nGET /"]
+            .iter()
+            .map(|text| text.as_bytes().to_vec())
+            .collect();
     all.extend([vec![0xff, 0xfe, 0, 0xc3], (0..=255).collect(), vec![b'x'; 1 << 20], "grüße 🦀".into()]);
     all
 }
@@ -44,7 +45,8 @@ fn in_a_url_data_stays_one_part_of_it() {
         let mut rest = coded.as_bytes();
         let mut decoded = Vec::new();
         while let Some((first, behind)) = rest.split_first() {
-            let hex = (*first == b'%').then(|| u8::from_str_radix(std::str::from_utf8(&behind[..2]).unwrap(), 16).unwrap());
+            let hex =
+                (*first == b'%').then(|| u8::from_str_radix(std::str::from_utf8(&behind[..2]).unwrap(), 16).unwrap());
             decoded.push(hex.unwrap_or(*first));
             rest = if hex.is_some() { &behind[2..] } else { behind };
         }
@@ -67,7 +69,9 @@ fn statuses_and_retry_after_become_outcomes() {
         let body = String::from_utf8_lossy(&asked.body);
         let (status, after) = body.split_once(' ').unwrap_or((&body, ""));
         let after = if after.is_empty() { String::new() } else { format!("Retry-After: {after}\r\n") };
-        let head = format!("HTTP/1.1 {status} Word\r\n{after}Location: http://127.0.0.1:1/\r\nContent-Length: 4\r\n\r\nso\n\n");
+        let head = format!(
+            "HTTP/1.1 {status} Word\r\n{after}Location: http://127.0.0.1:1/\r\nContent-Length: 4\r\n\r\nso\n\n"
+        );
         stream.write_all(head.as_bytes()).is_ok()
     });
     let mut rig = Rig::new();
@@ -98,7 +102,9 @@ fn a_server_that_misbehaves_costs_its_job_and_nothing_else() {
             b"reset" => false,
             b"short" => write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc") && false,
             b"long" => write("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef"),
-            b"chunked" => write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"),
+            b"chunked" => {
+                write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+            }
             b"bad chunk" => write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
             b"1.0" => write("HTTP/1.0 200 OK\r\n\r\nold") && false,
             b"noise" => write("hello\r\n\r\n"),
@@ -189,7 +195,9 @@ fn only_hosts_that_are_named_may_be_inside() {
         assert!(outcome.starts_with("retry_later cannot reach"), "{name}: {outcome}");
     }
     assert_eq!(server.connections(), 0);
-    for (name, fine) in [("localhost", true), ("127.0.0.1", true), ("127.1", true), ("169.254.169.254", false), ("0.0.0.0", false)] {
+    for (name, fine) in
+        [("localhost", true), ("127.0.0.1", true), ("127.1", true), ("169.254.169.254", false), ("0.0.0.0", false)]
+    {
         let host = Host { tls: false, name: name.into(), port: canary, inside: true };
         let outcome = rig.one(&Policy::new("q", Service::Url(Url::new(host, "/"))), b"x");
         assert_eq!(outcome == "succeeded", fine, "{name}: {outcome}");
@@ -208,7 +216,8 @@ fn headers_name_the_job_and_the_signature_holds() {
     assert_eq!(asked.header("content-type"), "application/json");
     assert_eq!((asked.header("windlass-queue"), asked.header("windlass-attempt")), ("q.u%20e", "3"));
     let told = [&id, ".", asked.header("webhook-timestamp"), ".{\"a\":1}"].concat();
-    let script = "import base64,hashlib,hmac,sys;print(base64.b64encode(hmac.new(bytes([7]*32),sys.argv[1].encode(),hashlib.sha256).digest()).decode())";
+    let script = "import base64,hashlib,hmac,sys\n\
+                  print(base64.b64encode(hmac.new(bytes([7]*32),sys.argv[1].encode(),hashlib.sha256).digest()).decode())";
     let stock = std::process::Command::new("python3").args(["-c", script, &told]).output().unwrap();
     assert_eq!(asked.header("webhook-signature"), format!("v1,{}", String::from_utf8(stock.stdout).unwrap().trim()));
 }
@@ -219,7 +228,10 @@ fn tls_is_checked_against_whom_the_system_trusts() {
     let host = |name: &str| Host { tls: true, name: name.into(), port: nginx.port, inside: true };
     let mut rig = Rig::new();
     let outcome = rig.one(&Policy::new("q", Service::Url(Url::new(host("localhost"), "/"))), b"x");
-    assert!(outcome.contains("cannot reach localhost") && outcome.contains("TLS: invalid peer certificate"), "{outcome}");
+    assert!(
+        outcome.contains("cannot reach localhost") && outcome.contains("TLS: invalid peer certificate"),
+        "{outcome}"
+    );
     assert!(nginx.certificate().is_file());
 }
 

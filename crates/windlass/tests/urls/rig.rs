@@ -62,7 +62,16 @@ impl Rig {
             };
             let queue = Arc::new(QueueName::new(b"q.u e").unwrap());
             let (flight, number) = (Flight(first + at as u64), first + at as u64);
-            Start { flight, claim: first, queue, policy: Arc::clone(&policy), epoch: 1, held, number, run: String::new() }
+            Start {
+                flight,
+                claim: first,
+                queue,
+                policy: Arc::clone(&policy),
+                epoch: 1,
+                held,
+                number,
+                run: String::new(),
+            }
         });
         let starts = starts.collect();
         self.runner.start(starts);

@@ -1,7 +1,7 @@
 //! The keys of a queue that calls a URL, and which hosts inside may be called at all.
 //!
-//! A URL is taken apart once, here; data can fill its path and query but never choose its host. The file with the secret
-//! is read with the config, so that a reload takes a new one over, whole or not at all.
+//! A URL is taken apart once, here; data can fill its path and query but never choose its host. The file with the
+//! secret is read with the config, so that a reload takes a new one over, whole or not at all.
 
 use super::service::{read_linger, refuse_template};
 use super::{Table, Value};
@@ -52,7 +52,8 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
         && !reach(address).is_allowed(host.inside)
     {
         let text = format!("`url` leads to {}, {}", host.name, reach(address).words());
-        let hint = format!("to allow it: [limits] hosts = [\"{}:{}\"]; link-local addresses cannot be", host.name, host.port);
+        let hint =
+            format!("to allow it: [limits] hosts = [\"{}:{}\"]; link-local addresses cannot be", host.name, host.port);
         return Err(table.refuse_value("url", &text).hint(hint));
     }
     let default = Url::new(host, target);

@@ -38,13 +38,7 @@ pub(super) fn body_most(url: &Url, jobs: usize) -> usize {
 }
 
 /// Reads the answer to a call with `count` jobs.
-pub(super) fn read(
-    url: &Url,
-    count: usize,
-    id: &dyn Fn(usize) -> JobId,
-    answer: Answer,
-    limit: Duration,
-) -> Read {
+pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer: Answer, limit: Duration) -> Read {
     let all = |outcome: Outcome| (0..count).map(|at| (at, outcome.clone(), Emits::new())).collect();
     let of_all = |outcome| Read { ends: all(outcome), ..Read::default() };
     let split = || Read { halves: true, ..Read::default() };
@@ -100,11 +94,7 @@ fn output(body: &[u8]) -> Output {
 }
 
 /// One outcome for each job; an error is why the answer says nothing of any.
-fn replies(
-    body: &[u8],
-    count: usize,
-    id: &dyn Fn(usize) -> JobId,
-) -> Result<Vec<(usize, Outcome, Emits)>, String> {
+fn replies(body: &[u8], count: usize, id: &dyn Fn(usize) -> JobId) -> Result<Vec<(usize, Outcome, Emits)>, String> {
     let body = body.trim_ascii();
     let said: Vec<_> = match body.first() {
         Some(b'[') => {

@@ -1,8 +1,8 @@
 //! Who waits for a call, who is in one, and what was told: the books of the thread that makes calls.
 //!
-//! The jobs of one claim are numbered through its starts; a piece of a claim is a stretch of those numbers. A call that
-//! fails in a way that may be the fault of one of its jobs is made again in halves, and only a call with one job charges
-//! it. It must not read answers or touch a socket.
+//! The jobs of one claim are numbered through its starts; a piece of a claim is a stretch of those numbers. A call
+//! that fails in a way that may be the fault of one of its jobs is made again in halves, and only a call with one job
+//! charges it. It must not read answers or touch a socket.
 
 use super::answer::{self, Read};
 use super::call::{self, Answer};
@@ -280,8 +280,8 @@ impl Books {
         }
     }
 
-    /// Ends what waits, and cuts off what is under way unless it may go on. One of several starts in a call is not worth
-    /// the call of the others, so a person's order lets such a call end by itself.
+    /// Ends what waits, and cuts off what is under way unless it may go on. One of several starts in a call is not
+    /// worth the call of the others, so a person's order lets such a call end by itself.
     fn stop(&mut self, flight: Flight, why: Stop, crews: &mut BTreeSet<Rc<str>>) {
         let Some(number) = self.flights.get(&flight).copied() else { return };
         let Some(claim) = self.claims.get(&number) else { return };

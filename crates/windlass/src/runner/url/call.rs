@@ -1,7 +1,7 @@
 //! One call: a connection, a request, an answer within its time and size.
 //!
-//! A kept connection that turns out to be closed before a byte of an answer came costs nobody anything: the call is made
-//! once more over a new one. It must not know what an answer means.
+//! A kept connection that turns out to be closed before a byte of an answer came costs nobody anything: the call is
+//! made once more over a new one. It must not know what an answer means.
 
 use super::pool::{Connection, Pool};
 use crate::clock;
