@@ -1,7 +1,8 @@
 //! Claims ahead: how long a crew's jobs take lately, and what that means for how many are claimed together.
 //!
-//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches a
-//! batch more for each slot, and the short jobs of kept workers and calls are claimed many at a time. Core has the arithmetic.
+//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches
+//! a batch more for each slot, and the short jobs of kept workers and calls are claimed many at a time. Core has
+//! the arithmetic.
 
 use super::Engine;
 use super::turn::Progress;

@@ -1,10 +1,10 @@
 //! Calls URLs: a job a call, or many, over connections that are kept.
 //!
-//! One thread with its own small runtime makes all calls; it is started with the first of them. Jobs wait there, claimed
-//! and not begun, while a crew has as many calls under way as it has slots (`books`). A call takes a connection out of
-//! the `pool` or dials one to an address that was judged first, sends what `request` has built and is read by `answer`.
-//! Redirects are not followed, and nothing of the environment, such as a proxy, is asked. It must not judge outcomes:
-//! core has the table.
+//! One thread with its own small runtime makes all calls; it is started with the first of them. Jobs wait there,
+//! claimed and not begun, while a crew has as many calls under way as it has slots (`books`). A call takes a
+//! connection out of the `pool` or dials one to an address that was judged first, sends what `request` has built
+//! and is read by `answer`. Redirects are not followed, and nothing of the environment, such as a proxy, is asked.
+//! It must not judge outcomes: core has the table.
 
 mod answer;
 mod books;

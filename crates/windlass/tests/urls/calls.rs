@@ -217,7 +217,8 @@ fn headers_name_the_job_and_the_signature_holds() {
     assert_eq!((asked.header("windlass-queue"), asked.header("windlass-attempt")), ("q.u%20e", "3"));
     let told = [&id, ".", asked.header("webhook-timestamp"), ".{\"a\":1}"].concat();
     let script = "import base64,hashlib,hmac,sys\n\
-                  print(base64.b64encode(hmac.new(bytes([7]*32),sys.argv[1].encode(),hashlib.sha256).digest()).decode())";
+                  made = hmac.new(bytes([7]*32), sys.argv[1].encode(), hashlib.sha256).digest()\n\
+                  print(base64.b64encode(made).decode())";
     let stock = std::process::Command::new("python3").args(["-c", script, &told]).output().unwrap();
     assert_eq!(asked.header("webhook-signature"), format!("v1,{}", String::from_utf8(stock.stdout).unwrap().trim()));
 }

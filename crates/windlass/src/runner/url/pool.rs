@@ -1,8 +1,8 @@
 //! Connections that are kept, and how new ones are dialled.
 //!
 //! A name is resolved for each new connection; every address it leads to is judged, and the very address that was
-//! judged is connected to, so nothing can change in between. There is a limit for each host, and connections that nobody used
-//! for a while are closed. It must not know what is sent over them.
+//! judged is connected to, so nothing can change in between. There is a limit for each host, and connections that
+//! nobody used for a while are closed. It must not know what is sent over them.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
