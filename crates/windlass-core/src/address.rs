@@ -3,7 +3,8 @@
 //! It is asked after a name was resolved and before anything connects, about the very address that is then connected
 //! to. Forms that carry an IPv4 address inside (mapped, compatible, 6to4, NAT64, Teredo) are judged by what they carry.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+// `core::net` has addresses and nothing that could connect to one.
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What an address leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
