@@ -13,7 +13,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask test            set up what the tests need and run them all
        cargo xtask bench [NAME…]   speed beside the raw limits of the same run; no name: all; --quick: only try them
-       cargo xtask prove [NAME…] [--cycles N] [--seeds N]   the long proofs; figures go to docs/proof.md";
+       cargo xtask prove [NAME…] [--size N]   the long proofs; figures go to docs/proof.md
+       cargo xtask prove sabotage [NAME…]   breaks one promise after the other; each must be noticed";
 
 fn main() -> ExitCode {
     if let Some(code) = windlass::runner::launcher::take_over_if_asked() {

@@ -19,6 +19,9 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("openssl", "openssl", "the tests of TLS, and secrets"),
     ("curl", "curl", "examples/webhooks"),
     ("strace", "strace", "the tests that make system calls fail"),
+    ("mkfs.ext4", "e2fsprogs", "the rigs that cut the power of a disk and fill it up"),
+    ("e2fsck", "e2fsprogs", "the rig that cuts the power of a disk"),
+    ("mount", "mount", "the rigs that cut the power of a disk and fill it up"),
 ];
 
 /// Makes sure that every needed program is there.

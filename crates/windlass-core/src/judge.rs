@@ -8,6 +8,7 @@ use crate::life_cycle::State;
 use crate::outcome::Outcome;
 use crate::policy::{Backoff, Policy};
 use crate::retry;
+use crate::sabotage::{self, Sabotage};
 use crate::suspicion::{self, Ruling};
 use crate::time::Time;
 
@@ -118,7 +119,8 @@ fn charge(
     now: Time,
     random: u64,
 ) -> Verdict {
-    let failures = record.failures.saturating_add(1);
+    let before = if sabotage::on(Sabotage::FailuresNotCounted) { 0 } else { record.failures };
+    let failures = before.saturating_add(1);
     if terms.attempts != 0 && failures >= terms.attempts {
         return Verdict::Fail { reason: Reason::Exhausted, error };
     }

@@ -5,13 +5,16 @@
 //! has no dependency that could. Read in this order:
 
 pub mod address;
+pub mod hours;
 pub mod job;
 pub mod judge;
 pub mod life_cycle;
 pub mod outcome;
+pub mod overrides;
 pub mod policy;
 pub mod retry;
 pub mod run;
+pub mod sabotage;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;

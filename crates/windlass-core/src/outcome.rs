@@ -141,6 +141,16 @@ pub fn status_is_for_all(status: u16) -> bool {
     matches!(status, 300..=399 | 401..=407 | 410 | 429 | 503)
 }
 
+/// The exit that an error of `from_exit` begins with; none where it came about in another way.
+pub fn exit_in(error: &str) -> Option<Exit> {
+    let number = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].parse::<i32>().ok().filter(|_| text[end..].is_empty() || text[end..].starts_with(':'))
+    };
+    let code = error.strip_prefix("exit ").and_then(number).map(Exit::Code);
+    code.or_else(|| error.strip_prefix("killed by signal ").and_then(number).map(Exit::Signal))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +188,25 @@ mod tests {
                 _ => None,
             };
             assert_eq!(wait, waits, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_exit_is_found_again_in_what_is_told_of_it() {
+        let ends = (1..256).map(Exit::Code).chain((1..65).map(Exit::Signal));
+        for exit in ends {
+            let (Outcome::RetryLater { error, .. }
+            | Outcome::FailedForGood { error }
+            | Outcome::Failed { error }
+            | Outcome::Crashed { error }) = from_exit(exit)
+            else {
+                panic!("{exit} is a failure")
+            };
+            assert_eq!(exit_in(&error), Some(exit));
+            assert_eq!(exit_in(&format!("{error}: exit 9 and more")), Some(exit));
+        }
+        for other in ["", "exit", "exit x", "exit 3x", "exit 99999999999", "no such program: exit 3"] {
+            assert_eq!(exit_in(other), None, "{other}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A crew is one entry of the config, for a queue name or a pattern; its slots are shared by all queues it
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
+use crate::hours::Hours;
 use std::fmt;
 use std::time::Duration;
 
@@ -88,6 +89,15 @@ pub enum Reply {
     Exit,
 }
 
+impl Reply {
+    pub fn word(self) -> &'static str {
+        match self {
+            Reply::Lines => "lines",
+            Reply::Exit => "exit",
+        }
+    }
+}
+
 /// How a job becomes a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -97,6 +107,16 @@ pub enum Framing {
     Json,
     /// The same objects as one JSON array.
     Array,
+}
+
+impl Framing {
+    pub fn word(self) -> &'static str {
+        match self {
+            Framing::Raw => "raw",
+            Framing::Json => "json",
+            Framing::Array => "array",
+        }
+    }
 }
 
 /// A kept worker.
@@ -150,6 +170,14 @@ impl Url {
     pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 }
 
+/// As it is written, templates and all.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.host.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.host, self.target)
+    }
+}
+
 /// Where a URL leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
@@ -161,19 +189,43 @@ pub struct Host {
     pub inside: bool,
 }
 
+/// As URLs and headers name it: without the port where it is the usual one.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_address = self.name.contains(':');
+        let (open, close) = if is_address { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}", self.name)?;
+        let usual = if self.tls { 443 } else { 80 };
+        if self.port == usual { Ok(()) } else { write!(f, ":{}", self.port) }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
     Post,
 }
 
-/// What a signature is made with; it is never shown.
+impl Method {
+    pub fn word(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+        }
+    }
+}
+
+/// What a signature is made with; only where it comes from is ever shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Vec<u8>);
+pub struct Secret {
+    /// The file's name as the config has it.
+    pub file: String,
+    pub key: Vec<u8>,
+}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
+        f.debug_struct("Secret").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -214,7 +266,9 @@ pub struct Policy {
     /// How much of each output stream of an attempt is kept.
     pub output_max: u64,
     /// False accepts everything and starts nothing.
-    pub paused: bool,
+    pub enabled: bool,
+    /// When jobs may start; none means always. What runs when they end goes on.
+    pub hours: Option<Hours>,
 }
 
 impl Policy {
@@ -234,7 +288,8 @@ impl Policy {
             grace: Duration::from_secs(10),
             backoff: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(3600) },
             output_max: 1 << 20,
-            paused: false,
+            enabled: true,
+            hours: None,
         }
     }
 

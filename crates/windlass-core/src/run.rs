@@ -4,6 +4,7 @@
 //! Cycles, retries and follow-ups are in the count by construction. It must not know how jobs are stored.
 
 use crate::life_cycle::State;
+use crate::sabotage::{self, Sabotage};
 
 /// How many jobs of a run are in each state, and whether more may come from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,9 @@ impl RunCounts {
 
     /// True exactly once: when the run is sealed and nothing of it lives. Marks the end.
     pub fn take_end(&mut self) -> bool {
-        let over = self.sealed && !self.ended && self.live() == 0;
+        let sealed = self.sealed || sabotage::on(Sabotage::EndUnsealed);
+        let ended = self.ended && !sabotage::on(Sabotage::EndTwice);
+        let over = sealed && !ended && self.live() == 0;
         self.ended |= over;
         over
     }

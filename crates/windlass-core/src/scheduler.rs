@@ -11,10 +11,14 @@
 mod crew;
 mod queue;
 mod reason;
+mod rules;
 mod stock;
+mod why;
 
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
+use crate::overrides::{Override, Overrides};
 use crate::policy::Policy;
+use crate::time::Time;
 use crew::{Clocks, Crew, Place};
 use queue::{Pass, Queue};
 use std::cmp::Reverse;
@@ -22,8 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use queue::CAREFUL_SHARE;
-pub use reason::Reason;
+pub use reason::{Reason, Stall};
 pub use stock::{Pace, STOCK_PER_SLOT_MAX};
+pub use why::{Closed, Explained};
 
 /// A crew's number; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,12 +59,24 @@ pub struct Scheduler {
     /// Crews that may start something, best first.
     index: BTreeSet<(Place, CrewNo)>,
     clocks: Clocks,
+    /// The server's slots as the config has them, and those in force.
+    own_slots: u32,
     slots: u32,
     used: u32,
+    overrides: Overrides,
+    /// The pause of the whole server.
+    paused: Option<Arc<Override>>,
+    /// The slots of queues that have some of their own.
+    caps: BTreeMap<QueueNo, u32>,
+    /// The time as it was last told, for the hours, and when hours begin or end next.
+    now: Time,
+    next_hours: Option<Time>,
+    suspects_held: bool,
     suspect_runs: bool,
     /// Queues that would stand elsewhere if a suspect might start.
     behind_suspect: BTreeSet<QueueNo>,
     draining: bool,
+    stall: Option<Stall>,
 }
 
 impl Scheduler {
@@ -72,11 +89,19 @@ impl Scheduler {
             next_crew: 0,
             index: BTreeSet::new(),
             clocks: Clocks::new(),
+            own_slots: slots,
             slots,
             used: 0,
+            overrides: Overrides::default(),
+            paused: None,
+            caps: BTreeMap::new(),
+            now: Time::ZERO,
+            next_hours: None,
+            suspects_held: false,
             suspect_runs: false,
             behind_suspect: BTreeSet::new(),
             draining: false,
+            stall: None,
         };
         scheduler.reload(policies, slots);
         scheduler
@@ -88,6 +113,7 @@ impl Scheduler {
             let mut queue = Queue::new(name.as_str());
             queue.crew = self.crew_for(name.as_str());
             self.queues.insert(number, queue);
+            self.lay_over_queue(number);
         }
     }
 
@@ -95,6 +121,7 @@ impl Scheduler {
     pub fn queue_vanished(&mut self, number: QueueNo) {
         self.unlist(number);
         self.behind_suspect.remove(&number);
+        self.caps.remove(&number);
         self.queues.remove(&number);
     }
 
@@ -124,7 +151,7 @@ impl Scheduler {
     pub fn plan_up_to(&mut self, jobs: u64) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         let mut asked = 0;
-        while self.used < self.slots && !self.draining && asked < jobs {
+        while asked < jobs && self.server_hold().is_none() {
             let Some(&((Reverse(class), due, queue), crew)) = self.index.first() else { break };
             if due > REWIND_AT {
                 self.rewind();
@@ -142,13 +169,13 @@ impl Scheduler {
     /// waits for one of the server's: a stock is there to keep slots busy, never to keep others out.
     pub fn plan_stock(&mut self, number: CrewNo, most: u32) -> Vec<Planned> {
         let mut planned = Vec::new();
-        while !self.draining && self.index.is_empty() {
+        while self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
-            let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && !crew.policy.paused && !crew.gone;
+            let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
-            let choice = self.queues.get(&queue).and_then(|queue| queue.choose(!self.suspect_runs));
+            let choice = self.queues.get(&queue).and_then(|queue| queue.choose(self.suspects_may()));
             if due > REWIND_AT || choice.is_some_and(|choice| choice.kind == LaneKind::Suspect) {
                 break;
             }
@@ -174,18 +201,24 @@ impl Scheduler {
             self.place(planned.lane.queue);
         }
         if got == 0 {
-            self.finished(planned.crew, planned.lane.kind);
+            self.finished(planned.crew, planned.lane);
         }
     }
 
     /// One start is over: its slot is free, or taken by one of the crew's stock.
-    pub fn finished(&mut self, number: CrewNo, kind: LaneKind) {
+    pub fn finished(&mut self, number: CrewNo, lane: Lane) {
+        if let Some(queue) = self.queues.get_mut(&lane.queue) {
+            queue.used = queue.used.saturating_sub(1);
+            if self.caps.contains_key(&lane.queue) {
+                self.place(lane.queue);
+            }
+        }
         let crew = self.crews.get_mut(&number);
         assert!(crew.as_ref().is_some_and(|crew| crew.used > 0) && self.used > 0, "crew {} has no start", number.0);
         if let Some(crew) = crew {
             if crew.stocked > 0 && crew.used <= crew.policy.slots {
                 crew.stocked -= 1;
-                return self.suspect_ended(kind);
+                return self.suspect_ended(lane.kind);
             }
             self.used -= 1;
             crew.used -= 1;
@@ -195,7 +228,7 @@ impl Scheduler {
             }
         }
         self.enter(number);
-        self.suspect_ended(kind);
+        self.suspect_ended(lane.kind);
     }
 
     fn suspect_ended(&mut self, kind: LaneKind) {
@@ -208,84 +241,13 @@ impl Scheduler {
         }
     }
 
-    /// Takes new rules. What is in flight keeps its slots; an entry with the same pattern keeps its usage.
-    pub fn reload(&mut self, policies: Vec<Policy>, slots: u32) {
-        self.slots = slots;
-        // Places depend on weights, so all are given up before any rule changes.
-        self.unlist_all();
-        let mut old: BTreeMap<String, CrewNo> = BTreeMap::new();
-        for (number, crew) in self.crews.iter_mut().filter(|(_, crew)| !crew.extra) {
-            crew.gone = true;
-            old.entry(crew.policy.pattern.clone()).or_insert(*number);
-        }
-        self.in_order.clear();
-        for policy in policies {
-            let number = match old.remove(&policy.pattern) {
-                Some(number) => number,
-                None => self.number_crew(),
-            };
-            let crew = self.crews.entry(number).or_insert_with(|| Crew::new(policy.clone(), false));
-            crew.gone = false;
-            crew.policy = Arc::new(policy);
-            // What is in stock begins where there are more slots now.
-            let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
-            (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
-            self.used += begun;
-            self.in_order.push(number);
-        }
-        self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
-        self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
-        self.assign(|_| true);
-    }
-
-    /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's.
-    pub fn add_crew(&mut self, policy: Policy) -> CrewNo {
-        let number = self.number_crew();
-        let name = policy.pattern.clone();
-        self.crews.insert(number, Crew::new(policy, true));
-        self.extras.entry(name.clone()).or_default().push(number);
-        self.assign(|queue| *queue.name == *name);
-        number
-    }
-
-    /// Removes a crew that was added; what it has in flight still counts until it finishes.
-    pub fn remove_crew(&mut self, number: CrewNo) {
-        let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) else { return };
-        crew.gone = true;
-        let name = crew.policy.pattern.clone();
-        if let Some(crews) = self.extras.get_mut(&name) {
-            crews.retain(|crew| *crew != number);
-            if crews.is_empty() {
-                self.extras.remove(&name);
-            }
-        }
-        self.assign(|queue| queue.crew == Some(number));
-        self.crews.retain(|other, crew| *other != number || crew.used > 0);
-    }
-
-    /// Starts no suspect until `allow_suspects`: a server that has only just come up proves nothing about them.
-    pub fn hold_suspects(&mut self) {
-        self.suspect_runs = true;
-    }
-
-    /// Suspects may start from now on, one at a time.
-    pub fn allow_suspects(&mut self) {
-        self.suspect_runs = false;
-        for queue in std::mem::take(&mut self.behind_suspect) {
-            self.place(queue);
-        }
-    }
-
     pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    pub fn pause(&mut self, queue: QueueNo) {
-        self.set_paused(queue, true);
-    }
-
-    pub fn unpause(&mut self, queue: QueueNo) {
-        self.set_paused(queue, false);
+    /// Why the server as a whole may start nothing, as the engine sees it.
+    pub fn set_stall(&mut self, stall: Option<Stall>) {
+        self.stall = stall;
     }
 
     /// Whether a queue waits for more jobs before it starts any.
@@ -319,45 +281,16 @@ impl Scheduler {
         self.used
     }
 
-    /// It has a runner and is not paused, so a person may wait for it to be drained.
-    pub fn can_run(&self, queue: QueueNo) -> bool {
-        !matches!(self.why(queue), Reason::NoRunner | Reason::Paused)
-    }
-
     /// Ready jobs that `plan` has not taken yet.
     pub fn waiting(&self, queue: QueueNo) -> u64 {
         self.queues.get(&queue).map_or(0, Queue::waiting)
     }
 
-    /// What holds a queue back.
-    pub fn why(&self, queue: QueueNo) -> Reason {
-        let Some(queue) = self.queues.get(&queue) else { return Reason::NoRunner };
-        let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
-        if queue.paused || crew.policy.paused {
-            Reason::Paused
-        } else if queue.waiting() == 0 {
-            Reason::NothingWaits
-        } else if queue.choose(true).is_none() {
-            Reason::Barren
-        } else if queue.lingers {
-            Reason::Lingering
-        } else if self.draining {
-            Reason::Draining
-        } else if queue.choose(!self.suspect_runs).is_none() {
-            Reason::SuspectRunning
-        } else if crew.is_full() {
-            Reason::CrewSlotsTaken { slots: crew.policy.slots }
-        } else if self.used >= self.slots {
-            Reason::ServerSlotsTaken { slots: self.slots }
-        } else {
-            Reason::Runnable
-        }
-    }
-
     /// Books one slot for the queue at the head, or puts the queue where it belongs if it cannot start from here.
     fn book(&mut self, number: QueueNo, crew_no: CrewNo, class: Priority, due: Pass) -> Option<Planned> {
+        let suspects = self.suspects_may();
         let queue = self.queues.get_mut(&number)?;
-        let choice = queue.choose(!self.suspect_runs).filter(|choice| choice.priority == class);
+        let choice = queue.choose(suspects).filter(|choice| choice.priority == class);
         let Some(choice) = choice else {
             // A suspect has started since the queue was placed.
             self.place(number);
@@ -369,6 +302,7 @@ impl Scheduler {
         let most = if choice.kind == LaneKind::Suspect { 1 } else { ready.min(crew.batch()) };
         crew.order.remove(&(Reverse(class), queue.pass + crew.stride(), number));
         queue.listed = false;
+        queue.used += 1;
         queue.take(lane, most);
         queue.pass = due + crew.stride() * Pass::from(most - 1);
         let clock = self.clocks.entry(class).or_insert(0);
@@ -389,11 +323,11 @@ impl Scheduler {
     /// Puts a queue where it belongs in its crew's order, or nowhere; a queue that stands right keeps its place.
     fn place(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get(&number) else { return };
-        let choice = queue.choose(!self.suspect_runs);
-        if self.suspect_runs && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
+        let choice = queue.choose(self.suspects_may());
+        if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);
         }
-        let class = choice.map(|choice| choice.priority).filter(|_| !queue.paused && !queue.lingers);
+        let class = choice.map(|choice| choice.priority).filter(|_| self.queue_closed(number, queue).is_none());
         if queue.listed && class == Some(queue.class) {
             return;
         }
@@ -449,38 +383,6 @@ impl Scheduler {
             self.index.extend(entry);
             crew.entry = entry;
         }
-    }
-
-    fn set_paused(&mut self, number: QueueNo, paused: bool) {
-        if let Some(queue) = self.queues.get_mut(&number) {
-            queue.paused = paused;
-            self.place(number);
-        }
-    }
-
-    /// Gives the queues that meet the test to the crews that the rules name now.
-    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) {
-        let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| *number);
-        for number in concerned.collect::<Vec<_>>() {
-            self.unlist(number);
-            let crew = self.crew_for(&self.queues[&number].name);
-            if let Some(queue) = self.queues.get_mut(&number) {
-                queue.crew = crew;
-                queue.hope_again();
-            }
-            self.place(number);
-        }
-    }
-
-    fn crew_for(&self, name: &str) -> Option<CrewNo> {
-        let extra = self.extras.get(name).and_then(|crews| crews.last()).copied();
-        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.matches(name));
-        extra.or_else(of_config)
-    }
-
-    fn number_crew(&mut self) -> CrewNo {
-        self.next_crew += 1;
-        CrewNo(self.next_crew)
     }
 }
 

@@ -1,11 +1,13 @@
-//! The one selector language: `queue:pdf state:failed -run:r-… priority>=5 age>1h attempt>=3`.
+//! The one selector language: `queue:pdf state:failed -run:r-… priority>=5 age:1h..2d attempts>2 "text"`.
 //!
 //! Spaces mean AND, commas within a value mean OR, a leading `-` negates the word. `queue:` takes patterns with `*`.
-//! A bare word is a job's id, or the beginning of one if it is not whole. Double quotes keep spaces and commas in a
-//! value. This file owns the parse and the match; it must not look jobs up: whether a beginning is unique is known to
-//! who holds the jobs.
+//! Numbers and spans are compared (`>` `>=` `<` `<=`) or given as a range (`2..5`, `..5`, `2..`). A bare word is a
+//! job's id, or the beginning of one if it is not whole; a bare word in double quotes is looked for in the data. Quotes
+//! also keep spaces and commas in a value. This file owns the parse and the match; it must not look jobs up: whether a
+//! beginning is unique is known to who holds the jobs.
 
 use crate::job::{JobId, Priority, RunId};
+use crate::judge::Reason;
 use crate::life_cycle::State;
 use crate::policy::pattern_matches;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 /// The longest selector, in bytes; far more than a person types, far less than costs anything.
 pub const SELECTOR_MAX: usize = 64 * 1024;
 
-const KEYS: &str = "queue:, state:, run:, priority:, attempt:, and with > >= < <= also priority, attempt, age";
+const KEYS: &str = "id:, queue:, state:, run:, reason:, error:, text:, priority, attempts, age, ended, due";
 const UNITS: [(&str, u64); 6] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
 
@@ -28,6 +30,15 @@ pub struct Facts<'a> {
     /// Since it was admitted.
     pub age: Duration,
     pub failures: u32,
+    /// Since it ended, if it has.
+    pub ended: Option<Duration>,
+    /// Until it may start, if it waits for a time.
+    pub due: Option<Duration>,
+    /// Why it failed for good.
+    pub reason: Option<Reason>,
+    /// What went wrong last; empty where nothing did.
+    pub error: &'a str,
+    pub data: &'a [u8],
 }
 
 /// A checked selector; the empty one matches every job.
@@ -48,11 +59,71 @@ enum Test {
     Queue(Vec<String>),
     State(Vec<State>),
     Run(Vec<String>),
-    Priority(Vec<Priority>),
-    Attempt(Vec<u32>),
-    PriorityIs(Comparison, Priority),
-    AttemptIs(Comparison, u32),
-    AgeIs(Comparison, Duration),
+    Reason(Vec<Reason>),
+    Error(Vec<String>),
+    Text(Vec<String>),
+    Within(Measure, Vec<Range>),
+}
+
+/// What can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    Priority,
+    Attempts,
+    Age,
+    Ended,
+    Due,
+}
+
+/// Both ends belong to it; spans are in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    from: i64,
+    to: i64,
+}
+
+impl Measure {
+    fn named(key: &str) -> Option<Measure> {
+        match key {
+            "priority" => Some(Measure::Priority),
+            "attempts" | "attempt" => Some(Measure::Attempts),
+            "age" => Some(Measure::Age),
+            "ended" => Some(Measure::Ended),
+            "due" => Some(Measure::Due),
+            _ => None,
+        }
+    }
+
+    /// A job that has no such thing is in no range of it.
+    fn of(self, facts: &Facts<'_>) -> Option<i64> {
+        match self {
+            Measure::Priority => Some(i64::from(facts.priority.value())),
+            Measure::Attempts => Some(i64::from(facts.failures)),
+            Measure::Age => Some(micros(facts.age)),
+            Measure::Ended => facts.ended.map(micros),
+            Measure::Due => facts.due.map(micros),
+        }
+    }
+
+    fn read(self, text: &str) -> Result<i64, String> {
+        match self {
+            Measure::Priority => text.parse::<Priority>().map(|priority| i64::from(priority.value())),
+            Measure::Attempts => count(text).map(i64::from),
+            Measure::Age | Measure::Ended | Measure::Due => span(text).map(micros),
+        }
+    }
+
+    /// A single moment is never hit, so spans must be compared or be a range.
+    fn is_span(self) -> bool {
+        match self {
+            Measure::Age | Measure::Ended | Measure::Due => true,
+            Measure::Priority | Measure::Attempts => false,
+        }
+    }
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +135,12 @@ enum Comparison {
 }
 
 impl Comparison {
-    fn holds<T: Ord>(self, left: T, right: T) -> bool {
+    fn range(self, value: i64) -> Range {
         match self {
-            Comparison::Over => left > right,
-            Comparison::AtLeast => left >= right,
-            Comparison::Under => left < right,
-            Comparison::AtMost => left <= right,
+            Comparison::Over => Range { from: value.saturating_add(1), to: i64::MAX },
+            Comparison::AtLeast => Range { from: value, to: i64::MAX },
+            Comparison::Under => Range { from: i64::MIN, to: value.saturating_sub(1) },
+            Comparison::AtMost => Range { from: i64::MIN, to: value },
         }
     }
 }
@@ -135,12 +206,27 @@ impl Selector {
         })
     }
 
-    /// True where priorities or failures are asked for.
-    pub fn asks_numbers(&self) -> bool {
-        let asks = |test: &Test| {
-            matches!(test, Test::Priority(_) | Test::Attempt(_) | Test::PriorityIs(..) | Test::AttemptIs(..))
+    /// The only jobs that can match, where they are named by their whole ids: nobody has to search for them.
+    pub fn only_ids(&self) -> Option<Vec<JobId>> {
+        self.terms.iter().find_map(|term| match &term.test {
+            Test::Id(ids) if !term.negated => ids.iter().map(|id| id.parse().ok()).collect(),
+            _ => None,
+        })
+    }
+
+    /// True where it asks for what only live and kept jobs have.
+    pub fn asks_the_living(&self) -> bool {
+        let asks = |test: &Test| match test {
+            Test::Reason(_) | Test::Error(_) | Test::Within(Measure::Attempts | Measure::Due, _) => true,
+            Test::Within(Measure::Priority | Measure::Age | Measure::Ended, _) => false,
+            Test::Id(_) | Test::Queue(_) | Test::State(_) | Test::Run(_) | Test::Text(_) => false,
         };
         self.terms.iter().any(|term| asks(&term.test))
+    }
+
+    /// True where it asks for what tells one job from another that ended alike.
+    pub fn asks_single_jobs(&self) -> bool {
+        self.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Text(_)))
     }
 
     /// Whether a job of this queue can match, so that a store reads no other queue.
@@ -166,11 +252,12 @@ impl Test {
             Test::Queue(patterns) => any_pattern(patterns, facts.queue),
             Test::State(states) => states.contains(&facts.state),
             Test::Run(runs) => runs.iter().any(|run| facts.run == Some(run)),
-            Test::Priority(priorities) => priorities.contains(&facts.priority),
-            Test::Attempt(attempts) => attempts.contains(&facts.failures),
-            Test::PriorityIs(comparison, value) => comparison.holds(facts.priority, *value),
-            Test::AttemptIs(comparison, value) => comparison.holds(facts.failures, *value),
-            Test::AgeIs(comparison, value) => comparison.holds(facts.age, *value),
+            Test::Reason(reasons) => facts.reason.is_some_and(|reason| reasons.contains(&reason)),
+            Test::Error(parts) => parts.iter().any(|part| facts.error.contains(part.as_str())),
+            Test::Text(parts) => parts.iter().any(|part| holds(facts.data, part.as_bytes())),
+            Test::Within(measure, ranges) => measure
+                .of(facts)
+                .is_some_and(|value| ranges.iter().any(|range| (range.from..=range.to).contains(&value))),
         }
     }
 }
@@ -178,6 +265,11 @@ impl Test {
 /// A whole id names one job, though others begin with it: `j-…-1` must never cancel `j-…-12`.
 fn id_matches(asked: &str, id: &str) -> bool {
     if asked.parse::<JobId>().is_ok() { asked == id } else { id.starts_with(asked) }
+}
+
+/// Whether some bytes have these among them.
+fn holds(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 fn any_pattern(patterns: &[String], queue: &str) -> bool {
@@ -211,6 +303,7 @@ fn words(text: &str) -> Result<Vec<(usize, &str)>, String> {
 fn term(word: &str) -> Result<Term, String> {
     let (negated, rest) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
     let test = match split(rest) {
+        None if rest.starts_with('"') && rest.ends_with('"') => Test::Text(values(rest, word)?),
         None => ids(rest, word)?,
         Some((key, operator, text)) => test(key, operator, text, word)?,
     };
@@ -234,34 +327,67 @@ fn split(word: &str) -> Option<(&str, Operator, &str)> {
 
 fn test(key: &str, operator: Operator, text: &str, word: &str) -> Result<Test, String> {
     let fault = |reason: String| format!("`{word}`: {reason}");
-    let value = || unquoted(text).ok_or_else(|| fault(format!("no value after {key}")));
+    if let Some(measure) = Measure::named(key) {
+        let ranges = match operator {
+            Operator::Is => each(text, word, |value| range(measure, key, value))?,
+            Operator::Compared(by) => {
+                let value = unquoted(text).ok_or_else(|| fault(format!("no value after {key}")))?;
+                vec![by.range(measure.read(&value).map_err(fault)?)]
+            }
+        };
+        return Ok(Test::Within(measure, ranges));
+    }
     match (key, operator) {
+        ("id", Operator::Is) => ids(text, word),
         ("queue", Operator::Is) => Ok(Test::Queue(values(text, word)?)),
         ("state", Operator::Is) => each(text, word, |value| value.parse()).map(Test::State),
         ("run", Operator::Is) => {
             let run = |value: &str| value.parse::<RunId>().map_err(|bad| format!("`{value}` is {bad}"));
             each(text, word, run).map(|runs| Test::Run(runs.iter().map(RunId::to_string).collect()))
         }
-        ("priority", Operator::Is) => each(text, word, |value| value.parse()).map(Test::Priority),
-        ("attempt", Operator::Is) => each(text, word, count).map(Test::Attempt),
-        ("priority", Operator::Compared(by)) => Ok(Test::PriorityIs(by, value()?.parse().map_err(fault)?)),
-        ("attempt", Operator::Compared(by)) => Ok(Test::AttemptIs(by, count(&value()?).map_err(fault)?)),
-        ("age", Operator::Compared(by)) => Ok(Test::AgeIs(by, span(&value()?).map_err(fault)?)),
-        ("age", Operator::Is) => Err(fault("an age is compared, such as age>1h".into())),
-        ("queue" | "state" | "run", Operator::Compared(_)) => {
+        ("reason", Operator::Is) => each(text, word, reason).map(Test::Reason),
+        ("error", Operator::Is) => Ok(Test::Error(values(text, word)?)),
+        ("text", Operator::Is) => Ok(Test::Text(values(text, word)?)),
+        ("id" | "queue" | "state" | "run" | "reason" | "error" | "text", Operator::Compared(_)) => {
             Err(fault(format!("{key} cannot be compared, expected {key}:VALUE")))
         }
         _ => Err(fault(format!("unknown key `{key}` (known: {KEYS})"))),
     }
 }
 
-/// A bare word: ids or their beginnings.
+/// `5`, `2..5`, `..5` or `2..`.
+fn range(measure: Measure, key: &str, text: &str) -> Result<Range, String> {
+    let Some((from, to)) = text.split_once("..") else {
+        let value = measure.read(text)?;
+        return match measure.is_span() {
+            true => Err(format!("{key} is compared, such as {key}>1h, or a range, such as {key}:1h..2d")),
+            false => Ok(Range { from: value, to: value }),
+        };
+    };
+    let end = |text: &str, open: i64| if text.is_empty() { Ok(open) } else { measure.read(text) };
+    let range = Range { from: end(from, i64::MIN)?, to: end(to, i64::MAX)? };
+    match range.from <= range.to && !(from.is_empty() && to.is_empty()) {
+        true => Ok(range),
+        false => Err(format!("the range {text} is empty, expected LOW..HIGH, LOW.. or ..HIGH")),
+    }
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    Reason::ALL.into_iter().find(|reason| reason.word() == text).ok_or_else(|| {
+        let words: Vec<_> = Reason::ALL.iter().map(|reason| reason.word()).collect();
+        format!("expected a reason ({}), got: {text}", words.join(", "))
+    })
+}
+
+/// Ids or their beginnings.
 fn ids(text: &str, word: &str) -> Result<Test, String> {
     let ids = values(text, word)?;
     let ours = |id: &String| id.starts_with("j-") || "j-".starts_with(id.as_str());
     match ids.iter().find(|id| !ours(id)) {
         None => Ok(Test::Id(ids)),
-        Some(id) => Err(format!("`{id}` is neither a job's id (j-…) nor KEY:VALUE (known: {KEYS})")),
+        Some(id) => Err(format!(
+            "`{id}` is neither a job's id (j-…) nor KEY:VALUE (known: {KEYS}); text to look for stands in double quotes"
+        )),
     }
 }
 

@@ -7,6 +7,7 @@
 //! to hit just it five times, and a loop of kills faster than the wait never reaches it at all.
 
 use crate::job::{LaneKind, Record};
+use crate::sabotage::{self, Sabotage};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub enum Ruling {
 /// Adds one suspicion to a job that had begun when its server died in the same boot, and rules.
 pub fn suspect(record: &mut Record, now: Time) -> Ruling {
     record.suspicions += 1;
-    if record.suspicions >= CONVICTED_AT {
+    if record.suspicions >= CONVICTED_AT || sabotage::on(Sabotage::NeighboursConvicted) {
         Ruling::Convicted
     } else if record.suspicions >= ALONE_AFTER {
         Ruling::Wait(now.after(WAIT * 2u32.pow(record.suspicions - ALONE_AFTER)))

@@ -1,232 +1,388 @@
-//! The inbox on a disk that forgets: what was not synced may go with the power, in part or as noise.
+//! A disk that forgets: what was not synced may go with the power, sector by sector, and names too.
 //!
-//! It owns the bytes of the inbox files and who wrote which record where. They are read with the shipped scanner
-//! and gatherer into lots, synced before they are handed over, as the shipped reader does. It must not know what
-//! becomes of a lot but for whether it was committed.
+//! It stands under the shipped reader in place of the kernel. It owns the bytes as programs see them, the bytes as a
+//! power cut leaves them, and who has what open. A sync can be made to fail, and a write to find no space. It must
+//! not know what the bytes mean.
 
-use crate::random::{self, Random};
-use windlass::inbox::frame::{self, Envelope, FILE_HEADER, FileHeader};
-use windlass::inbox::gather::Gatherer;
-use windlass::inbox::scan::{End, Found, Scan, Skip};
-use windlass::store::{Cursor, Lot};
-use windlass_core::job::{JobId, Origin, QueueName};
+use crate::random::Random;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use windlass::inbox::disk::{Disk, Facts, Listed, OpenFile};
+use windlass::inbox::lock::Waited;
+use windlass_core::job::Origin;
 
-/// One record that a producer wrote.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) id: JobId,
-    pub(crate) end: usize,
+/// What a disk writes as a whole.
+const SECTOR: usize = 512;
+
+/// A file system; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeDisk(Rc<RefCell<Platter>>);
+
+#[derive(Debug)]
+struct Platter {
+    random: Random,
+    boot: Origin,
+    inodes: BTreeMap<u64, Inode>,
+    /// The names as programs see them.
+    names: BTreeMap<PathBuf, u64>,
+    /// The names as they are on disk, and the changes since, in order: a power cut keeps the first few.
+    safe_names: BTreeMap<PathBuf, u64>,
+    changes: Vec<Change>,
+    last_number: u64,
+    syncs_to_fail: u32,
+    full: bool,
 }
 
 #[derive(Debug)]
-struct File {
-    origin: Origin,
+enum Change {
+    Made(PathBuf, u64),
+    Renamed(PathBuf, PathBuf),
+    Removed(PathBuf),
+}
+
+#[derive(Debug, Default)]
+struct Inode {
     bytes: Vec<u8>,
-    synced: usize,
-    /// A power cut closed it: nobody appends any more.
-    closed: bool,
-    position: usize,
-    /// Handed over up to here.
-    cursor: usize,
-    skip: Option<Skip>,
-    /// The last write was torn: only a fence may follow, or the next line would become part of it.
-    torn: bool,
-    written: Vec<Written>,
+    safe: Vec<u8>,
+    dirty: BTreeSet<usize>,
+    open: u32,
+    /// The open file that has the lock.
+    lock: Option<u64>,
 }
 
-impl File {
-    fn new(origin: Origin) -> File {
-        let bytes = FileHeader { origin, boot: None, sealed: false }.encode().to_vec();
-        File {
-            origin,
-            bytes,
-            synced: 0,
-            closed: false,
-            position: FILE_HEADER,
-            cursor: FILE_HEADER,
-            skip: None,
-            torn: false,
-            written: Vec::new(),
+impl Inode {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let end = at + bytes.len();
+        self.bytes.resize(self.bytes.len().max(end), 0);
+        self.bytes[at..end].copy_from_slice(bytes);
+        self.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
+    }
+
+    fn sync(&mut self) {
+        self.safe.clone_from(&self.bytes);
+        self.dirty.clear();
+    }
+
+    /// Each sector that was not synced is there or is not, and so is the new length.
+    fn power_cut(&mut self, random: &mut Random) {
+        let (least, most) = (self.safe.len().min(self.bytes.len()), self.safe.len().max(self.bytes.len()));
+        let length = random.between(least as u64, most as u64) as usize;
+        let mut left = self.safe.clone();
+        left.resize(length, 0);
+        for sector in std::mem::take(&mut self.dirty) {
+            let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(length).min(self.bytes.len()));
+            if from < to && random.chance(500) {
+                left[from..to].copy_from_slice(&self.bytes[from..to]);
+            }
+        }
+        self.safe.clone_from(&left);
+        self.bytes = left;
+        self.open = 0;
+        self.lock = None;
+    }
+}
+
+fn apply(names: &mut BTreeMap<PathBuf, u64>, change: &Change) {
+    match change {
+        Change::Made(path, inode) => {
+            names.insert(path.clone(), *inode);
+        }
+        Change::Renamed(from, to) => {
+            if let Some(inode) = names.remove(from) {
+                names.insert(to.clone(), inode);
+            }
+        }
+        Change::Removed(path) => {
+            names.remove(path);
         }
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Disk {
-    files: Vec<File>,
-    gatherer: Gatherer,
-    /// Files that were removed; their cursors can go with the next lot.
-    removed: Vec<Origin>,
-}
-
-impl Disk {
-    pub(crate) fn new(random: &mut Random) -> Disk {
-        let files = vec![File::new(Origin::from_random(random.next()))];
-        Disk { files, gatherer: Gatherer::default(), removed: Vec::new() }
+impl Platter {
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    fn last(&mut self) -> &mut File {
-        let last = self.files.len() - 1;
-        &mut self.files[last]
+    fn change(&mut self, change: Change) {
+        apply(&mut self.names, &change);
+        self.changes.push(change);
     }
 
-    /// Where the next record of ours will stand, which is its id.
-    pub(crate) fn end(&mut self) -> (Origin, u64) {
-        let file = self.last();
-        (file.origin, file.bytes.len() as u64)
+    fn inode(&mut self, number: u64) -> Result<&mut Inode> {
+        self.inodes.get_mut(&number).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Appends a job as our writers do; its id is its place.
-    pub(crate) fn write_job(&mut self, envelope: &Envelope, data: &[u8]) -> JobId {
-        let file = self.last();
-        let id = JobId { origin: file.origin, offset: file.bytes.len() as u64 };
-        frame::write_job(&mut file.bytes, file.origin, envelope, data);
-        file.torn = false;
-        file.written.push(Written { id, end: file.bytes.len() });
-        id
+    fn named(&self, path: &Path) -> Result<u64> {
+        self.names.get(path).copied().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Appends a line as any program might; nothing where a torn record would swallow it.
-    pub(crate) fn write_line(&mut self, queue: &QueueName, data: &[u8]) -> Option<JobId> {
-        let file = self.last();
-        if file.torn {
-            return None;
-        }
-        let id = JobId { origin: file.origin, offset: file.bytes.len() as u64 };
-        file.bytes.extend_from_slice(queue.as_str().as_bytes());
-        file.bytes.push(b'\t');
-        file.bytes.extend_from_slice(data);
-        file.bytes.push(b'\n');
-        file.written.push(Written { id, end: file.bytes.len() });
-        Some(id)
+    fn facts(&self, number: u64) -> Result<Facts> {
+        let inode = self.inodes.get(&number).ok_or(ErrorKind::NotFound)?;
+        let links = self.names.values().filter(|named| **named == number).count() as u64;
+        let length = inode.bytes.len() as u64;
+        Ok(Facts { identity: (1, number), length, is_file: true, is_ours: true, links })
     }
 
-    /// A writer died in the middle of a record.
-    pub(crate) fn write_torn(&mut self, envelope: &Envelope, data: &[u8], random: &mut Random) {
-        let file = self.last();
-        let mut bytes = Vec::new();
-        frame::write_job(&mut bytes, file.origin, envelope, data);
-        let cut = random.between(1, bytes.len() as u64 - 1) as usize;
-        file.bytes.extend_from_slice(&bytes[..cut]);
-        file.torn = true;
+    fn space(&self) -> Result<()> {
+        if self.full { Err(Error::from_raw_os_error(28)) } else { Ok(()) }
     }
 
-    /// Bytes that make no sense: no tab, so that none of them can be taken for a job.
-    pub(crate) fn write_garbage(&mut self, random: &mut Random) {
-        let file = self.last();
-        for _ in 0..random.between(1, 80) {
-            let byte = random.next() as u8;
-            file.bytes.push(if byte == b'\t' { b'?' } else { byte });
-        }
-        file.torn = true;
-    }
-
-    pub(crate) fn write_seal(&mut self, run: windlass_core::job::RunId) {
-        let (origin, end) = self.end();
-        let file = self.last();
-        frame::write_seal(&mut file.bytes, origin, run, &[(origin, end)]);
-        file.torn = false;
-    }
-
-    /// A producer syncs what it appended: from here on those records are accepted, though no engine may know it.
-    pub(crate) fn sync(&mut self) {
-        let file = self.last();
-        file.synced = file.bytes.len();
-    }
-
-    /// Loses power: of what was not synced a part stays, and may end in noise. Names the records that are gone.
-    pub(crate) fn power_cut(&mut self, random: &mut Random) -> Vec<JobId> {
-        let mut gone = Vec::new();
-        for file in &mut self.files {
-            let kept = random.between(file.synced.min(file.bytes.len()) as u64, file.bytes.len() as u64) as usize;
-            file.bytes.truncate(kept);
-            gone.extend(file.written.iter().filter(|record| record.end > kept).map(|record| record.id));
-            file.written.retain(|record| record.end <= kept);
-            if random.chance(300) {
-                file.bytes.resize(kept + random.between(1, 64) as usize, 0);
-            }
-            file.closed = true;
-            file.synced = file.bytes.len();
-        }
-        self.files.retain(|file| file.bytes.len() >= FILE_HEADER);
-        self.files.push(File::new(Origin::from_random(random.next())));
-        gone
-    }
-
-    /// A new reader begins where the store left off.
-    pub(crate) fn reopen(&mut self, cursors: &[Cursor]) -> Result<(), String> {
-        // A death may have come between the removal of a file and the commit that says so.
-        let gone = |cursor: &&Cursor| !self.files.iter().any(|file| file.origin == cursor.origin);
-        self.removed = cursors.iter().filter(gone).map(|cursor| cursor.origin).collect();
-        for file in &mut self.files {
-            let cursor = cursors.iter().find(|cursor| cursor.origin == file.origin);
-            file.position = cursor.map_or(FILE_HEADER, |cursor| cursor.offset as usize);
-            file.cursor = file.position;
-            file.skip = None;
-            if file.position > file.bytes.len() {
-                return Err(format!("the store has read {} to {}, beyond its end", file.origin, file.position));
-            }
-            if cursor.is_some_and(|cursor| cursor.tail != tail(&file.bytes[..file.position])) {
-                return Err(format!("the bytes of {} before its cursor are not those that were read", file.origin));
-            }
+    fn sync_works(&mut self) -> Result<()> {
+        if self.syncs_to_fail > 0 {
+            self.syncs_to_fail -= 1;
+            return Err(Error::from_raw_os_error(5));
         }
         Ok(())
     }
 
-    /// Reads what is new into one lot; the bytes are on disk before it is handed over. A file that nobody appends
-    /// to is removed once everything of it is committed.
-    pub(crate) fn read(&mut self, locked: bool, all_committed: bool) -> Option<Lot> {
-        let mut lot = Lot::default();
-        let done = |file: &File| all_committed && file.closed && file.position == file.bytes.len();
-        self.removed.extend(self.files.iter().filter(|file| done(file)).map(|file| file.origin));
-        self.files.retain(|file| !done(file));
-        lot.closed = std::mem::take(&mut self.removed);
-        for file in &mut self.files {
-            let end = if file.closed {
-                End::Closed
-            } else if locked {
-                End::Locked
-            } else {
-                End::Open
-            };
-            let stretch = &file.bytes[file.position..];
-            let mut scan = Scan::new(stretch, file.position as u64, Some(file.origin), end, file.skip);
-            let mut damage = None;
-            for found in scan.by_ref() {
-                if let Found::Bad { offset, .. } = &found {
-                    damage = Some(*offset as usize);
-                }
-                // What is no job goes to quarantine, which is not simulated: nothing of it may become a job.
-                let _ = self.gatherer.add(stretch, found);
-            }
-            let (consumed, skip) = (scan.consumed(), scan.skipping());
-            lot.seals.extend(self.gatherer.finish(stretch, file.origin, &mut lot.jobs));
-            // While something is being passed over the cursor stays in front of it: a restart must begin there.
-            let cursor = match (skip, damage) {
-                (None, _) => file.position + consumed,
-                (Some(_), Some(from)) if file.skip.is_none() || from > file.position => from,
-                (Some(_), _) => file.cursor,
-            };
-            file.position += consumed;
-            file.skip = skip;
-            if consumed > 0 {
-                file.synced = file.bytes.len();
-            }
-            if cursor > file.cursor {
-                file.cursor = cursor;
-                let tail = tail(&file.bytes[..cursor]);
-                lot.cursors.push(Cursor { origin: file.origin, offset: cursor as u64, tail });
-            }
-        }
-        (!lot.is_empty()).then_some(lot)
-    }
-
-    /// Where each file stood, for someone who asks whether all of that was read.
-    pub(crate) fn ids_written(&self) -> Vec<JobId> {
-        self.files.iter().flat_map(|file| file.written.iter().map(|record| record.id)).collect()
+    /// Forgets files that have no name and that nobody has open.
+    fn sweep(&mut self) {
+        let kept: BTreeSet<u64> = self.names.values().chain(self.safe_names.values()).copied().collect();
+        let changing = !self.changes.is_empty();
+        self.inodes.retain(|number, inode| inode.open > 0 || changing || kept.contains(number));
     }
 }
 
-fn tail(bytes: &[u8]) -> u32 {
-    random::hash(&bytes[bytes.len().saturating_sub(64)..]) as u32
+impl FakeDisk {
+    pub(crate) fn new(random: &mut Random) -> FakeDisk {
+        let random = Random::new(random.next());
+        let mut platter = Platter {
+            boot: Origin::from_random(0),
+            random,
+            inodes: BTreeMap::new(),
+            names: BTreeMap::new(),
+            safe_names: BTreeMap::new(),
+            changes: Vec::new(),
+            last_number: 0,
+            syncs_to_fail: 0,
+            full: false,
+        };
+        platter.boot = Origin::from_random(platter.random.next());
+        FakeDisk(Rc::new(RefCell::new(platter)))
+    }
+
+    /// The next sync of anything fails.
+    pub(crate) fn fail_a_sync(&self) {
+        self.0.borrow_mut().syncs_to_fail = 1;
+    }
+
+    pub(crate) fn works_again(&self) {
+        let mut platter = self.0.borrow_mut();
+        platter.syncs_to_fail = 0;
+        platter.full = false;
+    }
+
+    pub(crate) fn set_full(&self, full: bool) {
+        self.0.borrow_mut().full = full;
+    }
+
+    /// Everything that ran is gone, and with it what was not on disk.
+    pub(crate) fn power_cut(&self) {
+        let mut platter = self.0.borrow_mut();
+        let Platter { random, inodes, names, safe_names, changes, boot, .. } = &mut *platter;
+        let kept = random.between(0, changes.len() as u64) as usize;
+        changes.drain(..).take(kept).for_each(|change| apply(safe_names, &change));
+        names.clone_from(safe_names);
+        inodes.values_mut().for_each(|inode| inode.power_cut(random));
+        *boot = Origin::from_random(random.next());
+        platter.sweep();
+    }
+
+    /// Every file with its bytes, for a person who reads a story.
+    pub(crate) fn dump(&self) -> String {
+        let platter = self.0.borrow();
+        let file = |(path, inode): (&PathBuf, &u64)| {
+            let bytes = platter.inodes.get(inode).map(|inode| inode.bytes.escape_ascii().to_string());
+            format!("{}: {}\n", path.display(), bytes.unwrap_or_default())
+        };
+        platter.names.iter().map(file).collect()
+    }
+
+    fn handle(&self, inode: u64) -> Result<FakeFile> {
+        let mut platter = self.0.borrow_mut();
+        platter.inode(inode)?.open += 1;
+        let (number, boot) = (platter.number(), platter.boot);
+        Ok(FakeFile { disk: self.clone(), inode, number, boot })
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct FakeFile {
+    disk: FakeDisk,
+    inode: u64,
+    number: u64,
+    boot: Origin,
+}
+
+impl Drop for FakeFile {
+    fn drop(&mut self) {
+        let mut platter = self.disk.0.borrow_mut();
+        // What was open before a power cut is nobody's any more.
+        if platter.boot != self.boot {
+            return;
+        }
+        if let Some(inode) = platter.inodes.get_mut(&self.inode) {
+            inode.open = inode.open.saturating_sub(1);
+            if inode.lock == Some(self.number) {
+                inode.lock = None;
+            }
+        }
+        platter.sweep();
+    }
+}
+
+impl Disk for FakeDisk {
+    type File = FakeFile;
+
+    fn list(&self, dir: &Path) -> Result<Vec<Listed>> {
+        let platter = self.0.borrow();
+        let here = platter.names.iter().filter(|(path, _)| path.parent() == Some(dir));
+        Ok(here
+            .filter_map(|(path, inode)| Some(Listed { inode: *inode, name: path.file_name()?.to_owned() }))
+            .collect())
+    }
+
+    fn facts(&self, path: &Path) -> Result<Facts> {
+        let platter = self.0.borrow();
+        platter.facts(platter.named(path)?)
+    }
+
+    fn open(&self, path: &Path) -> Result<FakeFile> {
+        let inode = self.0.borrow().named(path)?;
+        self.handle(inode)
+    }
+
+    fn open_to_append(&self, path: &Path) -> Result<FakeFile> {
+        let found = self.0.borrow().named(path);
+        match found {
+            Ok(inode) => self.handle(inode),
+            Err(_) => self.create(path),
+        }
+    }
+
+    fn create(&self, path: &Path) -> Result<FakeFile> {
+        let mut platter = self.0.borrow_mut();
+        platter.space()?;
+        if platter.names.contains_key(path) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let inode = platter.number();
+        platter.inodes.insert(inode, Inode::default());
+        platter.change(Change::Made(path.to_owned(), inode));
+        drop(platter);
+        self.handle(inode)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut platter = self.0.borrow_mut();
+        platter.named(from)?;
+        if platter.names.contains_key(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        platter.change(Change::Renamed(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let mut platter = self.0.borrow_mut();
+        platter.named(path)?;
+        platter.change(Change::Removed(path.to_owned()));
+        Ok(())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> Result<()> {
+        let mut platter = self.0.borrow_mut();
+        platter.sync_works()?;
+        let Platter { safe_names, changes, .. } = &mut *platter;
+        changes.drain(..).for_each(|change| apply(safe_names, &change));
+        platter.sweep();
+        Ok(())
+    }
+
+    fn wait_for_lock(&mut self, file: FakeFile, _patience: Duration) -> Result<Waited<FakeFile>> {
+        Ok(if file.try_lock()? { Waited::Locked(file) } else { Waited::Busy })
+    }
+
+    fn holder(&self, _facts: &Facts) -> Option<u32> {
+        None
+    }
+
+    fn boot(&self) -> Origin {
+        self.0.borrow().boot
+    }
+
+    fn random(&self) -> Result<u64> {
+        Ok(self.0.borrow_mut().random.next())
+    }
+}
+
+impl OpenFile for FakeFile {
+    fn facts(&self) -> Result<Facts> {
+        self.disk.0.borrow().facts(self.inode)
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let mut platter = self.disk.0.borrow_mut();
+        // A read may be short.
+        let most = if platter.random.chance(50) { into.len().min(7) } else { into.len() };
+        let bytes = &platter.inode(self.inode)?.bytes;
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let length = rest.len().min(most);
+        into[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.disk.0.borrow_mut().inode(self.inode)?.write(offset as usize, bytes);
+        Ok(())
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut platter = self.disk.0.borrow_mut();
+        platter.space()?;
+        let inode = platter.inode(self.inode)?;
+        let end = inode.bytes.len();
+        inode.write(end, bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut platter = self.disk.0.borrow_mut();
+        platter.sync_works()?;
+        platter.inode(self.inode)?.sync();
+        Ok(())
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        let mut platter = self.disk.0.borrow_mut();
+        let lock = &mut platter.inode(self.inode)?.lock;
+        Ok(*lock.get_or_insert(self.number) == self.number)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        let mut platter = self.disk.0.borrow_mut();
+        let lock = &mut platter.inode(self.inode)?.lock;
+        *lock = lock.filter(|holder| *holder != self.number);
+        Ok(())
+    }
+
+    fn punch(&self, from: u64, length: u64) {
+        if let Ok(inode) = self.disk.0.borrow_mut().inode(self.inode) {
+            let end = ((from + length) as usize).min(inode.bytes.len());
+            let from = (from as usize).min(end);
+            inode.write(from, &vec![0; end - from]);
+        }
+    }
+
+    fn take_lease(&self) -> bool {
+        self.disk.0.borrow_mut().inode(self.inode).is_ok_and(|inode| inode.open == 1)
+    }
+
+    fn give_lease_back(&self) {}
 }

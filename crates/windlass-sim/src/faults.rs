@@ -14,6 +14,15 @@ impl World {
             0 | 1 if self.may_die() => self.die(false),
             2 => self.die(true),
             3 => self.jump(),
+            4 if self.may_die() => {
+                self.disk.fail_a_sync();
+                Ok(())
+            }
+            5 => {
+                let full = self.random.chance(500);
+                self.disk.set_full(full);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -26,7 +35,7 @@ impl World {
     }
 
     /// No healthy job that runs has been hit twice already.
-    fn may_die(&self) -> bool {
+    pub(crate) fn may_die(&self) -> bool {
         let suspect = |id| self.ledger.jobs.get(&id).is_some_and(|job| job.record.suspicions >= 2);
         !self.hands.running().any(|id| self.people.killer != Some(id) && suspect(id))
     }

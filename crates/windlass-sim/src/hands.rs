@@ -69,6 +69,10 @@ impl World {
             self.at(after, Due::Kill);
             return Ok(());
         }
+        let run = start.held.ids().next().and_then(|id| self.ledger.jobs.get(&id)).and_then(|job| job.run);
+        if let Some(run) = run.filter(|_| !self.calm && self.random.chance(60)) {
+            self.push_into(run)?;
+        }
         let lengths: Vec<Option<u64>> = self.scripts(&start).into_iter().map(|script| script.length).collect();
         if let Some(length) = lengths.into_iter().try_fold(0, |sum: u64, length| length.map(|length| sum.max(length))) {
             self.at(length, Due::End(flight, 0));

@@ -12,6 +12,7 @@ use windlass::store::{Durability, Held, RunInfo, Settlement, StoreView};
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
 
 /// A job as the last commit left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub(crate) struct Known {
     pub(crate) record: Record,
     pub(crate) reason: Option<Reason>,
     pub(crate) data: u64,
+    pub(crate) ended: Option<Time>,
+    /// Its retention is over: the store does not have it any more.
+    pub(crate) forgotten: bool,
 }
 
 /// A run, counted from its jobs.
@@ -55,6 +59,9 @@ pub(crate) struct Turned {
     pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
     pub(crate) revived: Vec<JobId>,
+    /// Jobs that a person changed in any way.
+    pub(crate) amended: Vec<JobId>,
+    pub(crate) now: Time,
 }
 
 /// The part of the ledger that a power cut takes back.
@@ -74,20 +81,30 @@ pub(crate) struct Ledger {
     pub(crate) cursors: BTreeMap<Origin, u64>,
     /// Every settled start that no power cut took back.
     pub(crate) settled: Vec<(JobId, u32)>,
+    /// Inbox files that were read to their end and removed.
+    closed: BTreeSet<Origin>,
+    /// The queues of runs with a command of their own, and the slots of each.
+    pub(crate) services: BTreeMap<String, u32>,
+    /// Rises whenever something changed.
+    pub(crate) version: u64,
     names: BTreeMap<String, Arc<str>>,
     at_risk: Vec<Undo>,
 }
 
 impl Ledger {
     /// Takes in a committed turn; an error is a contradiction within the store itself.
-    pub(crate) fn learn(&mut self, committed: &Committed, store: &Memory) -> Result<Turned, String> {
+    pub(crate) fn learn(&mut self, committed: &Committed, store: &Memory, now: Time) -> Result<Turned, String> {
+        self.version += 1;
         let mut undo = Undo { settled: self.settled.len(), ..Undo::default() };
         let (runs, cursors) = (self.runs.clone(), self.cursors.clone());
-        let mut turned = Turned::default();
+        let mut turned = Turned { now, ..Turned::default() };
         let mut touched = BTreeSet::new();
         let mut succeeded = BTreeSet::new();
         for verb in &committed.verbs {
             self.take(verb, &mut turned, &mut touched, &mut succeeded);
+        }
+        if let Some(before) = committed.verbs.iter().filter_map(Verb::forgot_before).max() {
+            self.forget(before, store, &mut undo)?;
         }
         for id in touched {
             let before = self.jobs.get(&id).cloned();
@@ -177,11 +194,13 @@ impl Ledger {
                 use windlass::store::{Amended, Amendment};
                 for (id, amendment, what) in amended {
                     touched.insert(*id);
+                    turned.amended.push(*id);
                     if *amendment == Amendment::Retry && matches!(what, Amended::Done { .. }) {
                         turned.revived.push(*id);
                     }
                 }
             }
+            Verb::Forgot(_) => {}
             Verb::Recovered => {
                 turned.recovered = true;
                 let running = self.jobs.iter().filter(|(_, job)| job.state == State::Running);
@@ -198,17 +217,41 @@ impl Ledger {
             let run = self.runs.entry(seal.run).or_default();
             if !run.sealed {
                 run.sealed = seal.after.is_empty();
-                run.after = seal.after.clone();
+                run.after.extend_from_slice(&seal.after);
             }
-        }
-        for run in self.runs.values_mut().filter(|run| !run.after.is_empty()) {
-            let read = |origin: &Origin| self.cursors.get(origin).copied().unwrap_or(0);
-            run.after.retain(|(origin, offset)| read(origin) < *offset && !lot.closed.contains(origin));
-            run.sealed |= run.after.is_empty();
         }
         for origin in &lot.closed {
             self.cursors.remove(origin);
+            self.closed.insert(*origin);
         }
+        for run in self.runs.values_mut().filter(|run| !run.after.is_empty()) {
+            let read = |origin: &Origin| self.cursors.get(origin).copied().unwrap_or(0);
+            run.after.retain(|(origin, offset)| read(origin) < *offset && !self.closed.contains(origin));
+            run.sealed |= run.after.is_empty();
+        }
+    }
+
+    /// Takes out what the store forgot, which must have ended before that time.
+    fn forget(&mut self, before: Time, store: &Memory, undo: &mut Undo) -> Result<(), String> {
+        let wrong = |error: windlass::store::StoreError| error.to_string();
+        for (id, known) in &mut self.jobs {
+            let kept = matches!(known.state, State::Failed | State::Cancelled) && !known.forgotten;
+            if !kept || store.job(*id).map_err(wrong)?.is_some() {
+                continue;
+            }
+            if known.ended.is_none_or(|ended| ended >= before) {
+                return Err(format!("{id} is gone and its retention is not over"));
+            }
+            undo.jobs.push((*id, Some(known.clone())));
+            known.forgotten = true;
+        }
+        let ended: Vec<RunId> = self.runs.iter().filter(|(_, run)| run.ended).map(|(id, _)| *id).collect();
+        for id in ended {
+            if store.run(id).map_err(wrong)?.is_none() {
+                self.runs.remove(&id);
+            }
+        }
+        Ok(())
     }
 
     fn read(
@@ -225,10 +268,12 @@ impl Ledger {
                 let queue = self.names.entry(name.clone()).or_insert_with(|| name.as_str().into()).clone();
                 let (priority, kind, run, record) = (info.priority, info.kind, info.run, info.record);
                 let (state, reason, data) = (info.state, info.reason, random::hash(&info.data));
-                Ok(Some(Known { state, queue, priority, kind, run, record, reason, data }))
+                let ended = info.ended;
+                let forgotten = false;
+                Ok(Some(Known { state, queue, priority, kind, run, record, reason, data, ended, forgotten }))
             }
             (None, Some(before)) if succeeded => Ok(Some(Known { state: State::Succeeded, ..before.clone() })),
-            (None, Some(before)) if before.state == State::Succeeded => Ok(None),
+            (None, Some(before)) if before.state == State::Succeeded || before.forgotten => Ok(None),
             (None, None) => Ok(None),
             (None, Some(before)) => Err(format!("{id} was {} and is gone", before.state)),
         }
@@ -254,6 +299,7 @@ impl Ledger {
 
     /// Goes back to the first `kept` commits since the last one that was on disk; names the jobs that changed.
     pub(crate) fn power_cut(&mut self, kept: usize) -> BTreeSet<JobId> {
+        self.version += 1;
         let mut changed = BTreeSet::new();
         for undo in self.at_risk.drain(kept..).rev() {
             for (id, before) in undo.jobs.into_iter().rev() {
@@ -275,7 +321,7 @@ impl Ledger {
     pub(crate) fn audit(&self, store: &Memory) -> Result<(), String> {
         for (id, known) in &self.jobs {
             let found = store.job(*id).map_err(|error| error.to_string())?.map(|job| job.state);
-            let expected = Some(known.state).filter(|state| *state != State::Succeeded);
+            let expected = Some(known.state).filter(|state| *state != State::Succeeded && !known.forgotten);
             if found != expected {
                 return Err(format!("{id} is {found:?} in the store, expected {expected:?}"));
             }

@@ -1,15 +1,23 @@
 //! Attacks the engine: the shipped turn on a model store and virtual time, with faults and checkers, from one seed.
 //!
-//! `windlass-sim --seeds N [--from S]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
-//! invariant is named and ends it with exit 1. `--replay SEED` tells one seed's story, a line for each event.
-//! Every fiftieth seed is run twice, and must tell the same story twice.
+//! `windlass-sim --seeds N [--from S] [--twice]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
+//! invariant is named and ends it with exit 1. Every fiftieth seed, or with `--twice` every one, is run twice and must
+//! tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N times.
+//! `--replay SEED` tells one seed's story, a line for each event.
 
+mod asks;
 mod checkers;
 mod disk;
 mod faults;
+mod feeders;
 mod hands;
+mod inbox;
 mod ledger;
+#[cfg(test)]
+mod lies;
+mod over;
 mod people;
+mod producers;
 mod random;
 mod watched;
 mod workload;
@@ -25,92 +33,127 @@ const SEEDS: &str = include_str!("../seeds.txt");
 /// One seed in so many is run twice.
 const TWICE: u64 = 50;
 
+/// What to do with the seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    Seeds { from: u64, count: u64 },
-    Replay(u64),
+    Seeds { from: u64, count: u64, twice: u64 },
+    End { from: u64, answers: u64 },
+    Replay { seed: u64, end: bool },
 }
+
+const USAGE: &str = "usage: windlass-sim --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {
         Ok(command) => command,
         Err(wrong) => {
-            eprintln!("{wrong}\nusage: windlass-sim --seeds N [--from S] | --replay SEED");
+            eprintln!("{wrong}\n{USAGE}");
             return ExitCode::from(64);
         }
     };
-    match command {
-        Command::Replay(seed) => match run(seed, true) {
-            Ok(totals) => {
-                println!("seed {seed}: fine, trace {:016x}", totals.trace);
-                ExitCode::SUCCESS
-            }
-            Err(what) => {
-                println!("seed {seed}: {what}");
-                ExitCode::FAILURE
-            }
-        },
-        Command::Seeds { from, count } => seeds(from, count),
+    let told = match command {
+        Command::Replay { seed, end } => run(seed, true, end)
+            .map_err(|what| format!("seed {seed}: {what}"))
+            .map(|totals| format!("seed {seed}: fine, trace {:016x}", totals.trace)),
+        Command::Seeds { from, count, twice } => seeds(from, count, twice),
+        Command::End { from, answers } => end(from, answers),
+    };
+    match told {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            println!("{what}");
+            ExitCode::FAILURE
+        }
     }
 }
 
 fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    let (mut from, mut count, mut replay) = (1, 2000, None);
+    let (mut from, mut count, mut twice, mut replay, mut end) = (1, 2000, TWICE, None, None);
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
+        if argument == "--twice" {
+            twice = 1;
+            continue;
+        }
         let value = arguments.next().and_then(|value| value.parse().ok());
         let value: u64 = value.ok_or_else(|| format!("expected a number after {argument}"))?;
         match argument.as_str() {
             "--seeds" => count = value,
             "--from" => from = value,
             "--replay" => replay = Some(value),
+            "--end" => end = Some(value),
             other => return Err(format!("unknown option {other}")),
         }
     }
-    Ok(replay.map_or(Command::Seeds { from, count }, Command::Replay))
+    Ok(match (replay, end) {
+        (Some(seed), end) => Command::Replay { seed, end: end.is_some() },
+        (None, Some(answers)) => Command::End { from, answers },
+        (None, None) => Command::Seeds { from, count, twice },
+    })
 }
 
 /// One seed; a panic of an assertion in the engine is a finding like any other.
-fn run(seed: u64, verbose: bool) -> Result<Totals, String> {
-    let story = AssertUnwindSafe(|| World::new(seed, verbose)?.run());
-    std::panic::catch_unwind(story).unwrap_or_else(|panic| {
+fn run(seed: u64, verbose: bool, end: bool) -> Result<Totals, String> {
+    let story = || {
+        let mut world = World::new(seed, verbose)?;
+        world.over = end.then(over::Over::default);
+        world.run()
+    };
+    caught(story)
+}
+
+fn caught(story: impl FnOnce() -> Result<Totals, String>) -> Result<Totals, String> {
+    std::panic::catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(format!("panic: {}", text.unwrap_or_default()))
     })
 }
 
-fn seeds(from: u64, count: u64) -> ExitCode {
+fn failed(seed: u64, what: &str, end: &str) -> String {
+    format!("seed {seed}: {what}\nreplay with: cargo run --release -p windlass-sim -- --replay {seed}{end}")
+}
+
+fn seeds(from: u64, count: u64, twice: u64) -> Result<String, String> {
     let began = Instant::now();
     let kept = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
     let mut sum = Totals::default();
-    let mut seeds = 0;
+    let (mut seeds, mut repeated) = (0u64, 0u64);
     for seed in kept.chain(from..from.saturating_add(count)) {
-        let told = run(seed, false).and_then(|totals| {
-            if seed % TWICE == 0 && run(seed, false)?.trace != totals.trace {
-                return Err("it tells another story the second time".into());
-            }
-            Ok(totals)
-        });
-        match told {
-            Ok(totals) => {
-                seeds += 1;
-                sum.jobs += totals.jobs;
-                sum.starts += totals.starts;
-                sum.crashes += totals.crashes;
-                sum.cuts += totals.cuts;
-                sum.checks += totals.checks;
-            }
-            Err(what) => {
-                println!("seed {seed}: {what}");
-                println!("replay with: cargo run --release -p windlass-sim -- --replay {seed}");
-                return ExitCode::FAILURE;
+        let totals = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
+        if seed.is_multiple_of(twice) {
+            repeated += 1;
+            let again = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
+            if again.trace != totals.trace {
+                return Err(failed(seed, "it tells another story the second time", ""));
             }
         }
+        seeds += 1;
+        sum.add(&totals);
     }
     let Totals { jobs, starts, crashes, cuts, checks, .. } = sum;
     let seconds = began.elapsed().as_secs_f64();
-    println!(
-        "{seeds} seeds, {jobs} jobs, {starts} starts, {crashes} crashes, {cuts} cuts, {checks} checks, {seconds:.1} s"
-    );
-    ExitCode::SUCCESS
+    let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
+    Ok(format!(
+        "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
+         {cuts} cuts, {checks} checks, {seconds:.1} s, {hourly:.0} seeds an hour"
+    ))
+}
+
+fn end(from: u64, answers: u64) -> Result<String, String> {
+    let began = Instant::now();
+    let mut sum = Totals::default();
+    let mut seed = from;
+    while sum.answers < answers {
+        sum.add(&run(seed, false, true).map_err(|what| failed(seed, &what, " --end 1"))?);
+        seed += 1;
+    }
+    let (worlds, seconds) = (seed - from, began.elapsed().as_secs_f64());
+    Ok(format!(
+        "end: {} answers, early 0, late 0, in {worlds} worlds with {} crashes and {} cuts, {seconds:.1} s",
+        sum.answers, sum.crashes, sum.cuts
+    ))
 }

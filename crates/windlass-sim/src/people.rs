@@ -1,10 +1,10 @@
 //! Producers and people: they push, append to the inbox, open and seal runs, cancel, retry, reload and wait.
 //!
-//! It owns the questions that were asked and checks each answer against what it may be. A question to an engine
-//! that died is unanswered for ever: its job may or may not be there.
+//! It owns what they do and when; what they are told is in `asks.rs`. Everything they do is drawn from the seed.
 
+use crate::asks::{Ask, Told};
 use crate::checkers::Seen;
-use crate::ledger::Ledger;
+use crate::feeders::Feeder;
 use crate::random::{self, Random};
 use crate::workload;
 use crate::world::{Due, Outcome, World};
@@ -12,28 +12,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use windlass::engine::event::{Answer, OpenRun};
+use windlass::engine::event::{Answer, NewRules, OpenRun};
 use windlass::engine::{EngineOptions, Event};
 use windlass::inbox::Envelope;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Amendment, Durability, Lot, NewJobs, RunInfo};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
 use windlass_core::policy::Policy;
-
-/// What was asked.
-#[derive(Clone, Debug)]
-enum Ask {
-    Push { ids: Vec<JobId>, durability: Durability },
-    OpenRun,
-    SealRun,
-    AwaitRun(RunId),
-    Drained { inbox: Vec<JobId> },
-    Amend,
-    Reload,
-}
-
-/// What came back: a run's id where there is one.
-type Told = (u64, Result<Option<RunId>, String>);
+use windlass_core::time::Time;
 
 #[derive(Debug)]
 pub(crate) struct People {
@@ -42,15 +28,16 @@ pub(crate) struct People {
     /// The one job that kills its server, once it is made.
     pub(crate) killer: Option<JobId>,
     makes_killer: bool,
-    asks: BTreeMap<u64, Ask>,
+    pub(crate) asks: BTreeMap<u64, Ask>,
     last: u64,
     mouth: Sender<Told>,
-    ear: Receiver<Told>,
+    pub(crate) ear: Receiver<Told>,
     origin: Origin,
     offset: u64,
-    runs: Vec<RunId>,
+    pub(crate) runs: Vec<RunId>,
     rules: Vec<(Vec<Policy>, u32)>,
     known: Vec<JobId>,
+    pub(crate) feeders: Vec<Feeder>,
 }
 
 impl People {
@@ -69,10 +56,11 @@ impl People {
             runs: Vec::new(),
             rules: Vec::new(),
             known: Vec::new(),
+            feeders: Vec::new(),
         }
     }
 
-    fn ask<T>(&mut self, ask: Ask, run: impl Fn(&T) -> Option<RunId> + Send + 'static) -> Answer<T> {
+    pub(crate) fn ask<T>(&mut self, ask: Ask, run: impl Fn(&T) -> Option<RunInfo> + Send + 'static) -> Answer<T> {
         self.last += 1;
         self.asks.insert(self.last, ask);
         let (number, mouth) = (self.last, self.mouth.clone());
@@ -85,6 +73,7 @@ impl People {
     pub(crate) fn forget_asks(&mut self) {
         self.asks.clear();
         self.rules.clear();
+        self.feeders.iter_mut().for_each(Feeder::forget);
         while self.ear.try_recv().is_ok() {}
     }
 
@@ -96,14 +85,9 @@ impl People {
         }
     }
 
-    /// A question that should have been answered by now.
-    pub(crate) fn unanswered(&self, ledger: &Ledger, quiet: bool) -> Option<String> {
-        let due = |ask: &&Ask| match ask {
-            Ask::AwaitRun(run) => ledger.runs.get(run).is_none_or(|run| run.ended),
-            Ask::Drained { .. } => quiet,
-            Ask::Push { .. } | Ask::OpenRun | Ask::SealRun | Ask::Amend | Ask::Reload => true,
-        };
-        self.asks.values().find(due).map(|ask| format!("{ask:?}"))
+    /// The rules of a turn that was dropped never held.
+    pub(crate) fn drop_rules(&mut self) {
+        self.rules.clear();
     }
 }
 
@@ -115,7 +99,7 @@ impl World {
         let after = self.random.between(100, 150_000);
         self.at(after, Due::People);
         self.people.actions -= 1;
-        match self.random.below(20) {
+        match self.random.below(25) {
             0..=6 => self.push(),
             7..=11 => self.append(),
             12 => self.open_run(),
@@ -129,6 +113,20 @@ impl World {
             }
             19 if self.random.chance(100) => {
                 self.send(Event::Halt);
+                Ok(())
+            }
+            20..=22 => self.feed_some(),
+            23 => {
+                let answer = self.people.ask(
+                    Ask::CatchUp { inbox: self.producers.ids_written(), settled: self.ledger.settled.len() },
+                    |()| None,
+                );
+                self.send(Event::CatchUp { answer });
+                Ok(())
+            }
+            24 => {
+                let before = Time(self.now().0 - self.random.below(20_000_000) as i64);
+                self.send(Event::Forget { before });
                 Ok(())
             }
             _ => Ok(()),
@@ -149,62 +147,84 @@ impl World {
             self.step()?;
         }
         for policy in &mut self.options.policies {
-            policy.paused = false;
+            policy.enabled = true;
         }
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| None);
-        self.send(Event::Reload { policies, slots, answer });
+        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
+        self.feed_all()?;
         for run in self.people.runs.clone() {
             let answer = self.people.ask(Ask::SealRun, |()| None);
             self.send(Event::SealRun { run, answer });
             let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| None);
             self.send(Event::AwaitRun { run, answer });
         }
-        let inbox = self.disk.ids_written();
+        let inbox = self.producers.ids_written();
         let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
-        self.send(Event::AwaitDrained { answer });
+        self.send(Event::AwaitDrained { due_only: false, answer });
         Ok(())
     }
 
     fn push(&mut self) -> Outcome<()> {
-        if self.engine.is_none() {
-            return Ok(());
-        }
         let mut lot = Lot::default();
         let mut ids = Vec::new();
         for _ in 0..self.random.between(1, 3) {
-            let mut builder = ChunkBuilder::new(self.people.origin);
+            let (queue, run) = (self.queue()?, self.some_run());
             let many = if self.random.chance(100) { 70 } else { 6 };
-            for _ in 0..self.random.between(1, many) {
-                self.people.offset += 1;
-                let data = workload::data(&mut self.random);
-                let id = JobId { origin: self.people.origin, offset: self.people.offset };
-                builder.push(id.offset, &data);
-                ids.push(id);
-                self.offer(id, &data)?;
-            }
-            let queue = self.queue()?;
-            let run = self.some_run();
-            let later = self.random.chance(150).then(|| Duration::from_millis(self.random.below(60_000)));
-            let not_before = later.map(|later| self.now().after(later));
-            let priority = workload::priority(&mut self.random);
-            lot.jobs.push(NewJobs { queue, priority, run, not_before, jobs: Arc::new(builder.finish()) });
+            let count = self.random.between(1, many);
+            let data: Vec<Vec<u8>> = (0..count).map(|_| workload::data(&mut self.random)).collect();
+            lot.jobs.push(self.new_jobs(queue, run, &data, &mut ids)?);
         }
-        let durability = if self.random.chance(500) { Durability::Full } else { Durability::Os };
-        let answer = self.people.ask(Ask::Push { ids, durability }, |()| None);
-        self.send(Event::Pushed { lot, durability, answer });
+        self.hand_in(lot, ids);
         Ok(())
     }
 
-    fn offer(&mut self, id: JobId, data: &[u8]) -> Outcome<()> {
+    /// A job that runs adds to its own run.
+    pub(crate) fn push_into(&mut self, run: RunId) -> Outcome<()> {
+        let queue = self.queue()?;
+        let data = [workload::data(&mut self.random)];
+        let mut ids = Vec::new();
+        let jobs = vec![self.new_jobs(queue, Some(run), &data, &mut ids)?];
+        self.hand_in(Lot { jobs, ..Lot::default() }, ids);
+        Ok(())
+    }
+
+    /// Jobs as a door makes them; from now on they may be there.
+    pub(crate) fn new_jobs(
+        &mut self,
+        queue: QueueName,
+        run: Option<RunId>,
+        data: &[Vec<u8>],
+        ids: &mut Vec<JobId>,
+    ) -> Outcome<NewJobs> {
+        let not_before = self.some_time();
+        let priority = workload::priority(&mut self.random);
+        let mut builder = ChunkBuilder::new(self.people.origin);
+        for data in data {
+            self.people.offset += 1;
+            let id = JobId { origin: self.people.origin, offset: self.people.offset };
+            builder.push(id.offset, data);
+            ids.push(id);
+            self.offer(id, data, not_before)?;
+        }
+        Ok(NewJobs { queue, priority, run, not_before, jobs: Arc::new(builder.finish()) })
+    }
+
+    fn hand_in(&mut self, lot: Lot, ids: Vec<JobId>) {
+        let durability = if self.random.chance(500) { Durability::Full } else { Durability::Os };
+        let answer = self.people.ask(Ask::Push { ids, durability }, |()| None);
+        self.send(Event::Pushed { lot, durability, answer });
+    }
+
+    pub(crate) fn offer(&mut self, id: JobId, data: &[u8], not_before: Option<Time>) -> Outcome<()> {
         if self.people.makes_killer && self.people.killer.is_none() && self.random.chance(30) {
             self.people.killer = Some(id);
             self.tell(|| format!("{id} is a killer"));
             self.show(&Seen::Killer { id })?;
         }
         self.people.known.push(id);
-        self.show(&Seen::Offered { id, data: random::hash(data) })
+        self.show(&Seen::Offered { id, data: random::hash(data), not_before })
     }
 
     fn queue(&mut self) -> Outcome<QueueName> {
@@ -226,30 +246,60 @@ impl World {
             let data = workload::data(&mut self.random);
             let run = self.some_run();
             let priority = workload::priority(&mut self.random);
-            let envelope = Envelope { priority, run, ..Envelope::new(queue.clone()) };
-            match self.random.below(12) {
-                0 => self.disk.write_torn(&envelope, &data, &mut self.random),
-                1 => self.disk.write_garbage(&mut self.random),
-                2..=4 => {
-                    let line: Vec<u8> = data.iter().map(|byte| if *byte < b' ' { b'.' } else { *byte }).collect();
-                    if let Some(id) = self.disk.write_line(&queue, &line) {
-                        self.offer(id, &line)?;
+            let not_before = self.some_time();
+            let envelope = Envelope { priority, run, not_before, ..Envelope::new(queue.clone()) };
+            match self.random.below(16) {
+                0 => {
+                    if let Some(id) = self.producers.begin_half(&envelope, &data, &mut self.random) {
+                        self.offer(id, &data, not_before)?;
+                        let after = self.random.between(100, 400_000);
+                        self.at(after, Due::Writer);
                     }
                 }
+                1 => self.producers.garbage(&mut self.random),
+                2..=5 => {
+                    let line: Vec<u8> = data.iter().map(|byte| if *byte < b' ' { b'.' } else { *byte }).collect();
+                    if let Some(id) = self.producers.line(&queue, not_before, &line) {
+                        self.offer(id, &line, not_before)?;
+                    }
+                }
+                6 | 7 => {
+                    let lines: Vec<Vec<u8>> =
+                        (0..self.random.between(1, 30)).map(|n| format!("line {n}").into()).collect();
+                    for (id, line) in self.producers.block(&envelope, &lines).into_iter().zip(&lines) {
+                        self.offer(id, line, not_before)?;
+                    }
+                }
+                8 => self.producers.close_foreign(),
                 _ => {
-                    let id = self.disk.write_job(&envelope, &data);
-                    self.offer(id, &data)?;
+                    if let Some(id) = self.producers.job(&envelope, &data) {
+                        self.offer(id, &data, not_before)?;
+                    }
                 }
             }
         }
         if self.random.chance(400) {
-            self.disk.sync();
+            self.producers.sync();
         }
+        self.look_soon();
+        Ok(())
+    }
+
+    /// Now and then a job is for later.
+    fn some_time(&mut self) -> Option<Time> {
+        let later = self.random.chance(150).then(|| Duration::from_millis(self.random.below(60_000)));
+        later.map(|later| self.now().after(later))
+    }
+
+    pub(crate) fn finish_half(&mut self) -> Outcome<()> {
+        let dies = self.random.chance(400);
+        self.producers.end_half(dies);
+        self.look_soon();
         Ok(())
     }
 
     fn open_run(&mut self) -> Outcome<()> {
-        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Some(info.id));
+        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Some(info.clone()));
         self.send(Event::OpenRun { request: OpenRun { name: String::new(), service: None }, answer });
         Ok(())
     }
@@ -257,7 +307,7 @@ impl World {
     fn seal_run(&mut self) -> Outcome<()> {
         let Some(run) = self.some_run() else { return Ok(()) };
         if self.random.chance(300) {
-            self.disk.write_seal(run);
+            self.producers.seal(run);
             return Ok(());
         }
         let answer = self.people.ask(Ask::SealRun, |()| None);
@@ -280,7 +330,7 @@ impl World {
             _ => Amendment::Priority(workload::priority(&mut self.random)),
         };
         let answer = self.people.ask(Ask::Amend, |_| None);
-        self.send(Event::Amend { ids, amendment, answer });
+        self.send(Event::Amend { ids, amendment, by: "somebody".into(), answer });
         Ok(())
     }
 
@@ -291,9 +341,9 @@ impl World {
                 self.send(Event::AwaitRun { run, answer });
             }
             None => {
-                let inbox = self.disk.ids_written();
+                let inbox = self.producers.ids_written();
                 let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
-                self.send(Event::AwaitDrained { answer });
+                self.send(Event::AwaitDrained { due_only: false, answer });
             }
         }
         Ok(())
@@ -303,43 +353,7 @@ impl World {
         let (policies, slots) = workload::policies(&mut self.random);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| None);
-        self.send(Event::Reload { policies, slots, answer });
-        Ok(())
-    }
-
-    /// Hears the answers that a turn gave.
-    pub(crate) fn people_hear(&mut self, quiet_before: bool) -> Outcome<()> {
-        while let Ok((number, answer)) = self.people.ear.try_recv() {
-            let Some(ask) = self.people.asks.remove(&number) else { return Err("an answer came twice".into()) };
-            match (ask, answer) {
-                (Ask::Push { ids, durability }, Ok(_)) => {
-                    for id in ids {
-                        self.show(&Seen::Accepted { id, durability, at: self.mono })?;
-                        if !self.ledger.jobs.contains_key(&id) {
-                            return Err(format!("{id} was answered before it was committed"));
-                        }
-                    }
-                }
-                (Ask::Push { ids, .. }, Err(_)) => {
-                    for id in ids {
-                        self.show(&Seen::Rejected { id })?;
-                    }
-                }
-                (Ask::OpenRun, Ok(run)) => self.people.runs.extend(run),
-                (Ask::AwaitRun(run), Ok(_)) => {
-                    if !self.ledger.runs.get(&run).is_some_and(|run| run.ended) {
-                        return Err(format!("{run} was said to have ended and has not"));
-                    }
-                }
-                (Ask::Drained { inbox }, Ok(_)) => {
-                    let unread = inbox.iter().find(|id| !self.ledger.jobs.contains_key(id)).copied();
-                    self.show(&Seen::Drained { quiet: quiet_before || self.is_quiet(), unread })?;
-                }
-                (Ask::SealRun | Ask::Amend | Ask::Reload, Ok(_)) => {}
-                (Ask::OpenRun | Ask::AwaitRun(_) | Ask::Drained { .. }, Err(_)) => {}
-                (Ask::SealRun | Ask::Amend | Ask::Reload, Err(_)) => {}
-            }
-        }
+        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
         Ok(())
     }
 }

@@ -3,12 +3,15 @@
 //! It owns the notes of the open turn and of the turns that were committed since somebody looked. It must not
 //! change what a verb does: the engine must not be able to tell it from the store itself.
 
+use std::sync::Arc;
+use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo,
-    Settlement, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
+    RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// One verb as it was called, with what came of it.
@@ -21,7 +24,15 @@ pub(crate) enum Verb {
     Settled(Vec<Settlement>),
     Released,
     Amended(Vec<(JobId, Amendment, Amended)>),
+    /// What had ended before this time and was kept till now.
+    Forgot(Time),
     Recovered,
+}
+
+impl Verb {
+    pub(crate) fn forgot_before(&self) -> Option<Time> {
+        if let Verb::Forgot(before) = self { Some(*before) } else { None }
+    }
 }
 
 /// A turn that was committed.
@@ -32,19 +43,99 @@ pub(crate) struct Committed {
     pub(crate) ended: Vec<RunInfo>,
 }
 
+/// A fault planted in the store, to see that somebody notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// The last job of some lots is not there.
+    LosesAJob,
+    /// Some data is another.
+    AltersData,
+    /// What was committed `full` is only in the kernel's hands.
+    SyncsNothing,
+    /// Some claims are handed out twice.
+    HoldsTwice,
+    /// Some runs are said to have ended while they live.
+    EndsEarly,
+    /// Some ends are never told.
+    MissesAnEnd,
+    /// Jobs are released before they are due.
+    ReleasesEarly,
+    /// Outcomes that the archive lacks are forgotten.
+    ForgetsOutcomes,
+    /// A settlement is acknowledged and not written.
+    SettlesNothing,
+    /// A cursor goes with its turn, some jobs of it do not.
+    SkipsWithTheCursor,
+}
+
+#[cfg(test)]
+impl Lie {
+    pub(crate) const ALL: [Lie; 10] = [
+        Lie::LosesAJob,
+        Lie::AltersData,
+        Lie::SyncsNothing,
+        Lie::HoldsTwice,
+        Lie::EndsEarly,
+        Lie::MissesAnEnd,
+        Lie::ReleasesEarly,
+        Lie::ForgetsOutcomes,
+        Lie::SettlesNothing,
+        Lie::SkipsWithTheCursor,
+    ];
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) memory: Memory,
+    pub(crate) lie: Option<Lie>,
+    /// Counts the chances to lie; it lies now and then.
+    chances: u32,
     verbs: Vec<Verb>,
     ended: Vec<RunInfo>,
     /// What recovery has to say to the engine's first turn.
     kept: Changes,
     pub(crate) committed: Vec<Committed>,
+    /// A commit found no space since somebody last looked.
+    pub(crate) was_full: bool,
 }
 
 impl Watched {
     pub(crate) fn new(memory: Memory) -> Watched {
-        Watched { memory, verbs: Vec::new(), ended: Vec::new(), kept: Changes::default(), committed: Vec::new() }
+        Watched {
+            memory,
+            lie: None,
+            chances: 0,
+            verbs: Vec::new(),
+            ended: Vec::new(),
+            kept: Changes::default(),
+            committed: Vec::new(),
+            was_full: false,
+        }
+    }
+
+    /// Whether this is a moment to tell this lie.
+    fn lies(&mut self, lie: Lie) -> bool {
+        if self.lie != Some(lie) {
+            return false;
+        }
+        self.chances += 1;
+        self.chances.is_multiple_of(5)
+    }
+
+    /// What becomes of a lot on its way into the store.
+    fn falsified(&mut self, lot: &Lot) -> Lot {
+        let mut lot = lot.clone();
+        if self.lies(Lie::LosesAJob) || !lot.cursors.is_empty() && self.lies(Lie::SkipsWithTheCursor) {
+            lot.jobs.pop();
+        }
+        if self.lies(Lie::AltersData)
+            && let Some(new) = lot.jobs.last_mut()
+        {
+            let mut builder = ChunkBuilder::new(new.jobs.origin());
+            (0..new.jobs.len()).for_each(|index| builder.push(new.jobs.id(index).offset, b"another"));
+            new.jobs = Arc::new(builder.finish());
+        }
+        lot
     }
 
     fn note(&mut self, durability: Durability) {
@@ -73,7 +164,8 @@ impl Store for Watched {
     }
 
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
-        self.memory.admit(lot, now)?;
+        let told = self.falsified(lot);
+        self.memory.admit(&told, now)?;
         self.verbs.push(Verb::Admitted(lot.clone()));
         Ok(())
     }
@@ -85,7 +177,10 @@ impl Store for Watched {
     }
 
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
-        let held = self.memory.claim(orders, now)?;
+        let mut held = self.memory.claim(orders, now)?;
+        if !held.is_empty() && self.lies(Lie::HoldsTwice) {
+            held.extend(held.clone());
+        }
         if !held.is_empty() {
             self.verbs.push(Verb::Claimed(held.clone()));
         }
@@ -93,12 +188,15 @@ impl Store for Watched {
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
-        self.memory.settle(settlements, follow_ups, now)?;
+        if !self.lies(Lie::SettlesNothing) {
+            self.memory.settle(settlements, follow_ups, now)?;
+        }
         self.verbs.push(Verb::Settled(settlements.to_vec()));
         Ok(())
     }
 
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+        let now = if self.lies(Lie::ReleasesEarly) { now.after(std::time::Duration::from_secs(3600)) } else { now };
         self.memory.release(now, limit)?;
         self.verbs.push(Verb::Released);
         Ok(())
@@ -115,8 +213,38 @@ impl Store for Watched {
         Ok(amended)
     }
 
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.memory.steer(step)
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        self.memory.overrides()
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        self.memory.jobs(ids)
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        self.memory.delete(ids, now)
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        self.memory.run_numbered(no)
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.memory.note(key, value)
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.memory.notes(prefix, limit)
+    }
+
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
-        self.memory.forget(before, limit)
+        let gone = self.memory.forget(before, limit)?;
+        self.verbs.push(Verb::Forgot(before));
+        Ok(gone)
     }
 
     fn archived(&mut self, turn: u64) -> Result<(), StoreError> {
@@ -124,11 +252,21 @@ impl Store for Watched {
     }
 
     fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError> {
+        if self.lie == Some(Lie::ForgetsOutcomes) {
+            return Ok(Vec::new());
+        }
         self.memory.unarchived()
     }
 
     fn changes(&mut self) -> Changes {
         let mut changes = self.memory.changes();
+        if !changes.ended.is_empty() && self.lies(Lie::MissesAnEnd) {
+            changes.ended.clear();
+        }
+        if self.lies(Lie::EndsEarly) {
+            let open = self.memory.open_runs().unwrap_or_default();
+            changes.ended.extend(open.into_iter().filter(|run| run.counts.live() > 0).take(1));
+        }
         self.ended.extend(changes.ended.iter().cloned());
         changes.runs.append(&mut self.kept.runs);
         changes.ended.append(&mut self.kept.ended);
@@ -136,12 +274,14 @@ impl Store for Watched {
     }
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
-        match self.memory.commit(durability) {
+        let kept = if self.lie == Some(Lie::SyncsNothing) { Durability::Os } else { durability };
+        match self.memory.commit(kept) {
             Ok(turn) => {
                 self.note(durability);
                 Ok(turn)
             }
             Err(error) => {
+                self.was_full |= matches!(error, StoreError::Full(_));
                 self.verbs.clear();
                 self.ended.clear();
                 Err(error)

@@ -33,7 +33,7 @@ pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
         policy.weight = random.between(1, 5) as u32;
         policy.attempts = random.between(0, 5) as u32;
         policy.backoff = Backoff { base: Duration::from_millis(random.between(1, 2000)), cap: Duration::from_secs(60) };
-        policy.paused = random.chance(30);
+        policy.enabled = !random.chance(30);
         policies.push(policy);
     }
     (policies, random.between(1, 8) as u32)

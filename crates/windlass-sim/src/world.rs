@@ -5,10 +5,13 @@
 //! people (`people.rs`). Whatever happens is shown to the checkers.
 
 use crate::checkers::{self, Checker, Seen};
-use crate::disk::Disk;
+use crate::disk::FakeDisk;
+use crate::feeders;
 use crate::hands::Hands;
+use crate::inbox::Inbox;
 use crate::ledger::{Known, Ledger};
 use crate::people::People;
+use crate::producers::Producers;
 use crate::random::{self, Random};
 use crate::watched::Watched;
 use crate::workload;
@@ -18,7 +21,7 @@ use std::time::Duration;
 use windlass::engine::{Effects, Engine, EngineOptions, Event, IdSource, Stopping};
 use windlass::store::memory::Memory;
 use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
-use windlass_core::job::{JobId, Origin};
+use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -36,7 +39,9 @@ pub(crate) enum Due {
     End(u64, u64),
     Report(u64),
     Archive,
-    Scan,
+    Look,
+    /// A slow writer finishes its record.
+    Writer,
     Restart,
     Kill,
 }
@@ -49,7 +54,20 @@ pub(crate) struct Totals {
     pub(crate) crashes: u64,
     pub(crate) cuts: u64,
     pub(crate) checks: u64,
+    /// How often END was answered.
+    pub(crate) answers: u64,
     pub(crate) trace: u64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.jobs += other.jobs;
+        self.starts += other.starts;
+        self.crashes += other.crashes;
+        self.cuts += other.cuts;
+        self.checks += other.checks;
+        self.answers += other.answers;
+    }
 }
 
 #[derive(Debug)]
@@ -71,16 +89,16 @@ pub(crate) struct World {
     pub(crate) options: EngineOptions,
     pub(crate) ledger: Ledger,
     checkers: Vec<Box<dyn Checker>>,
-    pub(crate) disk: Disk,
+    pub(crate) disk: FakeDisk,
+    pub(crate) producers: Producers,
+    pub(crate) inbox: Option<Inbox>,
+    pub(crate) look_due: bool,
     pub(crate) hands: Hands,
     pub(crate) people: People,
     pub(crate) mail: Vec<Event>,
     turn_due: bool,
     /// Outcomes on their way to the archive, by turn.
     pub(crate) archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
-    delivered: u64,
-    committed: u64,
-    reading: Vec<(u64, u64)>,
     /// The monotonic time of the last turn that found no space.
     full_at: Option<u64>,
     /// Turns in a row that nothing asked for and that did nothing.
@@ -88,6 +106,8 @@ pub(crate) struct World {
     pub(crate) calm: bool,
     pub(crate) totals: Totals,
     verbose: bool,
+    /// The rig END asks after every step.
+    pub(crate) over: Option<crate::over::Over>,
 }
 
 pub(crate) type Outcome<T> = Result<T, String>;
@@ -101,17 +121,20 @@ impl World {
             policies,
             slots,
             durability,
-            serve_open_runs: true,
+            serve_open_runs: random.chance(700),
             serves_runs: true,
             drain: Duration::from_secs(random.between(1, 20)),
             seed: random.next(),
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317 ^ seed))),
         };
-        let disk = Disk::new(&mut random);
+        let disk = FakeDisk::new(&mut random);
         let people = People::new(&mut random);
         let mut world = World {
             seed,
+            producers: Producers::new(&disk),
             disk,
+            inbox: None,
+            look_due: true,
             people,
             mono: 0,
             offset: 1_800_000_000_000_000,
@@ -129,21 +152,19 @@ impl World {
             mail: Vec::new(),
             turn_due: false,
             archive: VecDeque::new(),
-            delivered: 0,
-            committed: 0,
-            reading: Vec::new(),
             full_at: None,
             idle: 0,
             calm: false,
             totals: Totals::default(),
             verbose,
+            over: None,
             random,
         };
         world.show_rules()?;
         world.at(0, Due::Restart);
         world.at(1000, Due::People);
         world.at(5000, Due::Fault);
-        world.at(2000, Due::Scan);
+        world.at(2000, Due::Look);
         Ok(world)
     }
 
@@ -181,11 +202,22 @@ impl World {
 
     /// Runs the seed's whole story: trouble first, then calm until everything that can end has ended.
     pub(crate) fn run(&mut self) -> Outcome<Totals> {
+        let told = self.live();
+        if told.is_err() && self.verbose {
+            println!("{}", self.disk.dump());
+        }
+        told
+    }
+
+    fn live(&mut self) -> Outcome<Totals> {
         while self.people.actions > 0 {
             self.step()?;
         }
         self.tell(|| "calm".into());
         self.calm = true;
+        self.disk.works_again();
+        self.producers.end_half(false);
+        self.producers.close_foreign();
         self.people_settle()?;
         let limit = self.mono + 24 * 3_600_000_000;
         while self.mono < limit && !self.due.is_empty() {
@@ -206,8 +238,9 @@ impl World {
                 return Err(format!("liveness: {id} of queue {} is still {}", job.queue, job.state));
             }
         }
+        self.check_lines()?;
         // A record that is on the disk was accepted, whoever wrote it and however often the engine died since.
-        if let Some(id) = self.disk.ids_written().iter().find(|id| !self.ledger.jobs.contains_key(id)) {
+        if let Some(id) = self.producers.ids_written().iter().find(|id| !self.ledger.jobs.contains_key(id)) {
             return Err(format!("nothing accepted is lost: {id} stands in the inbox and is no job"));
         }
         if let Some(ask) = self.people.unanswered(&self.ledger, self.is_quiet()) {
@@ -220,7 +253,26 @@ impl World {
     }
 
     fn is_served(&self, job: &Known) -> bool {
-        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| !policy.paused)
+        if job.queue.starts_with(feeders::QUEUE) {
+            return self.is_run_served(&job.queue);
+        }
+        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| policy.enabled)
+    }
+
+    /// A run's own queue is served while a run of its name has not ended, by whom it is followed or else by the rules.
+    fn is_run_served(&self, queue: &str) -> bool {
+        let number = queue.strip_prefix(feeders::QUEUE).and_then(|number| number.parse::<usize>().ok());
+        let Some(feeder) = number.and_then(|number| self.people.feeders.get(number)) else { return false };
+        let open = |id: &RunId| self.ledger.runs.get(id).is_some_and(|run| !run.ended);
+        let followed = feeder.followed && feeder.run().is_some_and(|run| open(&run));
+        let origin = feeder.run().or(feeder.last_run()).map(|run| run.origin);
+        let any = self.ledger.runs.iter().any(|(id, run)| Some(id.origin) == origin && !run.ended);
+        followed || self.options.serve_open_runs && any
+    }
+
+    /// The engine may still hold what a dropped turn gave back.
+    pub(crate) fn was_full(&self) -> bool {
+        self.full_at.is_some_and(|at| self.mono < at + 3_000_000)
     }
 
     /// What `drained` should mean: nothing that can run waits or runs.
@@ -236,6 +288,11 @@ impl World {
         let Some(((when, _), (life, due))) = self.due.pop_first() else { return Err("nothing is due".into()) };
         self.mono = self.mono.max(when);
         let belongs = life == self.life;
+        self.happen(due, belongs)?;
+        self.ask_if_over()
+    }
+
+    fn happen(&mut self, due: Due, belongs: bool) -> Outcome<()> {
         match due {
             Due::People => self.people_act(),
             Due::Fault if !self.calm => self.fault(),
@@ -246,7 +303,8 @@ impl World {
             Due::End(flight, plan) if belongs => self.end(flight, plan),
             Due::Report(flight) if belongs => self.report_again(flight),
             Due::Archive if belongs => self.archive_some(),
-            Due::Scan => self.scan(),
+            Due::Look => self.look(),
+            Due::Writer => self.finish_half(),
             Due::Kill if belongs => self.die(false),
             Due::Fault
             | Due::Turn
@@ -289,11 +347,14 @@ impl World {
         if self.idle > IDLE_MOST {
             return Err(format!("waiting costs no CPU: {} turns in a row did nothing", self.idle));
         }
-        if reloads {
+        // The engine tells of it once; while it holds, a command may find no space again, and the wait begins anew.
+        let full = std::mem::take(&mut engine.store().was_full);
+        if reloads && full {
+            self.people.drop_rules();
+        } else if reloads {
             self.people.take_rules(&mut self.options);
             self.show_rules()?;
         }
-        let full = turned.as_ref().is_ok_and(|effects| effects.notes.iter().any(|note| note.starts_with("no space")));
         if full {
             self.tell(|| "no space".into());
             self.full_at = Some(self.mono);
@@ -312,16 +373,18 @@ impl World {
 
     /// Takes what was committed into the ledger and shows it around.
     fn learn(&mut self) -> Outcome<()> {
+        let now = self.now();
         let Some(engine) = &mut self.engine else { return Ok(()) };
         for committed in std::mem::take(&mut engine.store().committed) {
             let Some(engine) = &mut self.engine else { return Ok(()) };
-            let turned = self.ledger.learn(&committed, &engine.store().memory)?;
+            let turned = self.ledger.learn(&committed, &engine.store().memory, now)?;
             for (id, before, after) in &turned.moved {
                 let from = before.as_ref().map_or("new", |job| job.state.word());
                 self.tell(|| format!("  {id} {from} -> {} {:?}", after.state, after.record));
             }
             self.show(&Seen::Turned(&turned))?;
             self.ledger.note_ended(&turned.ended);
+            self.note_followed(&turned);
         }
         Ok(())
     }
@@ -370,43 +433,12 @@ impl World {
             let after = self.random.between(100, 50_000);
             self.at(after, Due::Archive);
         }
-        for _ in 0..effects.ingested {
-            self.committed += 1;
-        }
-        for waiter in effects.read_inbox {
-            self.read_inbox(true);
-            self.reading.push((waiter, self.delivered));
-        }
-        self.answer_readers();
-        Ok(())
-    }
-
-    fn answer_readers(&mut self) {
-        let committed = self.committed;
-        let (done, left) = std::mem::take(&mut self.reading).into_iter().partition(|(_, after)| *after <= committed);
-        self.reading = left;
-        let done: Vec<(u64, u64)> = done;
-        for (waiter, _) in done {
-            self.send(Event::InboxRead { waiter });
-        }
-    }
-
-    fn scan(&mut self) -> Outcome<()> {
-        if self.engine.is_some() && self.delivered < self.committed + 3 {
-            self.read_inbox(false);
-        }
-        if !self.calm || !self.disk.ids_written().iter().all(|id| self.ledger.jobs.contains_key(id)) {
-            let after = self.random.between(1000, 200_000);
-            self.at(after, Due::Scan);
+        if let Some(inbox) = &mut self.inbox {
+            inbox.committed += u64::from(effects.ingested);
+            inbox.wait_for_look(effects.read_inbox);
+            self.look_soon();
         }
         Ok(())
-    }
-
-    fn read_inbox(&mut self, locked: bool) {
-        if let Some(lot) = self.disk.read(locked, self.delivered == self.committed) {
-            self.delivered += 1;
-            self.send(Event::Ingested(lot));
-        }
     }
 
     /// The archive syncs what it has, says so, or dies with the engine before it could say so.
@@ -437,7 +469,8 @@ impl World {
         self.engine = Some(engine);
         self.same_boot = true;
         self.learn()?;
-        self.disk.reopen(&cursors)?;
+        self.inbox = Some(Inbox::new(&self.disk, cursors));
+        self.look_soon();
         for left in unarchived {
             let starts = left.settlements.iter().flat_map(|s| s.held.ids().map(|id| (id, s.held.start())));
             self.archive.push_back((left.turn, starts.collect()));
@@ -461,15 +494,14 @@ impl World {
             undone = self.ledger.power_cut(kept);
             self.same_boot = false;
             self.hands.begun.clear();
-            let random = &mut self.random;
-            for id in self.disk.power_cut(random) {
-                self.show(&Seen::Withdrawn { id })?;
-            }
+            self.disk.power_cut();
+            self.producers.power_cut();
         } else {
             self.totals.crashes += 1;
             store.memory.crash();
         }
         self.ledger.audit(&store.memory)?;
+        self.check_lines()?;
         self.tell(|| format!("died, power cut {power_cut}, {} jobs undone", undone.len()));
         self.show(&Seen::Died { power_cut, undone: &undone, at: self.mono })?;
         if self.random.chance(500) {
@@ -490,8 +522,7 @@ impl World {
         self.archive.clear();
         self.mail.clear();
         self.turn_due = false;
-        (self.delivered, self.committed) = (0, 0);
-        self.reading.clear();
+        self.inbox = None;
         self.full_at = None;
         self.hands.flights.clear();
         self.people.forget_asks();
@@ -506,6 +537,13 @@ fn name(event: &Event) -> &'static str {
         Event::OpenRun { .. } => "open_run",
         Event::SealRun { .. } => "seal_run",
         Event::Amend { .. } => "amend",
+        Event::Operate { .. } => "operate",
+        Event::OpenOperation { .. } => "open_operation",
+        Event::StageOperation { .. } => "stage_operation",
+        Event::AcceptOperation { .. } => "accept_operation",
+        Event::AbandonOperation { .. } => "abandon_operation",
+        Event::Operations { .. } => "operations",
+        Event::Watch { .. } => "watch",
         Event::AwaitRun { .. } => "await_run",
         Event::AwaitDrained { .. } => "await_drained",
         Event::CatchUp { .. } => "catch_up",
@@ -514,8 +552,13 @@ fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::Steer { .. } => "steer",
+        Event::Explain { .. } => "explain",
+        Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
+        Event::Dump { .. } => "dump",
         Event::Nudge => "nudge",
+        Event::Quiet => "quiet",
         Event::Drain => "drain",
         Event::Halt => "halt",
     }

@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 use windlass::archiver::read::{ArchiveReader, ListFilter};
 use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, PENDING_MAX};
+use windlass::log::Log;
 use windlass::runner::Output;
 use windlass::store::chunk::{Chunk, ChunkBuilder};
 use windlass::store::{Held, Place, Settlement};
@@ -90,7 +91,7 @@ fn archive(dir: &Path, turns: &[ArchivedTurn]) -> Result<(u64, f64, u64), Box<dy
     let options = ArchiverOptions::new(dir.join("archive"), dir.join("output"));
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).expect("the bench listens"));
-    let archiver = Archiver::spawn(options, on_archived, Box::new(|failure| panic!("{failure}")))?;
+    let archiver = Archiver::spawn(options, Log::off(), on_archived, Box::new(|failure| panic!("{failure}")))?;
     let begin = Instant::now();
     for turn in turns {
         while archiver.pending_bytes() > PENDING_MAX {

@@ -14,6 +14,13 @@ use windlass_core::policy::Command;
 use windlass_core::time::Time;
 
 pub mod base64;
+mod change;
+pub mod export;
+mod stats;
+pub mod steering;
+
+pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
+pub use stats::{Percentiles, Stats, StatsRow};
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
 /// little endian, repeated.
@@ -184,48 +191,6 @@ impl Data {
     }
 }
 
-/// What came of a change to one job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
-    pub id: String,
-    /// `done`, or `running`: it is being stopped and is changed when its processes are proven dead.
-    pub result: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
-}
-
-/// The same change to every job that a selector names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Operation {
-    pub action: Action,
-    pub selector: String,
-    /// Refuse unless exactly so many jobs match.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expect: Option<u64>,
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    Retry,
-    Cancel,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperationResult {
-    pub matched: u64,
-    pub changed: u64,
-    /// Jobs whose state does not allow it, or that were gone by then.
-    pub refused: u64,
-    /// Jobs that run and are being stopped.
-    pub running: u64,
-}
-
 /// A request for a run; `service` is taken over the Unix socket only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -370,6 +335,9 @@ pub struct Status {
     pub server: ServerStatus,
     /// Per queue: all states, and `started`.
     pub queues: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Queues that start nothing because of a person or the hours: `paused`, `disabled`, `shut`.
+    #[serde(default)]
+    pub closed: BTreeMap<String, String>,
     pub totals: BTreeMap<String, u64>,
     pub runs: RunsStatus,
     /// By config entry: what keeps its workers from serving.
@@ -383,6 +351,9 @@ pub struct ServerStatus {
     pub version: String,
     pub dir: String,
     pub durability: String,
+    /// `serving`, or what keeps it from starting jobs: `quiet`, `paused`, `no_space`, `archive_behind`, `draining`,
+    /// `halting`.
+    pub condition: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -413,6 +384,9 @@ pub struct Flight {
     pub worker: u32,
     /// That slot's state: working, or stopping once it was told to end.
     pub worker_state: String,
+    /// Claimed ahead of its slot, and not begun.
+    #[serde(default)]
+    pub stocked: bool,
 }
 
 impl From<&FlightInfo> for Flight {
@@ -425,6 +399,7 @@ impl From<&FlightInfo> for Flight {
             started: time_text(flight.started),
             worker: flight.worker,
             worker_state: flight.state.word().to_owned(),
+            stocked: flight.stocked,
         }
     }
 }

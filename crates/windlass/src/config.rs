@@ -5,16 +5,21 @@
 
 mod checks;
 mod reader;
+mod shown;
 pub mod units;
+mod zone;
+
+pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
+use crate::log::LogOptions;
 use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::policy::{Command, Policy};
@@ -33,10 +38,13 @@ const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "TZ"];
 pub struct Config {
     /// Starts in flight at once, over all queues.
     pub slots: u32,
+    /// Hosts on this machine or in a private network that may be called: `NAME:PORT`, or `NAME` for any port.
+    pub hosts: Vec<String>,
     pub server: Server,
     pub archive: ArchiveOptions,
-    /// In the order of the file: the first match wins.
-    pub queues: Vec<Queue>,
+    pub log: LogOptions,
+    /// In the order of the file: the first match wins. Environments lack what is inherited.
+    pub queues: Vec<Policy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,21 +55,14 @@ pub struct Server {
     pub drain: Duration,
 }
 
-/// One `[queue.…]` table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// Everything but the inherited part of the environment.
-    pub policy: Policy,
-    /// False leaves the table in the file and serves nothing by it.
-    pub enabled: bool,
-}
-
 impl Default for Config {
     fn default() -> Config {
         Config {
             slots: 8,
+            hosts: Vec::new(),
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
+            log: LogOptions::default(),
             queues: Vec::new(),
         }
     }
@@ -70,8 +71,7 @@ impl Default for Config {
 impl Config {
     /// Reads and checks a file, the machine's side included: programs and directories must be there.
     pub fn load(path: &Path) -> Result<Config, Failure> {
-        let text = read_text(path)?;
-        Config::parse(path, &text)
+        Loaded::load(path).map(|loaded| loaded.config)
     }
 
     /// Checks a text as if it stood in the file `path`.
@@ -86,8 +86,20 @@ impl Config {
     }
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
-        let enabled = self.queues.iter().filter(|queue| queue.enabled);
-        enabled.map(|queue| with_environment(&queue.policy, variable)).collect()
+        self.queues.iter().map(|policy| with_environment(policy, variable)).collect()
+    }
+}
+
+impl Loaded {
+    /// Reads a file once and checks it, as `Config::load`, and notes where each value stands.
+    pub fn load(path: &Path) -> Result<Loaded, Failure> {
+        let text = read_text(path)?;
+        Loaded::parse(path, &text)
+    }
+
+    pub fn parse(path: &Path, text: &str) -> Result<Loaded, Failure> {
+        let config = Config::parse(path, text)?;
+        Ok(Loaded { file: Some(path.to_owned()), config, lines: reader::lines(text) })
     }
 }
 
@@ -122,7 +134,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
             .hint("`windlass config init FILE` writes a commented one")
     };
     let link = path.symlink_metadata().map_err(cannot)?;
-    let file = std::fs::File::open(path).map_err(cannot)?;
+    // A pipe must not be waited for: it is no file, and is refused below.
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(cannot)?;
     let meta = file.metadata().map_err(cannot)?;
     if !meta.is_file() {
         return Err(refuse(format!("the config {shown} is not a file")));

@@ -1,13 +1,15 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  inbox/  run/{socket,address,token,slots.K}  state.db  archive/  output/  quarantine/
+//! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}
+//!     state.db  archive/  output/  quarantine/
 //! ```
 //!
 //! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without
 //! touching it. One process at a time holds the lock: a server, a `run`, or a verb that found no server.
 
 use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -61,12 +63,22 @@ impl DataDir {
         self.root.join("state.db")
     }
 
+    /// Blocks that are given up when the disk is full.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("reserve")
+    }
+
     pub fn archive(&self) -> PathBuf {
         self.root.join("archive")
     }
 
     pub fn output(&self) -> PathBuf {
         self.root.join("output")
+    }
+
+    /// What people changed, one line each.
+    pub fn audit_log(&self) -> PathBuf {
+        self.root.join("audit.log")
     }
 
     pub fn quarantine(&self) -> PathBuf {
@@ -110,6 +122,7 @@ impl DataDir {
             .map_err(|e| Failure::io(format_args!("cannot open {}", path.display()), &e.into()))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) if sabotage::on(Sabotage::NoServerLock) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let owner = fs::read_to_string(&path).unwrap_or_default();
                 let text = format!("{} is in use by {}", self.root.display(), owner.trim());
@@ -119,8 +132,9 @@ impl DataDir {
         }
         let mut file = fs::File::from(file);
         let owner = format!("windlass process {}, format {FORMAT}, boot {}\n", std::process::id(), boot_id());
-        file.set_len(0)
-            .and_then(|()| file.write_all(owner.as_bytes()))
+        // Over the old text and not after emptying the file: on a full disk the block would not come back.
+        file.write_all(owner.as_bytes())
+            .and_then(|()| file.set_len(owner.len() as u64))
             .map_err(|e| Failure::io("cannot write the lock", &e))?;
         Ok(Lock { _file: file.into() })
     }
@@ -146,9 +160,18 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 /// Writes a small file so that after a power cut it is there whole or not at all.
 pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let temporary = dir.join(format!(".{name}.new"));
-    let mut file = fs::File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    let written = fs::File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        // On a full disk even a half of it is in the way; a leftover is overwritten by the next try.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
     fs::rename(&temporary, dir.join(name))?;
+    if sabotage::on(Sabotage::NameNotSynced) {
+        return Ok(());
+    }
     fs::File::open(dir)?.sync_all()
 }

@@ -21,6 +21,8 @@ pub enum Kind {
     Io,
     Full,
     TryLater,
+    /// Out of descriptors, processes or memory: it passes.
+    Shortage,
     Conflict,
     Version,
     NotPermitted,
@@ -40,7 +42,7 @@ impl Kind {
             Kind::Internal => 70,
             Kind::CannotCreate => 73,
             Kind::Io | Kind::Full => 74,
-            Kind::TryLater | Kind::Conflict => 75,
+            Kind::TryLater | Kind::Shortage | Kind::Conflict => 75,
             Kind::Version => 76,
             Kind::NotPermitted => 77,
             Kind::Config => 78,
@@ -56,7 +58,7 @@ impl Kind {
             Kind::NoInput | Kind::NotFound => 404,
             Kind::Internal | Kind::Io | Kind::CannotCreate => 500,
             Kind::Full => 507,
-            Kind::NoServer | Kind::TryLater => 503,
+            Kind::NoServer | Kind::TryLater | Kind::Shortage => 503,
             Kind::Conflict => 409,
             Kind::Version => 505,
             Kind::NotPermitted => 403,
@@ -64,7 +66,7 @@ impl Kind {
         }
     }
 
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 17] = [
         Kind::JobFailed,
         Kind::Usage,
         Kind::BadData,
@@ -76,6 +78,7 @@ impl Kind {
         Kind::Io,
         Kind::Full,
         Kind::TryLater,
+        Kind::Shortage,
         Kind::Conflict,
         Kind::Version,
         Kind::NotPermitted,
@@ -97,6 +100,7 @@ impl Kind {
             Kind::Io => "io",
             Kind::Full => "full",
             Kind::TryLater => "try_later",
+            Kind::Shortage => "shortage",
             Kind::Conflict => "conflict",
             Kind::Version => "version",
             Kind::NotPermitted => "not_permitted",
@@ -127,9 +131,11 @@ impl Failure {
     /// An I/O error with what was being done, its kind read off the error.
     pub fn io(doing: impl fmt::Display, error: &std::io::Error) -> Failure {
         let kind = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => Kind::NotPermitted,
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => Kind::NotPermitted,
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Kind::Full,
             std::io::ErrorKind::FileTooLarge => Kind::Full,
+            std::io::ErrorKind::OutOfMemory => Kind::Shortage,
+            _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Kind::Shortage,
             _ => Kind::Io,
         };
         Failure::new(kind, format!("{doing}: {error}"))

@@ -5,6 +5,8 @@
 
 pub mod api;
 pub mod archiver;
+pub mod audit;
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod clock;
@@ -14,7 +16,9 @@ pub mod engine;
 pub mod error;
 pub mod http;
 pub mod inbox;
+pub mod log;
 pub mod runner;
+pub mod sabotage;
 pub mod server;
 pub mod store;
 pub mod supervisor;

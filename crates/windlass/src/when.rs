@@ -71,6 +71,21 @@ pub fn spoken(duration: Duration) -> String {
     }
 }
 
+/// A duration that reads back to the microsecond (`1h30m`, `1500ms`).
+pub fn exact(duration: Duration) -> String {
+    let units =
+        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000), ("us", 1)];
+    let mut left = duration.as_micros();
+    let mut text = String::new();
+    for (unit, length) in units {
+        if left >= length {
+            text.push_str(&format!("{}{unit}", left / length));
+            left %= length;
+        }
+    }
+    if text.is_empty() { "0s".into() } else { text }
+}
+
 fn is_integer(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())

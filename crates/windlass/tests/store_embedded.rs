@@ -23,6 +23,7 @@ fn alone() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     fault::install();
     fault::disarm();
+    fault::unsynced::forget();
     turn
 }
 
@@ -53,18 +54,23 @@ impl OnDisk {
     /// The files as they are now go on in another directory; what the old process does after that is lost.
     fn copy_aside(&mut self) {
         let next = place();
+        for (from, to) in self.files_in(&next) {
+            if from.exists() {
+                std::fs::copy(from, to).unwrap();
+            }
+        }
+        self.place = next;
+    }
+
+    /// The store's files, and where they go in another directory.
+    fn files_in(&self, next: &tempfile::TempDir) -> [(PathBuf, PathBuf); 2] {
         let log = |db: PathBuf| {
             let mut log = db.into_os_string();
             log.push("-wal");
             PathBuf::from(log)
         };
         let (from, to) = (self.dir().state_db(), DataDir::open(next.path()).unwrap().state_db());
-        for (from, to) in [(from.clone(), to.clone()), (log(from), log(to))] {
-            if from.exists() {
-                std::fs::copy(from, to).unwrap();
-            }
-        }
-        self.place = next;
+        [(from.clone(), to.clone()), (log(from), log(to))]
     }
 }
 
@@ -184,4 +190,49 @@ fn a_full_commit_syncs_what_os_commits_left_also_where_it_changes_nothing() {
         let after = store.rollback();
         assert!(matches!(after, Err(StoreError::Io(_))), "not by a rollback either: {after:?}");
     }
+}
+
+/// So many jobs of 3 KiB make a lot of which a few bring the log to its first checkpoint.
+const LARGE: u64 = 60;
+
+fn large_lot(first: u64) -> Lot {
+    let mut builder = ChunkBuilder::new(Origin::from_random(1));
+    (first..first + LARGE).for_each(|offset| builder.push(offset, &[offset as u8; 3 << 10]));
+    let mut lot = one_job(0);
+    lot.jobs[0].jobs = std::sync::Arc::new(builder.finish());
+    lot
+}
+
+/// A power cut after the answer of any turn: of what was not synced nothing stays, or some of it, in any order.
+#[test]
+fn a_power_cut_keeps_every_full_commit_also_across_checkpoints() {
+    const TURNS: u64 = 70;
+    let _turn = alone();
+    fault::unsynced::record();
+    let mut bench = OnDisk::new(Kind::Error);
+    let mut store = Bench::fresh(&mut bench);
+    let mut coin = 0x2545_f491_4f6c_dd1d_u64;
+    let mut lost = 0;
+    for turn in 0..TURNS {
+        store.admit(&large_lot(1 + turn * LARGE), Time(1)).unwrap();
+        store.commit(Durability::Full).unwrap();
+        for keep_some in [false, true] {
+            let next = place();
+            let flip = || {
+                coin ^= coin << 13;
+                coin ^= coin >> 7;
+                coin ^= coin << 17;
+                keep_some && coin & 1 == 0
+            };
+            lost += fault::unsynced::cut(&bench.files_in(&next), flip).unwrap();
+            let dir = DataDir::open(next.path()).unwrap();
+            let opened = Embedded::open(&dir, "another boot").map(|_| ());
+            assert_eq!(opened, Ok(()), "the store cannot be opened after turn {turn}");
+            let view = View::open(&dir.state_db()).unwrap();
+            let found = conformance::audit::check(&view).len() as u64;
+            assert_eq!(found, LARGE * (turn + 1), "jobs after a cut behind turn {turn}");
+        }
+    }
+    fault::unsynced::forget();
+    assert!(lost > 100, "only {lost} writes were not synced: there was no checkpoint under way");
 }

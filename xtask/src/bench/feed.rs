@@ -41,7 +41,7 @@ pub(super) fn read(handle: &EngineHandle) -> Outcome<()> {
 
 /// Waits until everything that can run has ended.
 pub(super) fn drained(handle: &EngineHandle) -> Outcome<()> {
-    handle.ask(|answer| Event::AwaitDrained { answer })?;
+    handle.ask(|answer| Event::AwaitDrained { answer, due_only: false })?;
     Ok(())
 }
 

@@ -5,85 +5,118 @@
 //! judge anything itself.
 
 mod page;
+pub(crate) mod sabotage;
 
 use crate::steps::root;
+use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KILL_CYCLES: u64 = 10_000;
-const SEEDS: u64 = 1_000_000;
-const KNOWN: &str = "kill, sim, store, --cycles N or --seeds N";
+const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, store, sabotage [NAME…] or --size N";
+const SABOTAGE: &str = "sabotage";
 
-/// A proof: what it is called and how to get its command and its figure.
+/// A proof: what it is called, how large it is, and how to get its command and its figure.
 struct Proof {
     name: &'static str,
-    command: fn(&Sizes) -> Result<Command, String>,
+    /// Its full size: cycles, points, trials, cases, seconds, seeds, answers or minutes.
+    size: u64,
+    command: fn(&Proof, u64) -> Result<Command, String>,
     /// The part of a line of its output that is a figure.
     figure: fn(&str) -> Option<&str>,
 }
 
 const PROOFS: &[Proof] = &[
-    Proof { name: "kill", command: kill, figure: |line| after(line, "kill: ") },
-    Proof { name: "sim", command: sim, figure: |line| line.contains(" seeds, ").then_some(line) },
-    Proof { name: "store", command: store, figure: |line| after(line, "store: ") },
+    Proof { name: "kill", size: 10_000, command: rig, figure: |line| after(line, "kill: ") },
+    Proof { name: "cut", size: 10_000, command: rig, figure: |line| after(line, "cut: ").filter(is_summary) },
+    // More than there are: every call of the scene, not only those of the hot paths.
+    Proof { name: "fail", size: 1_000_000, command: rig, figure: |line| after(line, "fail: ").filter(is_summary) },
+    Proof { name: "full", size: 10_000, command: rig, figure: |line| after(line, "full: ").filter(is_summary) },
+    Proof { name: "flip", size: 100_000, command: rig, figure: flips },
+    Proof { name: "fuzz", size: 8 * 3600, command: rig, figure: |line| after(line, "fuzz: ") },
+    Proof { name: "sim", size: 1_000_000, command: sim, figure: |line| line.contains(" seeds, ").then_some(line) },
+    Proof { name: "end", size: 10_000_000, command: end, figure: |line| after(line, "end: ") },
+    Proof { name: "soak", size: 8 * 60, command: rig, figure: |line| after(line, "soak: ") },
+    Proof { name: "store", size: 0, command: store, figure: |line| after(line, "store: ") },
 ];
 
-/// How far to go.
-#[derive(Debug, PartialEq, Eq)]
-struct Sizes {
-    cycles: u64,
-    seeds: u64,
-}
+/// What sets the size of each rig.
+const RIGS: &[(&str, &str)] = &[
+    ("kill", "WINDLASS_KILL_CYCLES"),
+    ("cut", "WINDLASS_CUT_POINTS"),
+    ("fail", "WINDLASS_FAIL_POINTS"),
+    ("full", "WINDLASS_FULL_TRIALS"),
+    ("flip", "WINDLASS_FLIP_CASES"),
+    ("fuzz", "WINDLASS_FUZZ_SECONDS"),
+    ("soak", "WINDLASS_SOAK_MINUTES"),
+];
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
-    let (proofs, sizes) = read(words)?;
     let commit = commit()?;
+    if let [SABOTAGE, names @ ..] = words {
+        let figure = sabotage::prove(names, Whole::Seen)?;
+        eprintln!("── {SABOTAGE}: {figure}");
+        // Only all of them are a proof.
+        return if names.is_empty() { note(SABOTAGE, &figure, &commit) } else { Ok(()) };
+    }
+    let (proofs, size) = read(words)?;
     for proof in proofs {
-        let figure = run(proof, &sizes)?;
+        let figure = run(proof, size.unwrap_or(proof.size))?;
         eprintln!("── {}: {figure}", proof.name);
-        page::note(&root().join("docs/proof.md"), proof.name, &figure, &commit, &today()?)?;
+        note(proof.name, &figure, &commit)?;
+    }
+    if words.is_empty() {
+        note(SABOTAGE, &sabotage::prove(&[], Whole::Seen)?, &commit)?;
     }
     Ok(())
 }
 
-/// Names and sizes out of the arguments; no name means all.
-fn read(words: &[&str]) -> Result<(Vec<&'static Proof>, Sizes), String> {
-    let mut sizes = Sizes { cycles: KILL_CYCLES, seeds: SEEDS };
-    let mut chosen = Vec::new();
+fn note(name: &str, figure: &str, commit: &str) -> Result<(), String> {
+    page::note(&root().join("docs/proof.md"), name, figure, commit, &today()?)
+}
+
+/// Names and a size out of the arguments; no name means all, no size the full one of each.
+fn read(words: &[&str]) -> Result<(Vec<&'static Proof>, Option<u64>), String> {
+    let (mut chosen, mut size) = (Vec::new(), None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let size = match *word {
-            "--cycles" => &mut sizes.cycles,
-            "--seeds" => &mut sizes.seeds,
-            name => {
-                let proof = PROOFS.iter().find(|proof| proof.name == name);
-                chosen.push(proof.ok_or_else(|| format!("expected {KNOWN}, got: {name}"))?);
-                continue;
-            }
-        };
-        let value = words.next().and_then(|value| value.parse().ok());
-        *size = value.ok_or_else(|| format!("expected a number behind {word}"))?;
+        if *word == "--size" {
+            let value = words.next().and_then(|value| value.parse().ok());
+            size = Some(value.ok_or("expected a number behind --size")?);
+        } else {
+            let proof = PROOFS.iter().find(|proof| proof.name == *word);
+            chosen.push(proof.ok_or_else(|| format!("expected {KNOWN}, got: {word}"))?);
+        }
     }
     if chosen.is_empty() {
         chosen.extend(PROOFS);
     }
-    Ok((chosen, sizes))
+    Ok((chosen, size))
 }
 
-fn kill(sizes: &Sizes) -> Result<Command, String> {
-    let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "it", "kill", "--"]);
-    command.args(["--nocapture", "--test-threads=1"]).env("WINDLASS_KILL_CYCLES", sizes.cycles.to_string());
+/// One of the rigs of `crates/windlass/tests/rigs`.
+fn rig(proof: &Proof, size: u64) -> Result<Command, String> {
+    let variable = RIGS.iter().find(|(name, _)| *name == proof.name).map(|(_, variable)| *variable);
+    let variable = variable.ok_or_else(|| format!("nothing sets the size of {}", proof.name))?;
+    let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "rigs"]);
+    let tests = format!("{}::", proof.name);
+    command.args([&tests, "--", "--nocapture", "--test-threads=1"]).env(variable, size.to_string());
     Ok(command)
 }
 
-fn sim(sizes: &Sizes) -> Result<Command, String> {
-    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--seeds"]);
-    command.arg(sizes.seeds.to_string());
+fn sim(_: &Proof, size: u64) -> Result<Command, String> {
+    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--twice", "--seeds"]);
+    command.arg(size.to_string());
+    Ok(command)
+}
+
+fn end(_: &Proof, size: u64) -> Result<Command, String> {
+    let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--end"]);
+    command.arg(size.to_string());
     Ok(command)
 }
 
 /// Every test binary of the stores' own: the suite, and failure at every call.
-fn store(_: &Sizes) -> Result<Command, String> {
+fn store(_: &Proof, _: u64) -> Result<Command, String> {
     let mut command = cargo(&["test", "--release", "-p", "windlass"]);
     let folder = root().join("crates/windlass/tests");
     let listed = std::fs::read_dir(&folder).map_err(|e| format!("cannot list {}: {e}", folder.display()))?;
@@ -108,10 +141,20 @@ fn after<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
     Some(&line[at + mark.len()..])
 }
 
+/// Rigs tell of single points as well; the figures are the line with all of them.
+fn is_summary(figure: &&str) -> bool {
+    figure.contains(" accepted ")
+}
+
+/// FLIP has a line for the inbox and one for the store.
+fn flips(line: &str) -> Option<&str> {
+    line.find("flip ").map(|at| &line[at + 5..]).filter(|_| line.contains(" cases"))
+}
+
 /// Runs a proof, passes on what it says, and returns its figures in one line.
-fn run(proof: &Proof, sizes: &Sizes) -> Result<String, String> {
+fn run(proof: &Proof, size: u64) -> Result<String, String> {
     let wrong = |e: std::io::Error| format!("{}: {e}", proof.name);
-    let mut command = (proof.command)(sizes)?;
+    let mut command = (proof.command)(proof, size)?;
     eprintln!("── {}: {command:?}", proof.name);
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(wrong)?;
     let mut figures = Vec::new();
@@ -158,11 +201,19 @@ mod tests {
     #[test]
     fn names_and_sizes() {
         let names = |words: &[&str]| read(words).map(|(proofs, _)| proofs.iter().map(|p| p.name).collect::<Vec<_>>());
-        assert_eq!(names(&[]), Ok(vec!["kill", "sim", "store"]));
-        assert_eq!(names(&["sim", "--seeds", "5", "kill"]), Ok(vec!["sim", "kill"]));
-        assert_eq!(read(&["--cycles", "7"]).map(|(_, sizes)| sizes.cycles), Ok(7));
-        for wrong in [&["prayer"][..], &["--cycles"], &["--seeds", "many"], &["-x"]] {
+        assert_eq!(names(&[]), Ok(vec!["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "store"]));
+        assert_eq!(names(&["sim", "--size", "5", "kill"]), Ok(vec!["sim", "kill"]));
+        assert_eq!(read(&["--size", "7"]).map(|(_, size)| size), Ok(Some(7)));
+        assert_eq!(read(&["kill"]).map(|(_, size)| size), Ok(None));
+        for wrong in [&["prayer"][..], &["--size"], &["--size", "many"], &["-x"]] {
             assert!(names(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_rig_has_a_size() {
+        for proof in PROOFS.iter().filter(|proof| RIGS.iter().any(|(name, _)| *name == proof.name)) {
+            assert!(rig(proof, 1).is_ok(), "{}", proof.name);
         }
     }
 

@@ -2,10 +2,12 @@
 //!
 //! It must not look into a queue; a queue's place is a key that the scheduler computes.
 
-use super::CrewNo;
 use super::queue::Pass;
+use super::{CrewNo, Reason};
 use crate::job::{Priority, QueueNo};
 use crate::policy::Policy;
+use crate::sabotage::{self, Sabotage};
+use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +23,14 @@ pub(super) type Clocks = BTreeMap<Priority, Pass>;
 
 #[derive(Debug)]
 pub(super) struct Crew {
+    /// The rules as the config, or the run, has them.
+    pub(super) own: Arc<Policy>,
+    /// The rules in force: overrides are laid over its own.
     pub(super) policy: Arc<Policy>,
+    /// Outside its hours.
+    pub(super) shut: bool,
+    /// When its hours begin or end next.
+    pub(super) turns: Option<Time>,
     /// Starts that run, each in a slot.
     pub(super) used: u32,
     /// Starts claimed ahead; each takes the slot of one that ends.
@@ -45,8 +54,12 @@ pub(super) struct Crew {
 
 impl Crew {
     pub(super) fn new(policy: Policy, extra: bool) -> Crew {
+        let policy = Arc::new(policy);
         Crew {
-            policy: Arc::new(policy),
+            own: Arc::clone(&policy),
+            policy,
+            shut: false,
+            turns: None,
             used: 0,
             stocked: 0,
             at_once: 0,
@@ -60,12 +73,13 @@ impl Crew {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.used >= self.policy.slots
+        self.used >= self.policy.slots + u32::from(sabotage::on(Sabotage::SlotTooMany))
     }
 
     /// What one job costs on the virtual clock.
     pub(super) fn stride(&self) -> Pass {
-        (UNIT / Pass::from(self.policy.weight.max(1))).max(1)
+        let weight = if sabotage::on(Sabotage::WeightIgnored) { 1 } else { self.policy.weight };
+        (UNIT / Pass::from(weight.max(1))).max(1)
     }
 
     /// How many jobs one slot takes at once.
@@ -73,9 +87,34 @@ impl Crew {
         self.policy.service.jobs_a_slot().max(self.at_once)
     }
 
+    /// Looks whether its hours are open.
+    pub(super) fn tell_time(&mut self, now: Time) {
+        let hours = self.policy.hours.as_ref();
+        self.shut = hours.is_some_and(|hours| !hours.is_open(now));
+        self.turns = hours.and_then(|hours| hours.next_change(now));
+    }
+
+    /// What keeps all its queues back, but for the number of its slots.
+    pub(super) fn closed(&self) -> Option<Reason> {
+        if self.gone {
+            Some(Reason::NoRunner)
+        } else if !self.policy.enabled {
+            Some(Reason::Disabled)
+        } else {
+            let hours = self.policy.hours.as_ref().filter(|_| self.shut)?;
+            Some(Reason::OutsideHours { hours: hours.to_string().into(), opens: self.turns })
+        }
+    }
+
+    /// What keeps all its queues back.
+    pub(super) fn hold(&self) -> Option<Reason> {
+        let full = || self.is_full().then_some(Reason::CrewSlotsTaken { slots: self.policy.slots });
+        self.closed().or_else(full)
+    }
+
     /// Its best queue's place among all crews, if it may start anything.
     pub(super) fn best(&self) -> Option<Place> {
-        if self.is_full() || self.policy.paused || self.gone {
+        if self.order.is_empty() || self.hold().is_some() {
             return None;
         }
         self.order.first().map(|(class, due, queue)| (*class, due + self.lag(class.0), *queue))

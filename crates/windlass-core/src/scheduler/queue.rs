@@ -4,6 +4,7 @@
 
 use super::CrewNo;
 use crate::job::{Lane, LaneKind, Priority};
+use crate::sabotage::{self, Sabotage};
 
 /// While fresh jobs wait, one start in so many is a retry or a suspect.
 pub const CAREFUL_SHARE: u8 = 5;
@@ -39,7 +40,8 @@ impl Level {
             (false, false) => None,
         };
         let fresh = self.waits(LaneKind::Fresh).then_some(LaneKind::Fresh);
-        if self.fresh_starts >= CAREFUL_SHARE - 1 { careful.or(fresh) } else { fresh.or(careful) }
+        let its_turn = self.fresh_starts >= CAREFUL_SHARE - 1 && !sabotage::on(Sabotage::RetriesStarve);
+        if its_turn { careful.or(fresh) } else { fresh.or(careful) }
     }
 }
 
@@ -56,6 +58,8 @@ pub(super) struct Queue {
     /// It stands in its crew's order.
     pub(super) listed: bool,
     pub(super) paused: bool,
+    /// Its starts in flight, those in stock included.
+    pub(super) used: u32,
     /// It waits for more jobs before it fills a batch.
     pub(super) lingers: bool,
 }
@@ -77,6 +81,7 @@ impl Queue {
             class: Priority::NORMAL,
             listed: false,
             paused: false,
+            used: 0,
             lingers: false,
         }
     }
@@ -86,16 +91,21 @@ impl Queue {
         self.levels.clear();
     }
 
-    /// The best startable lane; `suspects` says whether a suspect may start now.
+    /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
-        self.levels
-            .iter()
-            .find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
+        let levels = if self.lingers { &[][..] } else { &self.levels };
+        levels.iter().find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
     }
 
     pub(super) fn ready(&self, priority: Priority, kind: LaneKind) -> u64 {
         let level = self.levels.iter().find(|level| level.priority == priority);
         level.map_or(0, |level| u64::try_from(level.ready[kind as usize]).unwrap_or(0))
+    }
+
+    /// Ready jobs at priorities above this one.
+    pub(super) fn ahead(&self, priority: Priority) -> u64 {
+        let above = self.levels.iter().filter(|level| level.priority > priority);
+        above.flat_map(|level| level.ready).map(|count| u64::try_from(count).unwrap_or(0)).sum()
     }
 
     pub(super) fn waiting(&self) -> u64 {

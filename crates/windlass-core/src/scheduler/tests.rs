@@ -3,7 +3,23 @@
 mod model;
 
 use super::*;
+use crate::hours::{Hours, Zone};
+use crate::overrides::{Key, Overrides, Target};
 use crate::policy::{Command, Service};
+
+/// An override for ever.
+pub(super) fn made(target: &str, key: Key, value: u32) -> Override {
+    let (target, by) = (Target::from_text(target), "ada".to_owned());
+    Override { target, key, value, by, since: Time(7_000_000), until: None, reason: String::new() }
+}
+
+pub(super) fn hours(text: &str) -> Hours {
+    Hours::parse(text, |_| Ok(Zone::UTC)).unwrap()
+}
+
+fn steered(all: &[Override]) -> Overrides {
+    Overrides::new(all.to_vec())
+}
 
 pub(super) fn command(pattern: &str, slots: u32, weight: u32) -> Policy {
     Policy { slots, weight, ..Policy::new(pattern, Service::Command(Command::default())) }
@@ -38,7 +54,7 @@ fn one_by_one(scheduler: &mut Scheduler, count: usize) -> Vec<Lane> {
         for p in planned {
             lanes.push(p.lane);
             scheduler.claimed(&p, p.most);
-            scheduler.finished(p.crew, p.lane.kind);
+            scheduler.finished(p.crew, p.lane);
         }
     }
     lanes
@@ -87,12 +103,12 @@ fn a_crew_that_was_full_for_long_does_not_make_up_for_it() {
     let first = s.plan();
     let [other, stuck] = first[..] else { panic!("{first:?}") };
     assert_eq!((stuck.lane, other.lane), (fresh(0), fresh(6)));
-    s.finished(other.crew, LaneKind::Fresh);
+    s.finished(other.crew, fresh(0));
     assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
     (1..6).for_each(|queue| s.ready(fresh(queue), 1000));
     assert_eq!(one_by_one(&mut s, 250), vec![fresh(6); 250]);
     s.slots = 1;
-    s.finished(stuck.crew, LaneKind::Fresh);
+    s.finished(stuck.crew, fresh(0));
     let starts = one_by_one(&mut s, 32);
     assert!(starts[..9].iter().all(|lane| *lane == fresh(6)), "six queues came back, none of them first: {starts:?}");
     assert_eq!(starts.iter().filter(|lane| **lane == fresh(6)).count(), 20, "ten to one for each of six: {starts:?}");
@@ -131,12 +147,12 @@ fn one_suspect_at_a_time_in_the_whole_server_and_others_go_on() {
     assert_eq!(s.why(QueueNo(0)), Reason::SuspectRunning);
     assert_eq!(s.why(QueueNo(1)), Reason::SuspectRunning);
     for _ in 0..3 {
-        s.finished(planned[0].crew, LaneKind::Suspect);
+        s.finished(planned[0].crew, planned[0].lane);
         let next = s.plan();
         assert_eq!(next.len(), 1);
         assert_eq!((next[0].lane.kind, next[0].most), (LaneKind::Suspect, 1));
     }
-    s.finished(planned[0].crew, LaneKind::Suspect);
+    s.finished(planned[0].crew, planned[0].lane);
     assert!(s.plan().is_empty());
 }
 
@@ -169,7 +185,7 @@ fn a_claim_that_gives_less_is_put_right_and_none_does_not_spin() {
     assert_eq!(s.why(QueueNo(0)), Reason::Barren);
     s.ready(lane(0, 0, LaneKind::Retry), 1);
     assert_eq!(s.plan()[0].lane.kind, LaneKind::Retry, "another lane of the queue goes on");
-    s.finished(planned[0].crew, LaneKind::Fresh);
+    s.finished(planned[0].crew, fresh(0));
     s.ready(fresh(0), 1);
     assert_eq!(s.plan()[0].most, 41);
 }
@@ -189,7 +205,7 @@ fn rules_may_change_while_jobs_run() {
     assert_eq!(more.iter().filter(|p| p.lane.queue.0 == 0).count(), 1, "the same pattern keeps its two in flight");
     assert_eq!(more.len(), 2, "what a vanished entry runs still counts for the server");
     for p in planned.iter().chain(&more) {
-        s.finished(p.crew, p.lane.kind);
+        s.finished(p.crew, p.lane);
     }
     assert_eq!(s.in_flight(), 0);
     assert_eq!(s.plan().len(), 6);
@@ -205,19 +221,21 @@ fn a_crew_added_for_a_run_goes_before_the_config_and_leaves_cleanly() {
     s.remove_crew(crew);
     assert_eq!(s.plan().len(), 1, "the config serves it again");
     assert_eq!(s.in_flight(), 4);
-    planned.iter().for_each(|p| s.finished(p.crew, p.lane.kind));
+    planned.iter().for_each(|p| s.finished(p.crew, p.lane));
     assert_eq!(s.policy(crew), None);
     assert_eq!(s.in_flight(), 1);
 }
 
 #[test]
 fn pauses_and_draining_hold_and_let_go() {
-    let mut s = with_queues(vec![command("a", 1, 1), Policy { paused: true, ..command("b", 1, 1) }], 1, &["a", "b"]);
+    let off = Policy { enabled: false, ..command("b", 1, 1) };
+    let mut s = with_queues(vec![command("a", 1, 1), off], 1, &["a", "b"]);
     s.ready(fresh(0), 2);
     s.ready(fresh(1), 2);
-    s.pause(QueueNo(0));
+    s.steer(steered(&[made("a", Key::Paused, 1)]));
     assert!(s.plan().is_empty() && !s.can_run(QueueNo(0)) && !s.can_run(QueueNo(1)));
-    s.unpause(QueueNo(0));
+    assert_eq!((s.why(QueueNo(0)).code(), s.why(QueueNo(1)).code()), ("paused", "disabled"));
+    s.steer(Overrides::default());
     s.set_draining(true);
     assert!(s.plan().is_empty() && s.can_run(QueueNo(0)));
     assert_eq!(s.why(QueueNo(0)), Reason::Draining);
@@ -237,12 +255,12 @@ fn a_stock_waits_for_the_crews_own_slots() {
     assert_eq!(s.plan_stock(crew, 3).len(), 3);
     assert_eq!(s.plan_stock(crew, 3), []);
     assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (2, 5), "what is in stock has no slot");
-    s.finished(crew, LaneKind::Fresh);
+    s.finished(crew, fresh(0));
     assert_eq!(s.plan(), [], "the slot went to the stock");
     assert_eq!((s.in_flight(), s.plan_stock(crew, 3).len()), (2, 1));
-    (0..3).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    (0..3).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!(s.in_flight(), 2);
-    (0..2).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    (0..2).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (0, 4));
 }
 
@@ -255,9 +273,9 @@ fn nothing_is_put_in_stock_while_another_crew_waits_for_a_slot() {
     assert_eq!(s.plan_stock(crew, 2).len(), 2, "nobody else is there");
     s.ready(fresh(1), 1);
     assert_eq!(s.plan_stock(crew, 4), []);
-    (0..2).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    (0..2).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!(s.plan(), [], "it waits behind the stock");
-    s.finished(crew, LaneKind::Fresh);
+    s.finished(crew, fresh(0));
     assert_eq!(s.plan()[0].lane.queue, QueueNo(1), "and behind no more than that");
 }
 
@@ -270,11 +288,11 @@ fn a_stock_begins_where_a_reload_gives_more_slots_and_shrinks_with_fewer() {
     s.reload(vec![command("a", 5, 1)], 9);
     assert_eq!((s.in_flight(), s.plan().len()), (5, 0));
     s.reload(vec![command("a", 1, 1)], 9);
-    (0..4).for_each(|_| s.finished(crew, LaneKind::Fresh));
+    (0..4).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!(s.in_flight(), 1, "slots that are gone are not filled again");
-    s.finished(crew, LaneKind::Fresh);
+    s.finished(crew, fresh(0));
     assert_eq!(s.in_flight(), 1, "the last of the stock has the one slot");
-    s.finished(crew, LaneKind::Fresh);
+    s.finished(crew, fresh(0));
     assert_eq!(s.in_flight(), 0);
 }
 
@@ -286,9 +304,90 @@ fn a_suspect_does_not_wait_in_a_stock_and_a_drain_fills_none() {
     assert_eq!(s.plan().len(), 1);
     s.ready(lane(0, 10, LaneKind::Suspect), 1);
     assert_eq!(s.plan_stock(crew, 4), []);
-    s.finished(crew, LaneKind::Fresh);
+    s.finished(crew, fresh(0));
     assert_eq!(s.plan()[0].lane.kind, LaneKind::Suspect);
     assert_eq!(s.plan_stock(crew, 1).len(), 1, "others may wait beside it");
     s.set_draining(true);
     assert_eq!(s.plan_stock(crew, 4), []);
+}
+
+#[test]
+fn overrides_are_laid_over_the_rules_and_leave_them_when_they_end() {
+    let mut s = with_queues(vec![command("a.*", 2, 1), command("b", 2, 1)], 9, &["a.x", "a.y", "b"]);
+    (0..3).for_each(|queue| s.ready(fresh(queue), 9));
+    s.steer(steered(&[made("a.x", Key::Slots, 1), made("a.*", Key::Slots, 4), made("b", Key::Enabled, 0)]));
+    let planned = s.plan();
+    let of = |queue: u32| planned.iter().filter(|p| p.lane.queue == QueueNo(queue)).count();
+    assert_eq!((of(0), of(1), of(2)), (1, 3, 0));
+    assert_eq!(s.why(QueueNo(0)), Reason::QueueSlotsTaken { slots: 1 });
+    assert_eq!(s.why(QueueNo(1)), Reason::CrewSlotsTaken { slots: 4 });
+    assert_eq!(s.why(QueueNo(2)), Reason::Disabled);
+    assert!(s.is_closed(QueueNo(2)) && !s.is_closed(QueueNo(0)));
+    s.steer(steered(&[made("", Key::Slots, 5), made("b", Key::Attempts, 0)]));
+    assert_eq!(s.plan().len(), 1, "the server has five slots, four are taken");
+    assert_eq!(s.why(QueueNo(2)), Reason::ServerSlotsTaken { slots: 5 });
+    assert_eq!(s.policy_of(QueueNo(2)).unwrap().1.attempts, 0);
+    s.reload(vec![command("*", 9, 1)], 9);
+    assert_eq!(s.plan().len(), 0, "overrides outlive a reload");
+    s.steer(steered(&[made("", Key::Paused, 1)]));
+    assert_eq!((s.why(QueueNo(2)).code(), s.can_run(QueueNo(0))), ("server_paused", false));
+    s.steer(Overrides::default());
+    assert_eq!(s.plan().len(), 4);
+}
+
+#[test]
+fn a_queue_that_appears_later_is_held_by_a_pattern_too() {
+    let mut s = with_queues(vec![command("*", 9, 1)], 9, &["x"]);
+    s.steer(steered(&[made("img.*", Key::Paused, 1), made("img.b", Key::Slots, 1)]));
+    for (number, name) in [(1, "img.a"), (2, "img.b")] {
+        s.queue_appeared(QueueNo(number), &QueueName::new(name.as_bytes()).unwrap());
+        s.ready(fresh(number), 3);
+    }
+    assert_eq!(s.plan(), []);
+    s.steer(steered(&[made("img.b", Key::Slots, 1)]));
+    assert_eq!(s.plan().len(), 4);
+    s.queue_vanished(QueueNo(2));
+    s.finished(s.crew_for("img.b").unwrap(), fresh(2));
+}
+
+#[test]
+fn hours_open_and_close_at_their_time_and_nobody_polls() {
+    let hour = |hour: i64| Time(hour * 3_600_000_000);
+    let night = Policy { hours: Some(hours("22:00-06:00")), ..command("a", 9, 1) };
+    let mut s = with_queues(vec![night, command("b", 9, 1)], 9, &["a", "b"]);
+    s.ready(fresh(0), 9);
+    assert!(s.tell_time(hour(12)));
+    assert_eq!((s.plan().len(), s.next_hours()), (0, Some(hour(22))));
+    let why = s.why(QueueNo(0)).sentence(|time| format!("{} h", time.0 / 3_600_000_000));
+    assert_eq!(why, "it is outside the queue's hours (22:00-06:00); they begin on 22 h");
+    assert!(s.can_run(QueueNo(0)) && s.is_closed(QueueNo(0)), "it goes on by itself");
+    assert!(!s.tell_time(Time(hour(22).0 - 1)));
+    assert!(s.tell_time(hour(22)));
+    assert_eq!((s.plan().len(), s.next_hours()), (9, Some(hour(30))));
+    assert!(s.tell_time(hour(21)), "a clock that was set back");
+    assert_eq!(s.next_hours(), Some(hour(22)));
+    s.reload(vec![command("a", 9, 1)], 10);
+    assert_eq!((s.plan().len(), s.next_hours()), (0, None), "its nine slots are taken");
+}
+
+#[test]
+fn the_sentences_of_jobs() {
+    let mut s = with_queues(vec![command("a", 1, 1), command("b", 1, 1)], 1, &["a", "b"]);
+    s.ready(lane(0, 5, LaneKind::Fresh), 4);
+    s.ready(lane(1, 5, LaneKind::Fresh), 2);
+    s.ready(lane(0, 0, LaneKind::Fresh), 1);
+    s.ready(lane(1, 0, LaneKind::Suspect), 1);
+    assert_eq!(s.plan().len(), 1);
+    let job = s.explain(lane(0, 0, LaneKind::Fresh));
+    assert_eq!((job.reason.code(), job.ahead, job.table.as_deref()), ("crew_slots_taken", 3, Some("a")));
+    let job = s.explain(lane(1, 0, LaneKind::Fresh));
+    assert_eq!((job.reason.code(), job.ahead), ("server_slots_taken", 5));
+    s.hold_suspects();
+    s.set_stall(Some(Stall::NoSpace));
+    assert_eq!(s.why(QueueNo(0)).code(), "no_space");
+    s.set_stall(None);
+    let pause = Override { until: Some(Time(9_000_000)), reason: "disk".into(), ..made("a", Key::Paused, 1) };
+    s.steer(steered(&[pause]));
+    let why = s.why(QueueNo(0)).sentence(|time| format!("{} s", time.0 / 1_000_000));
+    assert_eq!(why, "queue `a` was paused by ada on 7 s until 9 s: disk");
 }

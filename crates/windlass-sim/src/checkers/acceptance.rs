@@ -35,7 +35,7 @@ impl Checker for Acceptance {
 
     fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         match seen {
-            Seen::Offered { id, data } => {
+            Seen::Offered { id, data, .. } => {
                 self.offered.insert(*id, *data);
             }
             Seen::Accepted { id, durability, at } => {
@@ -43,10 +43,6 @@ impl Checker for Acceptance {
             }
             Seen::Rejected { id } => {
                 self.rejected.insert(*id);
-            }
-            Seen::Withdrawn { id } => {
-                self.accepted.remove(id);
-                self.offered.remove(id);
             }
             Seen::Turned(turned) => {
                 for (id, before, after) in &turned.moved {

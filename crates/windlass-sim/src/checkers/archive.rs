@@ -17,7 +17,7 @@ impl Checker for Archive {
         "every settled start is archived once"
     }
 
-    fn see(&mut self, seen: &Seen<'_>, _ledger: &Ledger) -> Result<(), String> {
+    fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         match seen {
             // The segments remember the numbers of their turns: a second time changes nothing.
             Seen::Archived { turn, starts } if self.turns.insert(*turn) => {
@@ -26,6 +26,15 @@ impl Checker for Archive {
                 }
             }
             Seen::Died { power_cut: true, undone, .. } if !undone.is_empty() => self.power_cuts = true,
+            Seen::CaughtUp { unread: Some(id), .. } => {
+                return Err(format!("caught up was answered and {id} is unread"));
+            }
+            Seen::CaughtUp { settled, .. } => {
+                let missing = ledger.settled.iter().take(*settled).find(|start| !self.times.contains_key(start));
+                if let Some((id, start)) = missing {
+                    return Err(format!("caught up was answered and start {start} of {id} is not in the archive"));
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -12,6 +12,9 @@ mod order;
 mod poison;
 mod run_end;
 mod slots;
+#[cfg(test)]
+mod tests;
+mod times;
 mod tokens;
 
 use crate::ledger::{Ledger, Turned};
@@ -19,6 +22,7 @@ use std::collections::BTreeSet;
 use windlass::store::Durability;
 use windlass_core::job::JobId;
 use windlass_core::policy::Policy;
+use windlass_core::time::Time;
 
 /// Something that happened, as seen from outside the engine.
 #[derive(Debug)]
@@ -27,6 +31,7 @@ pub(crate) enum Seen<'a> {
     Offered {
         id: JobId,
         data: u64,
+        not_before: Option<Time>,
     },
     /// Somebody was told that it is safe.
     Accepted {
@@ -36,10 +41,6 @@ pub(crate) enum Seen<'a> {
     },
     /// Somebody was told that it is not there and never will be.
     Rejected {
-        id: JobId,
-    },
-    /// A producer's bytes went with a power cut before it had been told that they are safe.
-    Withdrawn {
         id: JobId,
     },
     Turned(&'a Turned),
@@ -67,6 +68,11 @@ pub(crate) enum Seen<'a> {
     Drained {
         quiet: bool,
         unread: Option<JobId>,
+    },
+    /// Somebody was told that the inbox was read, and that so many settled starts are in the archive.
+    CaughtUp {
+        unread: Option<JobId>,
+        settled: usize,
     },
     /// A turn's outcomes are in the archive now, by job and start.
     Archived {
@@ -105,5 +111,6 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::<attempts::Attempts>::default(),
         Box::<drained::Drained>::default(),
         Box::<archive::Archive>::default(),
+        Box::<times::Times>::default(),
     ]
 }

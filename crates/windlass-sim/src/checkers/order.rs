@@ -16,7 +16,7 @@ pub(super) struct Order {
 
 impl Order {
     fn crew(&self, queue: &str) -> Option<usize> {
-        self.policies.iter().position(|policy| policy.matches(queue)).filter(|crew| !self.policies[*crew].paused)
+        self.policies.iter().position(|policy| policy.matches(queue)).filter(|crew| self.policies[*crew].enabled)
     }
 
     /// What one job that was left waiting says about this turn.

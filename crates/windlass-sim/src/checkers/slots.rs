@@ -32,6 +32,13 @@ impl Checker for Slots {
                     return Err(format!("{suspects} suspects run at once"));
                 }
                 for claimed in &turned.claimed {
+                    if let Some(slots) = ledger.services.get(&*claimed.queue) {
+                        let used = ledger.bookings.iter().filter(|booking| booking.queue == claimed.queue).count();
+                        if used > *slots as usize {
+                            return Err(format!("run {} has {slots} slots, {used} are taken", claimed.queue));
+                        }
+                        continue;
+                    }
                     let crew = self.policies.iter().position(|policy| policy.matches(&claimed.queue));
                     let Some(crew) = crew else { return Err(format!("nobody serves queue {}", claimed.queue)) };
                     let serves = |queue: &str| self.policies.iter().position(|p| p.matches(queue)) == Some(crew);
@@ -40,8 +47,8 @@ impl Checker for Slots {
                     if used > policy.slots as usize {
                         return Err(format!("crew {} has {} slots, {used} are taken", policy.pattern, policy.slots));
                     }
-                    if policy.paused {
-                        return Err(format!("crew {} is paused and was started", policy.pattern));
+                    if !policy.enabled {
+                        return Err(format!("crew {} is not enabled and was started", policy.pattern));
                     }
                 }
             }

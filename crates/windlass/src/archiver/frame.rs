@@ -6,15 +6,16 @@
 //! ```text
 //! 4 bytes mark | u32 length of the rest after the checksum | u32 crc32, begun with the segment's seed
 //! kind 1: u8 state, u8 flags | varint start, turn | i64 admitted, started, finished | text outcome, queue
-//!         [u64 run, varint generation] | u64 origin | varint count | count × varint offset minus the one before
-//!         [count × varint length of data] | [text reason, note] | [2 × output] | the data, end to end
+//!         [u64 run, varint generation] | [i8 priority] | u64 origin | varint count
+//!         count × varint offset minus the one before | [count × varint length of data] | [text reason, note]
+//!         [2 × output] | the data, end to end
 //! kind 2: varint turn, length of the segment that was synced before
 //! ```
 
 use super::Entry;
 use crate::runner::Stream;
 use crate::store::chunk::{read_varint, write_varint};
-use windlass_core::job::{Origin, RunId};
+use windlass_core::job::{Origin, Priority, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::suspicion::Ruling;
@@ -37,6 +38,8 @@ const HAS_DATA: u8 = 2;
 const HAS_NOTE: u8 = 4;
 const NOTE_IS_ERROR: u8 = 8;
 const HAS_OUTPUT: u8 = 16;
+/// Another priority than the normal one.
+const HAS_PRIORITY: u8 = 32;
 
 /// Appends the frame of one entry.
 pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &Entry, keep_bodies: bool) {
@@ -52,6 +55,7 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
         (has_note, HAS_NOTE),
         (is_error, NOTE_IS_ERROR),
         (has_output, HAS_OUTPUT),
+        (held.lane.priority != Priority::NORMAL, HAS_PRIORITY),
     ];
     into.push(entry.state.index() as u8);
     into.push(flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
@@ -65,6 +69,9 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
     if let Some(run) = entry.run {
         into.extend_from_slice(&run.origin.bits().to_le_bytes());
         write_varint(into, u64::from(run.generation));
+    }
+    if held.lane.priority != Priority::NORMAL {
+        into.push(held.lane.priority.value() as u8);
     }
     let jobs = &*held.jobs;
     into.extend_from_slice(&jobs.origin().bits().to_le_bytes());
@@ -185,6 +192,7 @@ pub(super) struct AttemptsHead<'a> {
     pub(super) outcome: &'a str,
     pub(super) queue: &'a str,
     pub(super) run: Option<RunId>,
+    pub(super) priority: Priority,
     pub(super) origin: Origin,
     /// Rising, as in every chunk.
     pub(super) offsets: Vec<u64>,
@@ -246,6 +254,10 @@ fn read_attempts_head<'a>(bytes: &mut Bytes<'a>) -> Option<AttemptsHead<'a>> {
         }
         false => None,
     };
+    let priority = match flags & HAS_PRIORITY != 0 {
+        true => Priority::new(i64::from(bytes.byte()? as i8))?,
+        false => Priority::NORMAL,
+    };
     let origin = Origin::from_random(bytes.u64()?);
     let count = usize::from(u16::try_from(bytes.varint()?).ok()?);
     let mut offset = 0u64;
@@ -254,7 +266,20 @@ fn read_attempts_head<'a>(bytes: &mut Bytes<'a>) -> Option<AttemptsHead<'a>> {
         offset = offset.checked_add(bytes.varint()?)?;
         offsets.push(offset);
     }
-    Some(AttemptsHead { flags, state, start, admitted, started, finished, outcome, queue, run, origin, offsets })
+    Some(AttemptsHead {
+        flags,
+        state,
+        start,
+        admitted,
+        started,
+        finished,
+        outcome,
+        queue,
+        run,
+        priority,
+        origin,
+        offsets,
+    })
 }
 
 /// A position in bytes that are read front to back.

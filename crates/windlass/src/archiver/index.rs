@@ -25,6 +25,8 @@ const MAGIC: [u8; 8] = *b"WINDLIDX";
 const VERSION: u32 = 1;
 const PREFIX: usize = 24;
 const ENTRY: usize = 56;
+/// So many entries of a turn find room in the memory that the turn before left.
+const ENTRIES_SPARE: usize = 4096;
 /// Stands for no run.
 const NO_RUN: u32 = u32::MAX;
 
@@ -302,6 +304,14 @@ impl Index {
     /// Drops the frames of a turn that has no end.
     pub(super) fn drop_unfinished(&mut self) {
         self.entries.truncate(self.whole);
+    }
+
+    /// Lets go of the frames of whole turns and keeps the summary: a segment that grows has its frames on disk, and
+    /// memory must not grow with what was archived. Such an index cannot be saved any more.
+    pub(super) fn keep_summary_only(&mut self) {
+        self.entries.drain(..self.whole);
+        self.entries.shrink_to(ENTRIES_SPARE);
+        self.whole = 0;
     }
 
     /// Takes the frames of a turn that has no end yet for what they are: attempts that did end.

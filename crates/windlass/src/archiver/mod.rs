@@ -7,6 +7,7 @@
 //! The bytes are described in `docs/storage.md`.
 
 use crate::error::{Failure, Kind};
+use crate::log::Log;
 use crate::runner::Output;
 use crate::store::Settlement;
 use std::fmt;
@@ -21,7 +22,10 @@ use windlass_core::job::{QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
+mod attempt_line;
+pub mod extent;
 mod frame;
+mod groups;
 mod index;
 pub mod output;
 pub mod read;
@@ -30,6 +34,7 @@ mod retention;
 mod segment;
 mod writer;
 
+pub use groups::Group;
 pub use record::{AttemptRecord, Kept};
 
 /// With so much handed over and not yet on disk the engine should stop claiming.
@@ -126,15 +131,16 @@ pub struct Archiver {
 impl Archiver {
     /// Opens the archive, cuts off what a crash left half written, and starts the thread.
     ///
-    /// After `on_failure` was told something the thread has ended; where that was a lack of space, a later
-    /// `spawn` takes up from the segments, and the store still has what was not archived.
+    /// After `on_failure` was told something the thread has ended. A lack of space is no failure: what does not fit
+    /// waits in memory, and in the store, until it does. Each attempt is a line of the log.
     pub fn spawn(
         options: ArchiverOptions,
+        log: Log,
         on_archived: OnArchived,
         on_failure: OnFailure,
     ) -> Result<Archiver, Failure> {
         let progress = Arc::new(Progress::default());
-        let writer = writer::Writer::open(options, Arc::clone(&progress), on_archived)?;
+        let writer = writer::Writer::open(options, log, Arc::clone(&progress), on_archived)?;
         let (requests, received) = channel();
         let body = move || {
             // The engine must hear of a panic too, or it would wait for ever for turns to be archived.

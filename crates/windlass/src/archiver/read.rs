@@ -141,6 +141,10 @@ impl ArchiveReader {
         ArchiveReader { dir: dir.into() }
     }
 
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// All archived attempts of a job, oldest first.
     pub fn find(&self, id: JobId) -> Result<Vec<AttemptRecord>, Failure> {
         let mut found = Vec::new();
@@ -204,17 +208,17 @@ pub fn output(output_dir: &Path, stream: &Kept) -> Result<Unrolled, Failure> {
 
 /// A segment opened for reading.
 #[derive(Debug)]
-struct Segment {
-    file: File,
-    seed: u32,
+pub(super) struct Segment {
+    pub(super) file: File,
+    pub(super) seed: u32,
     turn_before: u64,
-    length: u64,
+    pub(super) length: u64,
     stored: Option<Stored>,
 }
 
 impl Segment {
     /// `None` where it was removed meanwhile, or neither its header nor its index can be read.
-    fn open(dir: &Path, number: u32) -> Result<Option<Segment>, Failure> {
+    pub(super) fn open(dir: &Path, number: u32) -> Result<Option<Segment>, Failure> {
         let file = match File::open(segment_path(dir, number)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -230,6 +234,12 @@ impl Segment {
         };
         let stored = stored.filter(|stored| stored.summary.seed == seed);
         Ok(Some(Segment { file, seed, turn_before, length, stored }))
+    }
+
+    /// False where it certainly has nothing that finished at or after this time.
+    pub(super) fn may_hold_after(&self, since: Time) -> bool {
+        let covered = self.stored.as_ref().filter(|_| self.is_covered());
+        covered.is_none_or(|stored| since <= stored.summary.newest)
     }
 
     /// True where the index speaks for the whole segment.
@@ -375,8 +385,7 @@ impl Replay {
     }
 
     fn may_want(&self, segment: &Segment) -> bool {
-        let covered = segment.stored.as_ref().filter(|_| segment.is_covered());
-        covered.is_none_or(|stored| self.since.is_none_or(|since| since <= stored.summary.newest))
+        self.since.is_none_or(|since| segment.may_hold_after(since))
     }
 }
 

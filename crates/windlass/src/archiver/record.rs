@@ -4,7 +4,7 @@
 
 use super::frame::{Attempts, StreamBytes};
 use serde_json::{Map, Value, json};
-use windlass_core::job::{JobId, RunId};
+use windlass_core::job::{JobId, Priority, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -14,6 +14,7 @@ pub struct AttemptRecord {
     pub id: JobId,
     pub queue: String,
     pub run: Option<RunId>,
+    pub priority: Priority,
     pub start: u32,
     pub outcome: String,
     /// The state that it led to.
@@ -91,6 +92,7 @@ impl AttemptRecord {
             id: JobId { origin: head.origin, offset: head.offsets[index] },
             queue: head.queue.to_owned(),
             run: head.run,
+            priority: head.priority,
             start: head.start,
             outcome: head.outcome.to_owned(),
             state: head.state,
@@ -116,6 +118,7 @@ impl AttemptRecord {
         if let Some(run) = self.run {
             put("run", json!(run.to_string()));
         }
+        put("priority", json!(self.priority.value()));
         put("start", json!(self.start));
         put("outcome", json!(self.outcome));
         put("state", json!(self.state.word()));

@@ -68,7 +68,7 @@ impl Rig {
 fn spawn(options: ArchiverOptions) -> (Archiver, Receiver<u64>) {
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).unwrap_or_default());
-    let archiver = Archiver::spawn(options, on_archived, Box::new(|failure| panic!("{failure}"))).unwrap();
+    let archiver = Archiver::spawn(options, Log::off(), on_archived, Box::new(|failure| panic!("{failure}"))).unwrap();
     (archiver, confirmed)
 }
 
@@ -524,6 +524,7 @@ fn a_failed_write_is_told_once_and_nothing_more_is_written() {
     let (tell_failure, failures) = channel();
     let archiver = Archiver::spawn(
         options.clone(),
+        Log::off(),
         Box::new(move |turn| tell_turn.send(turn).unwrap()),
         Box::new(move |failure| tell_failure.send(failure).unwrap()),
     )
@@ -553,8 +554,29 @@ fn an_archive_of_a_newer_program_is_refused_untouched() {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..40].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &bytes).unwrap();
-    let refused = Archiver::spawn(rig.options(), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
+    let refused = Archiver::spawn(rig.options(), Log::off(), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
     assert_eq!(refused.kind, crate::error::Kind::Version);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(rig.reader().find(id(1, 1)).unwrap_err().kind, crate::error::Kind::Version);
+}
+
+/// Whoever reads an index has it in memory; the writer of a segment has none of it.
+#[test]
+fn a_segment_of_many_small_frames_is_closed_and_indexed() {
+    const A_TURN: u64 = 1024;
+    let rig = Rig::new();
+    let (archiver, confirmed) = spawn(rig.options());
+    let turns = 2 * writer::FRAMES_MAX / A_TURN + 1;
+    for number in 1..=turns {
+        let lonely = |n| entry(chunk(1, &[(number * A_TURN + n, b"")]), 1000);
+        archiver.append(turn(number, (0..A_TURN).map(lonely).collect()));
+    }
+    while confirmed.recv().unwrap() < turns {}
+    drop(archiver);
+    assert_eq!(rig.segments(), [1, 2, 3]);
+    let frames = |number| index::Stored::open(&rig.archive(), number).unwrap().load().unwrap().entries.len() as u64;
+    assert_eq!([1, 2, 3].map(frames), [writer::FRAMES_MAX, writer::FRAMES_MAX, A_TURN]);
+    for number in [1, turns / 2, turns] {
+        assert_eq!(rig.find(id(1, number * A_TURN + 7)).len(), 1);
+    }
 }

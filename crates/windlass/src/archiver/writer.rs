@@ -1,10 +1,11 @@
 //! The archiver's thread: frames into the open segment, a sync for many turns, then the word that they are safe.
 //!
 //! It syncs when nothing more waits, or after so many bytes; a channel that is never empty fills those in
-//! milliseconds, so no timer is needed and an idle archiver sleeps. Between syncs it does one small chore at a
-//! time: removing what is past its retention, or making an index again. It owns the open segment; after a failed
-//! write or sync it writes nothing more.
+//! milliseconds, so no timer is needed and an idle archiver sleeps. What finds no space waits, and is tried again.
+//! Between syncs it does one small chore at a time: removing what is past its retention, or making an index again. It
+//! owns the open segment; after a failed write or sync that was no lack of space it writes nothing more.
 
+use super::attempt_line;
 use super::frame::{write_attempts, write_turn};
 use super::index::{Index, IndexFields, Stored};
 use super::retention::Sweep;
@@ -13,17 +14,24 @@ use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request}
 use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
+use crate::log::Log;
+use crate::sabotage::{self, Sabotage};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
 
 /// Frames are gathered to writes of this size.
 const WRITE: usize = 1 << 20;
 /// So much is written between two syncs at most.
 const SYNC: u64 = 8 << 20;
+/// After a write found no space the next try comes after this time.
+const FULL_RETRY: Duration = Duration::from_secs(1);
+/// A segment of so many frames is closed however small it is: whoever reads its index has all of it in memory.
+pub(super) const FRAMES_MAX: u64 = 1 << 16;
 
 /// The segment that grows.
 struct Open {
@@ -33,14 +41,22 @@ struct Open {
     length: u64,
     /// So much of it is surely on disk.
     synced: u64,
+    /// So much of it the kernel has.
+    written: u64,
+    /// How many frames of attempts it has.
+    frames: u64,
+    /// What it holds, without the frames of turns that have ended.
     index: Index,
     buffer: Vec<u8>,
 }
 
 impl Open {
-    fn new(number: u32, file: File, index: Index) -> Open {
+    fn new(number: u32, file: File, mut index: Index) -> Open {
         let length = index.summary.length;
-        Open { number, file, length, synced: length, index, buffer: Vec::with_capacity(2 * WRITE) }
+        let frames = index.entries.len() as u64;
+        index.keep_summary_only();
+        let buffer = Vec::with_capacity(2 * WRITE);
+        Open { number, file, length, synced: length, written: length, frames, index, buffer }
     }
 
     fn write_entry(&mut self, turn: u64, entry: &Entry, keep_bodies: bool) -> Result<(), Failure> {
@@ -57,8 +73,16 @@ impl Open {
             count: held.count,
         };
         self.index.add(self.length, entry.queue.as_str(), entry.run, fields);
+        self.frames += 1;
         self.length += (self.buffer.len() - before) as u64;
-        if self.buffer.len() >= WRITE { self.write_out() } else { Ok(()) }
+        if self.buffer.len() < WRITE {
+            return Ok(());
+        }
+        match self.write_out() {
+            // It stays in the buffer; the sync at the end of the turn tells of it.
+            Err(failure) if failure.kind == Kind::Full => Ok(()),
+            other => other,
+        }
     }
 
     fn end_turn(&mut self, turn: u64) {
@@ -66,10 +90,17 @@ impl Open {
         write_turn(&mut self.buffer, self.index.summary.seed, turn, self.synced);
         self.length += (self.buffer.len() - before) as u64;
         self.index.end_turn(turn, self.length);
+        self.index.keep_summary_only();
     }
 
+    /// Gives the buffer to the kernel, all of it or nothing.
     fn write_out(&mut self) -> Result<(), Failure> {
-        self.file.write_all(&self.buffer).map_err(|e| cannot_write(self.number, &e))?;
+        if let Err(error) = self.file.write_all(&self.buffer) {
+            // Half a frame in the middle would cut off what comes behind it.
+            self.file.set_len(self.written).map_err(|e| cannot_write(self.number, &e))?;
+            return Err(cannot_write(self.number, &error));
+        }
+        self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
@@ -78,6 +109,7 @@ impl Open {
 /// Owns the open segment and the chores.
 pub(super) struct Writer {
     options: ArchiverOptions,
+    log: Log,
     progress: Arc<Progress>,
     on_archived: OnArchived,
     open: Option<Open>,
@@ -88,6 +120,10 @@ pub(super) struct Writer {
     /// Bytes of memory that the unsynced turns were counted with.
     unsynced_pending: u64,
     unconfirmed: bool,
+    /// Turns that no segment could be begun for, with the memory they are counted with.
+    waiting: VecDeque<(ArchivedTurn, u64)>,
+    /// No space was found: when to try again.
+    full_until: Option<Instant>,
     sweep: Option<Sweep>,
     unindexed: VecDeque<u32>,
 }
@@ -96,6 +132,7 @@ impl Writer {
     /// Finds the last whole turn and cuts off what a crash left behind it.
     pub(super) fn open(
         options: ArchiverOptions,
+        log: Log,
         progress: Arc<Progress>,
         on_archived: OnArchived,
     ) -> Result<Writer, Failure> {
@@ -106,6 +143,7 @@ impl Writer {
         let newest = unindexed.pop_back();
         let mut writer = Writer {
             options,
+            log,
             progress,
             on_archived,
             open: None,
@@ -114,6 +152,8 @@ impl Writer {
             unsynced: 0,
             unsynced_pending: 0,
             unconfirmed: false,
+            waiting: VecDeque::new(),
+            full_until: None,
             sweep: None,
             unindexed,
         };
@@ -175,61 +215,114 @@ impl Writer {
 
     /// Works until the engine lets go, then closes the segment.
     pub(super) fn serve(mut self, requests: &Receiver<Request>) -> Result<(), Failure> {
-        loop {
-            let request = match requests.try_recv() {
-                Ok(request) => request,
-                Err(TryRecvError::Disconnected) => break,
-                Err(TryRecvError::Empty) if self.unconfirmed => {
-                    self.sync()?;
-                    continue;
-                }
-                Err(TryRecvError::Empty) if self.do_chore()? => continue,
-                Err(TryRecvError::Empty) => match requests.recv() {
-                    Ok(request) => request,
-                    Err(_) => break,
-                },
-            };
+        while let Some(request) = self.next(requests)? {
             match request {
-                Request::Append { turn, bytes } => self.append(&turn, bytes)?,
+                Request::Append { turn, bytes } => self.waiting.push_back((turn, bytes)),
                 Request::Retain { now } => {
                     let open = self.open.as_ref().map(|open| &open.index.summary);
-                    self.sweep = Some(Sweep::new(&self.options, open, now)?);
+                    self.sweep = match Sweep::new(&self.options, open, now) {
+                        // A shortage passes, and the next round is soon enough.
+                        Err(failure) if failure.kind == Kind::Shortage => None,
+                        swept => Some(swept?),
+                    };
                 }
             }
+            self.unless_full(Writer::write_waiting)?;
             if self.unsynced >= SYNC {
-                self.sync()?;
+                self.unless_full(Writer::sync)?;
                 self.do_chore()?;
             }
         }
-        self.sync()?;
+        // What does not fit now is in the store, and comes again with the next start.
+        self.full_until = None;
+        self.unless_full(|writer| writer.write_waiting().and_then(|()| writer.sync()))?;
         // A `run` that ends soon after it began must clean up too, or nobody would where no server ever stands.
         while self.sweep.as_mut().is_some_and(Sweep::step) {}
-        self.close_segment()
+        self.unless_full(Writer::close_segment)
+    }
+
+    /// The next request; until it comes, what was written is made safe and chores are done.
+    fn next(&mut self, requests: &Receiver<Request>) -> Result<Option<Request>, Failure> {
+        loop {
+            if let Some(until) = self.full_until {
+                match requests.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                    Ok(request) => return Ok(Some(request)),
+                    Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                    Err(RecvTimeoutError::Timeout) => self.try_again()?,
+                }
+                continue;
+            }
+            match requests.try_recv() {
+                Ok(request) => return Ok(Some(request)),
+                Err(TryRecvError::Disconnected) => return Ok(None),
+                Err(TryRecvError::Empty) if self.unconfirmed => self.unless_full(Writer::sync)?,
+                Err(TryRecvError::Empty) if self.do_chore()? => {}
+                Err(TryRecvError::Empty) => return Ok(requests.recv().ok()),
+            }
+        }
+    }
+
+    /// Does something unless there was no space a moment ago; finding none is told once and is no failure.
+    fn unless_full(&mut self, act: impl FnOnce(&mut Writer) -> Result<(), Failure>) -> Result<(), Failure> {
+        if self.full_until.is_some() {
+            return Ok(());
+        }
+        match act(self) {
+            Err(failure) if passes(&failure) => {
+                self.log.warn(format!("{failure}; finished attempts wait for space"));
+                self.full_until = Some(Instant::now() + FULL_RETRY);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn try_again(&mut self) -> Result<(), Failure> {
+        match self.write_waiting().and_then(|()| self.sync()) {
+            Err(failure) if passes(&failure) => self.full_until = Some(Instant::now() + FULL_RETRY),
+            Err(failure) => return Err(failure),
+            Ok(()) => {
+                self.full_until = None;
+                self.log.info("there is space again: all finished attempts are archived");
+            }
+        }
+        Ok(())
+    }
+
+    fn write_waiting(&mut self) -> Result<(), Failure> {
+        while let Some((turn, bytes)) = self.waiting.pop_front() {
+            if self.open.is_none() && turn.turn > self.turn {
+                match self.new_segment() {
+                    Ok(new) => self.open = Some(new),
+                    Err(failure) => {
+                        self.waiting.push_front((turn, bytes));
+                        return Err(failure);
+                    }
+                }
+            }
+            self.append(&turn, bytes)?;
+        }
+        Ok(())
     }
 
     fn append(&mut self, turn: &ArchivedTurn, bytes: u64) -> Result<(), Failure> {
         self.unsynced_pending += bytes;
         self.unconfirmed = true;
         // What a crash kept the store from forgetting comes again; it is here already.
-        if turn.turn <= self.turn {
+        if turn.turn <= self.turn && !sabotage::on(Sabotage::ArchivedTwice) {
             return Ok(());
         }
-        let open = match &mut self.open {
-            Some(open) => open,
-            None => {
-                let new = self.new_segment()?;
-                self.open.insert(new)
-            }
-        };
+        attempt_line::say(&self.log, turn);
+        let Some(open) = &mut self.open else { unreachable!("a turn is appended to an open segment") };
         let before = open.length;
         for entry in turn.entries.iter().filter(|entry| entry.settlement.held.count > 0) {
             open.write_entry(turn.turn, entry, self.options.keep_bodies)?;
         }
         open.end_turn(turn.turn);
-        let length = open.length;
+        let (length, frames) = (open.length, open.frames);
         self.turn = turn.turn;
         self.unsynced += length - before;
-        if length >= self.options.segment_bytes {
+        if length >= self.options.segment_bytes || frames >= FRAMES_MAX {
             self.sync()?;
             self.close_segment()?;
         }
@@ -241,7 +334,9 @@ impl Writer {
         if self.unsynced > 0 {
             if let Some(open) = &mut self.open {
                 open.write_out()?;
-                open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                if !sabotage::on(Sabotage::ForgottenBeforeSync) {
+                    open.file.sync_data().map_err(|e| cannot_write(open.number, &e))?;
+                }
                 open.synced = open.length;
             }
             self.unsynced = 0;
@@ -268,9 +363,10 @@ impl Writer {
         Ok(Open::new(number, file, Index::new(seed, self.turn)))
     }
 
+    /// Its index is made from the segment, which was synced before and is in the kernel's cache still.
     fn close_segment(&mut self) -> Result<(), Failure> {
         match self.open.take() {
-            Some(open) => open.index.save(&self.options.dir, open.number).map_err(|e| cannot_write(open.number, &e)),
+            Some(open) => index_closed(&self.options, open.number),
             None => Ok(()),
         }
     }
@@ -302,8 +398,21 @@ pub(super) fn index_closed(options: &ArchiverOptions, number: u32) -> Result<(),
         return Ok(());
     }
     match load_or_rebuild(options, number)? {
-        Some(index) => index.save(&options.dir, number).map_err(|e| cannot_write(number, &e)),
+        Some(index) => unless_no_space(index.save(&options.dir, number), number),
         None => Ok(()),
+    }
+}
+
+/// A lack of space or of descriptors ends without our doing.
+fn passes(failure: &Failure) -> bool {
+    matches!(failure.kind, Kind::Full | Kind::Shortage)
+}
+
+/// An index can be made again at any time: one that finds no space is left for later.
+fn unless_no_space(saved: io::Result<()>, number: u32) -> Result<(), Failure> {
+    match saved.map_err(|e| cannot_write(number, &e)) {
+        Err(failure) if passes(&failure) => Ok(()),
+        other => other,
     }
 }
 

@@ -1,37 +1,113 @@
-//! `windlass retry` and `windlass cancel`: change jobs by id, by run, or by selector; in bulk only on purpose.
+//! The verbs that change jobs: retry, cancel, suspend, resume, priority, delete; by id, by run, or by selector.
 //!
 //! Several jobs by selector need a yes: asked for on a terminal, given as `--yes` elsewhere. `--expect N` refuses
-//! when the number is no longer the one that was looked at.
+//! when the number is no longer the one that was looked at. Ids stand for themselves and need no yes.
 
 use super::Context;
 use super::connect::{Connection, Link};
-use super::print::{self, count, jobs};
+use super::ls;
+use super::print::{self, Out, count, field, grouped, jobs};
+use super::values;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
-use windlass_core::job::{JobId, RunId};
+use windlass_core::job::{JobId, Priority, RunId};
 
 const EXAMPLES: &str = "\
-Examples (cancel takes the same):
+Examples (retry, cancel, suspend, resume and delete take the same):
   windlass retry j-0c3k5p7m2x-1f
   windlass retry state:failed queue:mail --dry-run
-  windlass retry r-0c3k5p7m2x --expect 12 --yes";
+  windlass cancel r-0c3k5p7m2x --expect 12 --yes
+  windlass suspend 'queue:img.* age>1h'";
+
+const PRIORITY_EXAMPLES: &str = "\
+Examples:
+  windlass priority high j-0c3k5p7m2x-1f
+  windlass priority -20 'queue:report state:ready' --yes";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
 pub(super) struct Args {
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = PRIORITY_EXAMPLES)]
+pub(super) struct PriorityArgs {
+    /// -100 to 100, or high, normal, low; larger is sooner
+    #[arg(value_name = "N", allow_negative_numbers = true)]
+    priority: Priority,
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+/// Which jobs, and how sure.
+#[derive(Debug, clap::Args)]
+struct Chosen {
     /// Job ids, a run's id, or a selector
     #[arg(required = true, value_name = "ID|SELECTOR")]
     targets: Vec<String>,
-    /// Only say how many jobs it would be
+    /// Only say how many jobs it would be, and show the first few
     #[arg(long)]
     dry_run: bool,
     /// Refuse unless it is exactly this many
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count)]
     expect: Option<u64>,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
+}
+
+/// One of the verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Retry,
+    Cancel,
+    Suspend,
+    Resume,
+    Priority(Priority),
+    Delete,
+}
+
+impl Verb {
+    fn word(self) -> &'static str {
+        match self {
+            Verb::Retry => "retry",
+            Verb::Cancel => "cancel",
+            Verb::Suspend => "suspend",
+            Verb::Resume => "resume",
+            Verb::Priority(_) => "priority",
+            Verb::Delete => "delete",
+        }
+    }
+
+    /// What it does to jobs, as the middle of a sentence.
+    fn wish(self, jobs: &str) -> String {
+        match self {
+            Verb::Priority(priority) => format!("set the priority of {jobs} to {}", priority.value()),
+            verb => format!("{} {jobs}", verb.word()),
+        }
+    }
+
+    fn done(self) -> String {
+        match self {
+            Verb::Retry => "ready again".into(),
+            Verb::Cancel => "cancelled".into(),
+            Verb::Suspend => "suspended".into(),
+            Verb::Resume => "resumed".into(),
+            Verb::Priority(priority) => format!("given priority {}", priority.value()),
+            Verb::Delete => "deleted".into(),
+        }
+    }
+
+    /// As the API takes it, without its jobs.
+    fn request(self) -> Value {
+        match self {
+            Verb::Priority(priority) => json!({ "action": "priority", "priority": priority.value() }),
+            verb => json!({ "action": verb.word() }),
+        }
+    }
 }
 
 /// What is to be changed.
@@ -41,110 +117,174 @@ enum Target {
     Selector(String),
 }
 
-pub(super) fn amend(action: &str, args: &Args, context: &Context) -> Result<u8, Failure> {
-    let target = target(&args.targets)?;
+pub(super) fn priority(args: &PriorityArgs, context: &Context) -> Result<u8, Failure> {
+    change(Verb::Priority(args.priority), &args.chosen, context)
+}
+
+pub(super) fn amend(verb: Verb, args: &Args, context: &Context) -> Result<u8, Failure> {
+    change(verb, &args.chosen, context)
+}
+
+fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure> {
+    let target = target(&chosen.targets)?;
     let dir = context.data_dir()?;
     let answer = Link::with(&dir, |server| match &target {
-        Target::Ids(ids) => by_id(server, action, args, ids),
-        Target::Selector(selector) => by_selector(server, action, args, selector),
+        Target::Ids(ids) if ids.len() == 1 && !chosen.dry_run && chosen.expect.is_none_or(|n| n == 1) => {
+            one(server, verb, ids[0])
+        }
+        Target::Ids(ids) => {
+            let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
+            operate(server, verb, json!({ "ids": ids }), chosen.expect, chosen.dry_run)
+        }
+        Target::Selector(selector) => by_selector(server, verb, chosen, selector),
     })?;
     if context.json {
-        return print::document(&answer);
+        print::document(&answer)?;
+    } else if chosen.dry_run {
+        show_preview(verb, &answer, context)?;
+    } else {
+        context.say(sentence(verb, &answer));
     }
-    let (changed, running, refused) = (count(&answer, "changed"), count(&answer, "running"), count(&answer, "refused"));
-    if args.dry_run {
-        context.say(format_args!("would {action} {}", jobs(count(&answer, "matched"))));
-        return Ok(0);
+    match target {
+        Target::Selector(_) => Ok(0),
+        Target::Ids(ids) => verdict(ids.len(), &answer),
     }
-    let done = if action == "retry" { "ready again" } else { "cancelled" };
-    let mut parts = vec![format!("{} {done}", jobs(changed))];
-    if running > 0 {
-        parts.push(format!("{} running and being stopped", print::grouped(running)));
-    }
-    if refused > 0 {
-        parts.push(format!("{} left as they were", print::grouped(refused)));
-    }
-    context.say(parts.join(", "));
-    Ok(0)
 }
 
 /// Ids are ids, a run is its jobs, and everything else is a selector; a mixture is a mistake.
 fn target(targets: &[String]) -> Result<Target, Failure> {
     let ids: Vec<Option<JobId>> = targets.iter().map(|target| target.parse().ok()).collect();
     if ids.iter().all(Option::is_some) {
-        return Ok(Target::Ids(ids.into_iter().flatten().collect()));
+        let mut ids: Vec<JobId> = ids.into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        return Ok(Target::Ids(ids));
     }
     if let Some(at) = ids.iter().position(Option::is_some) {
         let text = format!("{} is a job's id, but other arguments are not", targets[at]);
         return Err(Failure::new(Kind::Usage, text).hint("name ids only, or one selector"));
     }
-    let words = targets.iter().map(|word| match word.parse::<RunId>() {
+    Ok(Target::Selector(selector_of(targets)))
+}
+
+/// The words of a selector; a run's id alone means its jobs.
+pub(super) fn selector_of(words: &[String]) -> String {
+    let words = words.iter().map(|word| match word.parse::<RunId>() {
         Ok(run) => format!("run:{run}"),
         Err(_) => word.clone(),
     });
-    Ok(Target::Selector(words.collect::<Vec<_>>().join(" ")))
+    words.collect::<Vec<_>>().join(" ")
 }
 
-/// Each id stands for itself; the first that cannot be found ends it, and says how far it came.
-fn by_id(server: &mut Connection, action: &str, args: &Args, ids: &[JobId]) -> Result<Value, Failure> {
-    if let Some(expected) = args.expect.filter(|expected| *expected != ids.len() as u64) {
-        return Err(unexpected(expected, ids.len() as u64));
-    }
-    let (mut changed, mut running) = (0, 0);
-    for id in ids {
-        let result: Result<Value, Failure> = match args.dry_run {
-            true => server.get_json(&format!("/api/v1/jobs/{id}")),
-            false => server.post_empty(&format!("/api/v1/jobs/{id}/{action}")),
-        };
-        match result {
-            Ok(_) if args.dry_run => {}
-            Ok(answer) if answer.get("result").is_some_and(|result| result == "running") => running += 1,
-            Ok(_) => changed += 1,
-            Err(mut failure) => {
-                if ids.len() > 1 {
-                    failure.text = format!("{id}: {} ({} done before)", failure.text, jobs(changed + running));
-                }
-                return Err(failure);
-            }
-        }
-    }
-    Ok(json!({ "matched": ids.len(), "changed": changed, "refused": 0, "running": running }))
-}
-
-fn by_selector(server: &mut Connection, action: &str, args: &Args, selector: &str) -> Result<Value, Failure> {
-    let mut operate = |dry_run: bool, expect: Option<u64>| {
-        let request = json!({ "action": action, "selector": selector, "expect": expect, "dry_run": dry_run });
-        server.post_json("/api/v1/operations", &request)
+/// A single job: its refusal says why.
+fn one(server: &mut Connection, verb: Verb, id: JobId) -> Result<Value, Failure> {
+    let path = format!("/api/v1/jobs/{id}/{}", verb.word());
+    let answer: Value = match verb {
+        Verb::Priority(priority) => server.post_json(&path, &json!({ "priority": priority.value() }))?,
+        _ => server.post_empty(&path)?,
     };
-    if args.dry_run || !args.yes {
-        let preview: Value = operate(true, args.expect)?;
+    let mut account = json!({ "matched": 1, "changed": 0, "already": 0, "running": 0, "refused": 0, "unknown": 0 });
+    let which = match field(&answer, "result").as_str() {
+        "running" => "running",
+        "already" => "already",
+        _ => "changed",
+    };
+    account[which] = 1.into();
+    Ok(account)
+}
+
+fn by_selector(server: &mut Connection, verb: Verb, chosen: &Chosen, selector: &str) -> Result<Value, Failure> {
+    let which = || json!({ "selector": selector });
+    let mut expect = chosen.expect;
+    if chosen.dry_run || !chosen.yes {
+        let preview = operate(server, verb, which(), chosen.expect, true)?;
         let matched = count(&preview, "matched");
-        if let Some(expected) = args.expect.filter(|expected| *expected != matched) {
-            return Err(unexpected(expected, matched));
-        }
-        if args.dry_run {
+        if chosen.dry_run {
             return Ok(preview);
         }
         if matched > 1 {
-            confirm(action, matched)?;
+            confirm(verb, matched)?;
+            // What was confirmed is what is done, or nothing.
+            expect = Some(matched);
         }
     }
-    operate(false, args.expect)
+    operate(server, verb, which(), expect, false)
 }
 
-fn unexpected(expected: u64, found: u64) -> Failure {
-    Failure::new(Kind::Conflict, format!("expected {}, found {found}; nothing was changed", jobs(expected)))
+fn operate(
+    server: &mut Connection,
+    verb: Verb,
+    which: Value,
+    expect: Option<u64>,
+    dry_run: bool,
+) -> Result<Value, Failure> {
+    let mut request = verb.request();
+    for (key, value) in which.as_object().into_iter().flatten() {
+        request[key] = value.clone();
+    }
+    request["expect"] = expect.into();
+    request["dry_run"] = dry_run.into();
+    // Millions of jobs take their time, and going away would not stop it.
+    server.set_patience(None);
+    server.post_json("/api/v1/operations", &request)
+}
+
+fn show_preview(verb: Verb, answer: &Value, context: &Context) -> Result<(), Failure> {
+    let matched = count(answer, "matched");
+    let sample = answer.get("sample").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let more = if (sample.len() as u64) < matched { "; the first of them:" } else { "" };
+    context.say(format_args!("would {}{more}", verb.wish(&jobs(matched))));
+    let mut out = Out::new();
+    if !sample.is_empty() {
+        print::table(&mut out, &ls::rows(sample, &ls::USUAL, true)?);
+    }
+    out.finish().map(drop)
+}
+
+/// What became of them, in one line.
+fn sentence(verb: Verb, answer: &Value) -> String {
+    let of = |key: &str| count(answer, key);
+    let mut parts = vec![format!("{} {}", jobs(of("changed")), verb.done())];
+    let mut add = |number: u64, text: String| {
+        if number > 0 {
+            parts.push(format!("{} {text}", grouped(number)));
+        }
+    };
+    add(of("running"), "running and being stopped".into());
+    add(of("already"), if of("already") == 1 { "was so already".into() } else { "were so already".into() });
+    let why = answer.get("why").and_then(Value::as_object).into_iter().flatten();
+    let why: Vec<String> = why.map(|(state, number)| format!("{number} {state}")).collect();
+    add(of("refused"), format!("could not be ({})", why.join(", ")));
+    add(of("left"), "changed meanwhile and left alone".into());
+    add(of("unknown"), "not known".into());
+    parts.join(", ")
+}
+
+/// Jobs named by their ids must all be as asked for; else the exit code tells.
+fn verdict(named: usize, answer: &Value) -> Result<u8, Failure> {
+    let of = |key: &str| count(answer, key);
+    if of("unknown") > 0 {
+        let text = format!("{} of {} are not known, or have succeeded", of("unknown"), jobs(named as u64));
+        return Err(Failure::new(Kind::NotFound, text).hint("windlass show ID tells of each"));
+    }
+    match of("refused") {
+        0 => Ok(0),
+        refused => {
+            let text = format!("{refused} of {} are in a state that does not allow it", jobs(named as u64));
+            Err(Failure::new(Kind::Conflict, text))
+        }
+    }
 }
 
 /// Asks on a terminal; elsewhere nobody can answer, so the flag is named.
-fn confirm(action: &str, matched: u64) -> Result<(), Failure> {
+fn confirm(verb: Verb, matched: u64) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        let text = format!("{action} of {} needs --yes where nobody can be asked", jobs(matched));
+        let text = format!("to {} needs --yes where nobody can be asked", verb.wish(&jobs(matched)));
         return Err(Failure::new(Kind::Usage, text).hint("--dry-run shows the count, --expect N makes sure of it"));
     }
     let mut stderr = std::io::stderr().lock();
     // A question nobody can see gets the answer no below.
-    let _ = write!(stderr, "{action} {}? [y/N] ", jobs(matched)).and_then(|()| stderr.flush());
+    let _ = write!(stderr, "{}? [y/N] ", verb.wish(&jobs(matched))).and_then(|()| stderr.flush());
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     match read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -164,9 +304,19 @@ mod tests {
     #[test]
     fn ids_runs_and_selectors() {
         let id = "j-0123456789-1f";
-        assert_eq!(of(&[id, id]), Ok(Target::Ids(vec![id.parse().unwrap(); 2])));
+        assert_eq!(of(&[id, id]), Ok(Target::Ids(vec![id.parse().unwrap()])), "a job is named once");
         assert_eq!(of(&["r-0123456789"]), Ok(Target::Selector("run:r-0123456789".into())));
         assert_eq!(of(&["state:failed", "queue:a"]), Ok(Target::Selector("state:failed queue:a".into())));
         assert_eq!(of(&["state:failed", id]).unwrap_err().kind, Kind::Usage);
+    }
+
+    #[test]
+    fn the_account_in_words() {
+        let answer = json!({ "changed": 1200, "already": 1, "refused": 3, "why": { "running": 2, "failed": 1 } });
+        assert_eq!(
+            sentence(Verb::Suspend, &answer),
+            "1,200 jobs suspended, 1 was so already, 3 could not be (1 failed, 2 running)"
+        );
+        assert_eq!(sentence(Verb::Delete, &json!({ "changed": 1 })), "1 job deleted");
     }
 }

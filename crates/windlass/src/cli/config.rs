@@ -1,7 +1,10 @@
-//! `windlass config check` and `windlass config init`: neither touches a data directory or a server.
+//! `windlass config`: `check` and `init` touch neither data directory nor server; the rest is in `live`.
+
+mod live;
 
 use super::Context;
 use super::print;
+use super::steer::Terms;
 use crate::config::{self, Config, DEFAULT_FILE};
 use crate::error::{Failure, Kind};
 use serde_json::json;
@@ -12,7 +15,10 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   windlass config init windlass.toml
-  windlass config check windlass.toml";
+  windlass config check windlass.toml
+  windlass config diff && windlass config reload
+  windlass config set mail.attempts 0 --for 2h
+  windlass config unset mail";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -33,12 +39,41 @@ enum Action {
         /// By default windlass.toml in the data directory; `-` is stdout
         file: Option<PathBuf>,
     },
+    /// Print what holds now, and where each value comes from
+    Show,
+    /// Print what a reload would change
+    Diff {
+        /// By default the file that the server reads
+        file: Option<PathBuf>,
+    },
+    /// Make the server read its config again: as a whole, or not at all
+    Reload,
+    /// Change a value while running: slots, weight, attempts or enabled of a queue's table
+    Set {
+        /// The table and the key; `limits.slots` is the server's
+        #[arg(value_name = "QUEUE.KEY")]
+        name: String,
+        value: String,
+        #[command(flatten)]
+        terms: Terms,
+    },
+    /// Remove what was changed while running, so that the config holds again
+    Unset {
+        /// A pattern means all that it covers; without a key, all keys
+        #[arg(value_name = "QUEUE[.KEY]", required = true)]
+        names: Vec<String>,
+    },
 }
 
 pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.action {
         Action::Check { file } => check(file.as_deref(), context),
         Action::Init { file } => init(file.as_deref(), context),
+        Action::Show => live::show(context),
+        Action::Diff { file } => live::diff(file.as_deref(), context),
+        Action::Reload => live::reload(context),
+        Action::Set { name, value, terms } => live::set(name, value, terms, context),
+        Action::Unset { names } => live::unset(names, context),
     }
 }
 

@@ -2,23 +2,30 @@
 //!
 //! It changes nothing but a scratch file that is gone when it ends. Each finding has a remedy where it is not fine.
 
+mod disk;
+mod machine;
+
 use super::connect::Link;
 use super::lock_watch::is_free;
 use super::print::{self, Out};
 use super::{Context, connect};
-use crate::clock;
-use crate::config::units::spoken_size;
-use crate::data_dir::{DataDir, FORMAT};
+use crate::api::Status;
+use crate::data_dir::DataDir;
+use crate::engine::Condition;
 use crate::error::{Failure, Kind};
-use rustix::fs::{Mode, OFlags, fdatasync, open, statfs};
-use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Warnings count too: exit code 75 where there is one and no problem
+    #[arg(long)]
+    strict: bool,
+}
 
 /// How a check came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Health {
     Fine,
     /// It works, but less well or less safely than it could.
@@ -56,7 +63,7 @@ impl Finding {
     }
 }
 
-pub(super) fn doctor(context: &Context) -> Result<u8, Failure> {
+pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     let findings = match context.data_dir() {
         Ok(dir) => examine(&dir),
         Err(failure) => {
@@ -64,14 +71,18 @@ pub(super) fn doctor(context: &Context) -> Result<u8, Failure> {
             vec![Finding::new("directory", Health::Problem, failure.text, remedy)]
         }
     };
-    let worst = findings.iter().any(|finding| finding.health == Health::Problem);
-    let code = if worst { Kind::Io.exit_code() } else { 0 };
+    let worst = findings.iter().map(|finding| finding.health).max().unwrap_or(Health::Fine);
+    let code = match worst {
+        Health::Problem => Kind::Io.exit_code(),
+        Health::Warning if args.strict => Kind::TryLater.exit_code(),
+        Health::Warning | Health::Fine => 0,
+    };
     if context.json {
         let list: Vec<_> = findings
             .iter()
             .map(|f| json!({ "check": f.check, "health": f.health.to_string(), "text": f.text, "remedy": f.remedy }))
             .collect();
-        print::document(&json!({ "healthy": !worst, "findings": list }))?;
+        print::document(&json!({ "healthy": worst != Health::Problem, "worst": worst.to_string(), "findings": list }))?;
         return Ok(code);
     }
     let mut out = Out::new();
@@ -86,17 +97,13 @@ pub(super) fn doctor(context: &Context) -> Result<u8, Failure> {
 }
 
 fn examine(dir: &DataDir) -> Vec<Finding> {
-    vec![
-        directory(dir),
-        Finding::fine("format", format!("{FORMAT}, the newest this program knows")),
-        holder(dir),
-        file_system(dir),
-        space(dir),
-        sync_time(dir),
-        watches(),
-        open_files(),
-        time(dir),
-    ]
+    let mut findings = vec![directory(dir), holder(dir)];
+    findings.extend(disk::formats(dir));
+    findings.extend([disk::file_system(dir), disk::operations(dir), disk::space(dir), disk::reserve(dir)]);
+    findings.extend([disk::sync_time(dir), machine::watches()]);
+    findings.extend(machine::limits());
+    findings.extend([machine::cgroups(), machine::time(dir), machine::pace(), machine::zone()]);
+    findings
 }
 
 fn directory(dir: &DataDir) -> Finding {
@@ -123,7 +130,13 @@ fn holder(dir: &DataDir) -> Finding {
     let owner = std::fs::read_to_string(dir.root().join("lock")).unwrap_or_default();
     let owner = owner.trim().to_owned();
     match Link::to_server(dir) {
-        Ok(Some(_)) => Finding::fine("server", format!("{owner} answers")),
+        Ok(Some(mut server)) => match server.get_json::<Status>("/api/v1/status") {
+            Ok(status) => condition(&owner, &status.server.condition),
+            Err(failure) => {
+                let text = format!("{owner} answers, but not what was asked: {failure}");
+                Finding::new("server", Health::Problem, text, "see its log")
+            }
+        },
         Ok(None) => {
             let text = format!("{owner} has the lock and does not answer");
             Finding::new("server", Health::Problem, text, "look at that process; it should serve run/socket")
@@ -138,117 +151,18 @@ fn holder(dir: &DataDir) -> Finding {
     }
 }
 
-fn file_system(dir: &DataDir) -> Finding {
-    let Ok(found) = statfs(dir.root()) else {
-        return Finding::new("file system", Health::Warning, "its type cannot be told", "use a local disk");
+/// What the server says of itself.
+fn condition(owner: &str, word: &str) -> Finding {
+    let known = Condition::ALL.into_iter().find(|condition| condition.word() == word).unwrap_or_default();
+    let (health, remedy) = match known {
+        Condition::Serving => (Health::Fine, ""),
+        Condition::NoSpace => (Health::Problem, "make room on its disk: it goes on by itself within seconds"),
+        Condition::ArchiveBehind => (Health::Warning, "its disk is too slow or too full for what is done"),
+        Condition::Paused => (Health::Warning, "windlass unpause lets it start jobs again"),
+        Condition::Quiet => (Health::Warning, "kill -CONT lets it start jobs again"),
+        Condition::Draining | Condition::Halting => (Health::Warning, "it is about to end: ask again"),
     };
-    let (name, health, remedy) = known_file_system(found.f_type as u64 & 0xffff_ffff);
-    Finding::new("file system", health, name, remedy)
-}
-
-/// What is known of the types that matter: what forgets, and what does not lock or wake as it should.
-fn known_file_system(magic: u64) -> (String, Health, &'static str) {
-    const FORGETS: &str = "use a disk: after a restart of the machine all jobs would be gone, whatever was answered";
-    const FAR: &str = "use a local disk: locks, syncs and file events over a network do not keep the promises";
-    let known = |name: &str| (name.to_owned(), Health::Fine, "");
-    match magic {
-        0x0102_1994 => ("tmpfs, in memory only".into(), Health::Warning, FORGETS),
-        0x8584_58f6 => ("ramfs, in memory only".into(), Health::Warning, FORGETS),
-        0x6969 => ("NFS, over a network".into(), Health::Warning, FAR),
-        0xff53_4d42 | 0xfe53_4d42 => ("SMB, over a network".into(), Health::Warning, FAR),
-        0x0102_1997 => ("9P, from another system".into(), Health::Warning, FAR),
-        0x6573_5546 => ("FUSE, a program's own".into(), Health::Warning, FAR),
-        0xef53 => known("ext"),
-        0x5846_5342 => known("XFS"),
-        0x9123_683e => known("Btrfs"),
-        0x2fc1_2fc1 => known("ZFS"),
-        0xf2f5_2010 => known("F2FS"),
-        0x794c_7630 => known("overlay"),
-        other => (format!("type {other:#x}"), Health::Fine, ""),
-    }
-}
-
-fn space(dir: &DataDir) -> Finding {
-    match statfs(dir.root()) {
-        Ok(found) => {
-            let free = found.f_bavail.saturating_mul(found.f_bsize as u64);
-            let health = match free {
-                0..0x400_0000 => Health::Problem,
-                0x400_0000..0x4000_0000 => Health::Warning,
-                _ => Health::Fine,
-            };
-            let text = format!("{} free", spoken_size(free));
-            Finding::new("space", health, text, "make room: with a full disk nothing more is accepted")
-        }
-        Err(error) => Finding::new("space", Health::Warning, format!("cannot be told: {error}"), "look with df"),
-    }
-}
-
-/// The middle of five synced writes: what every `full` answer costs at least.
-fn sync_time(dir: &DataDir) -> Finding {
-    let measured = || -> rustix::io::Result<Duration> {
-        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = open(dir.root(), flags, Mode::from_raw_mode(0o600))?;
-        let mut times = [Duration::ZERO; 5];
-        for time in &mut times {
-            let begun = Instant::now();
-            rustix::io::write(&file, &[0; 4096])?;
-            fdatasync(&file)?;
-            *time = begun.elapsed();
-        }
-        times.sort();
-        Ok(times[2])
-    };
-    match measured() {
-        Ok(time) => {
-            let health = if time > Duration::from_millis(50) { Health::Warning } else { Health::Fine };
-            let text = format!("{:.2} ms for a synced write", time.as_secs_f64() * 1000.0);
-            Finding::new("sync", health, text, "a faster disk, or `--durability os` where a power cut may cost a job")
-        }
-        Err(error) => {
-            Finding::new("sync", Health::Problem, format!("cannot write and sync: {error}"), "make it writable")
-        }
-    }
-}
-
-fn watches() -> Finding {
-    let limit = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    match (limit("max_user_watches"), limit("max_user_instances")) {
-        (Some(watches), Some(instances)) => {
-            let health = if watches < 64 || instances < 16 { Health::Warning } else { Health::Fine };
-            let text = format!("{watches} watches, {instances} instances for a user");
-            Finding::new("inotify", health, text, "raise fs.inotify.max_user_* with sysctl")
-        }
-        _ => Finding::new("inotify", Health::Warning, "its limits cannot be read", "mount /proc"),
-    }
-}
-
-fn open_files() -> Finding {
-    let limit = getrlimit(Resource::Nofile).current;
-    let health = if limit.is_some_and(|limit| limit < 1024) { Health::Warning } else { Health::Fine };
-    let text = limit.map_or_else(|| "no limit".to_owned(), |limit| format!("at most {limit}"));
-    Finding::new("open files", health, text, "ulimit -n 4096: each running job needs a few")
-}
-
-fn time(dir: &DataDir) -> Finding {
-    const REMEDY: &str = "set the clock: due times and retention are counted by it";
-    let now = clock::now();
-    let shown = crate::when::rfc3339(now);
-    // 2024 is before this program was written.
-    if now.as_micros() < 1_704_067_200_000_000 {
-        return Finding::new("clock", Health::Problem, format!("{shown} is in the past"), REMEDY);
-    }
-    let written = dir.root().join("FORMAT").metadata().and_then(|meta| meta.modified()).ok();
-    let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_micros());
-    match written > now.as_micros().unsigned_abs().into() {
-        true => {
-            Finding::new("clock", Health::Warning, format!("{shown} is before the data directory was made"), REMEDY)
-        }
-        false => Finding::fine("clock", shown),
-    }
+    Finding::new("server", health, format!("{owner} answers: {word}"), remedy)
 }
 
 #[cfg(test)]
@@ -258,7 +172,7 @@ mod tests {
     #[test]
     fn whatever_is_not_fine_has_a_remedy() {
         for magic in [0x0102_1994, 0x8584_58f6, 0x6969, 0xff53_4d42, 0x6573_5546, 0xef53, 0x1234] {
-            let (name, health, remedy) = known_file_system(magic);
+            let (name, health, remedy) = disk::known_file_system(magic);
             assert_eq!(remedy.is_empty(), health == Health::Fine, "{name}");
         }
         let place = tempfile::tempdir().unwrap();

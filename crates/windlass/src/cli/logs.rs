@@ -3,6 +3,7 @@
 use super::Context;
 use super::connect::{Link, encoded};
 use super::print::{self, Out};
+use super::values;
 use crate::error::Failure;
 use std::io::Write;
 
@@ -24,7 +25,7 @@ pub(super) struct Args {
     #[arg(long)]
     stderr: bool,
     /// Of this start; by default of the last
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::start)]
     start: Option<u32>,
 }
 

@@ -4,14 +4,18 @@
 //! sentence and a number. Data goes to stdout, sentences to stderr. `connect` is how verbs reach an engine.
 
 mod amend;
+mod backup;
 mod config;
 mod connect;
 mod doctor;
 mod emit;
+mod export;
 mod inbox_door;
 mod lock_watch;
 mod logs;
 mod ls;
+mod nudge;
+mod pages;
 mod print;
 mod progress;
 mod push;
@@ -19,9 +23,15 @@ mod run;
 mod serve;
 mod show;
 mod signals;
+mod stats;
 mod status;
+mod steer;
 mod stop;
+mod tick;
+mod values;
 mod wait;
+mod watch;
+mod why;
 
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -55,6 +65,9 @@ struct Arguments {
     /// No sentences on stderr but errors
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// More sentences: `run` tells of every job that ends
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
     /// Machine-readable output; errors become one object on stderr
     #[arg(long, global = true)]
     json: bool,
@@ -66,12 +79,13 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Accept jobs: one per DATA, or one per line of stdin
+    #[command(aliases = ["add", "enqueue"])]
     Push(push::Args),
     /// Run a command for each line of stdin, and wait for the end
     Run(run::Args),
     /// Serve the queues that the config names
     Serve(serve::Args),
-    /// Wait for the end of a run, or of everything that can run
+    /// Wait for the end of a run, of jobs, or of everything that can run
     Wait(wait::Args),
     /// List jobs
     Ls(ls::Args),
@@ -79,22 +93,60 @@ enum Verb {
     Show(show::Args),
     /// Count jobs by queue and state
     Status,
+    /// Watch jobs change; a run to its end
+    Watch(watch::Args),
+    /// Count what ended, how fast, and how long it waited and ran
+    Stats(stats::Args),
     /// Print what a job wrote
+    #[command(alias = "log")]
     Logs(logs::Args),
     /// Give jobs another try, now
     Retry(amend::Args),
     /// Cancel jobs; those that run are stopped
     Cancel(amend::Args),
+    /// Start no more jobs of some queues, or of the server, for a while or until `unpause`
+    Pause(steer::PauseArgs),
+    /// Let paused queues, or the server, go on
+    Unpause(steer::UnpauseArgs),
+    /// Change the number of slots while running
+    Scale(steer::ScaleArgs),
+    /// Say why a job or a queue does not start, or what a run waits for
+    Why(why::Args),
+    /// Hold waiting jobs back until they are resumed
+    Suspend(amend::Args),
+    /// Let suspended jobs go on
+    #[command(alias = "start")]
+    Resume(amend::Args),
+    /// Change the priority of waiting jobs
+    Priority(amend::PriorityArgs),
+    /// Remove jobs that do not run; the archive keeps a line of each
+    Delete(amend::Args),
+    /// Have the server look for work now
+    Nudge,
+    /// Do everything that is due, wait for it and end: for cron
+    Tick(tick::Args),
     /// From within a job: say how far it is, and what it is at
     Progress(progress::Args),
     /// From within a job: emit further jobs, which count if it succeeds
     Emit(emit::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
-    /// Check a config file, or write the commented default one
+    /// Check, write, show, compare, reload or change the config
     Config(config::Args),
     /// Look at the machine and the data directory, and say what to mend
-    Doctor,
+    Doctor(doctor::Args),
+    /// Copy everything to a file or a directory, while the server runs or without one
+    Backup(backup::BackupArgs),
+    /// Lay out a backup in a new data directory
+    Restore(backup::RestoreArgs),
+    /// Print jobs as lines of JSON, waiting and ended
+    Export(export::ExportArgs),
+    /// Take in the waiting jobs of an export, all or none; those that are here are left alone
+    Import(export::ImportArgs),
+    /// Print the completions for a shell
+    Completions(pages::CompletionsArgs),
+    /// Print the manual page
+    Man(pages::ManArgs),
 }
 
 /// What every verb is given besides its own arguments.
@@ -102,6 +154,7 @@ enum Verb {
 struct Context {
     dir: Option<PathBuf>,
     quiet: bool,
+    verbose: bool,
     json: bool,
 }
 
@@ -147,8 +200,9 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { Kind::Usage.exit_code() } else { 0 };
         }
     };
-    let context = Context { dir: arguments.dir, quiet: arguments.quiet, json: arguments.json };
-    match dispatch(arguments.verb, &context) {
+    let Arguments { dir, quiet, verbose, json, verb } = arguments;
+    let context = Context { dir, quiet, verbose, json };
+    match dispatch(verb, &context) {
         Ok(code) => code,
         Err(failure) => {
             print::failure(&failure, context.json);
@@ -172,13 +226,31 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Show(args) => show::show(&args, context),
         Verb::Status => status::status(context),
         Verb::Logs(args) => logs::logs(&args, context),
-        Verb::Retry(args) => amend::amend("retry", &args, context),
-        Verb::Cancel(args) => amend::amend("cancel", &args, context),
+        Verb::Pause(args) => steer::pause(&args, context),
+        Verb::Unpause(args) => steer::unpause(&args, context),
+        Verb::Scale(args) => steer::scale(&args, context),
+        Verb::Why(args) => why::why(&args, context),
+        Verb::Watch(args) => watch::watch(&args, context),
+        Verb::Stats(args) => stats::stats(&args, context),
+        Verb::Retry(args) => amend::amend(amend::Verb::Retry, &args, context),
+        Verb::Cancel(args) => amend::amend(amend::Verb::Cancel, &args, context),
+        Verb::Suspend(args) => amend::amend(amend::Verb::Suspend, &args, context),
+        Verb::Resume(args) => amend::amend(amend::Verb::Resume, &args, context),
+        Verb::Priority(args) => amend::priority(&args, context),
+        Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
+        Verb::Nudge => nudge::nudge(context),
+        Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),
         Verb::Emit(args) => emit::emit(&args),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
-        Verb::Doctor => doctor::doctor(context),
+        Verb::Doctor(args) => doctor::doctor(&args, context),
+        Verb::Backup(args) => backup::backup(&args, context),
+        Verb::Restore(args) => backup::restore(&args, context),
+        Verb::Export(args) => export::export(&args, context),
+        Verb::Import(args) => export::import(&args, context),
+        Verb::Completions(args) => pages::completions(&args, Arguments::command()),
+        Verb::Man(args) => pages::man(&args, Arguments::command()),
     }
 }
 

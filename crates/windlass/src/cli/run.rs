@@ -11,10 +11,12 @@ mod progress;
 mod session;
 
 use super::Context;
+use super::values;
 use crate::error::{Failure, Kind};
 use session::Session;
 use std::ffi::OsString;
 
+pub(super) use progress::{Progress, Tally};
 pub(crate) use session::Event;
 
 const EXAMPLES: &str = "\
@@ -33,10 +35,10 @@ pub(super) struct Args {
     #[arg(short = 'Q', long, value_name = "QUEUE")]
     queue: Option<String>,
     /// Jobs at once; by default the number of cores
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short, long, value_name = "N", value_parser = values::slots)]
     jobs: Option<u32>,
     /// Try a job that fails this many more times
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::times)]
     retry: u32,
     /// The name by which an unfinished run is continued; by default a digest of queue, command and directory
     #[arg(long, value_name = "NAME")]

@@ -1,20 +1,20 @@
 //! `windlass serve`: the server in the foreground, its one line on stdout, its signals.
 //!
-//! TERM and INT drain, a second INT stops at once, HUP reads the config again, USR1 looks for work, TTIN tells what
-//! is in flight. Logs go to stderr as `key=value`.
+//! TERM and INT drain, a second INT stops at once, HUP reads the config again and opens the log anew, USR1 looks for
+//! work, TSTP asks for quiet and CONT or USR1 ends it, TTIN tells what goes on. The log is `crate::log`.
+
+mod dump;
 
 use super::Context;
 use super::connect::{ReadConfig, ServerOptions, start_server};
-use super::print::{Out, visible};
+use super::print::Out;
 use super::signals::Signals;
-use crate::clock;
-use crate::config::{self, Config};
+use crate::config::{self, Loaded};
 use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
-use crate::when;
-use std::fmt::Display;
-use std::io::Write;
+use crate::log::{Level, Log};
+use crate::server::LiveConfig;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,7 +22,11 @@ const EXAMPLES: &str = "\
 Examples:
   windlass serve
   windlass serve --config windlass.toml
-  kill -HUP PID        read the config again; a wrong one is refused and the old one stays";
+  kill -HUP PID        read the config again (a wrong one is refused and the old one stays), open the log anew
+  kill -TSTP PID       start nothing more; kill -CONT PID goes on";
+
+const TAKEN: [i32; 7] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGTTIN, libc::SIGTSTP, libc::SIGCONT];
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -33,17 +37,19 @@ pub(super) struct Args {
 }
 
 pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGTTIN])?;
+    let signals = Signals::take(&TAKEN)?;
     // The config is checked first: a wrong one must not make a data directory.
     let named = args.config.clone();
     let wanted = context.dir_path()?;
     let read = move || match named.clone().or_else(|| config::usual_file(&wanted)) {
-        Some(path) => Config::load(&path),
-        None => Ok(Config::default()),
+        Some(path) => Loaded::load(&path),
+        None => Ok(Loaded::default()),
     };
-    let config = read()?;
+    let loaded = read()?;
+    let config = &loaded.config;
     let dir = context.data_dir()?;
-    let reload: ReadConfig = Arc::new(move || read().map(|config| (config.policies(), config.slots)));
+    let log = Log::start(config.log.clone())?;
+    let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
@@ -52,111 +58,64 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         listen: Some(config.server.listen),
         drain: config.server.drain,
         archive: config.archive,
+        config: loaded.clone(),
         reload: Some(reload.clone()),
-        log: Arc::new(|note| log(note, &[])),
+        log: log.clone(),
         ..ServerOptions::new(dir.clone())
     })?;
     let mut out = Out::new();
     out.line(format_args!("windlass serves {} with data directory {}", server.address(), dir.root().display()));
     // A server whose stdout is closed still serves.
     out.flush();
-    let engine = server.handle().clone();
-    let obey = move || obey(&signals, &engine, &reload);
+    let pid = std::process::id();
+    log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
+    let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
+    let obey = move || obey(&signals, &engine, &live, &orders_log);
     std::thread::Builder::new()
         .name("orders".into())
         .spawn(obey)
         .map_err(|e| Failure::io("cannot start a thread", &e))?;
-    server.join()?;
-    log("stopped", &[]);
-    Ok(0)
+    let ended = server.join();
+    log.info("stopped");
+    log.flush();
+    ended.map(|()| 0)
 }
 
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, reload: &ReadConfig) {
+fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
             libc::SIGINT if interrupted => {
-                log("stopping", &[("how", &"now")]);
+                log.say(Level::Info, "stopping", vec![("how", "now".into())]);
                 engine.send(Event::Halt)
             }
             libc::SIGINT | libc::SIGTERM => {
                 interrupted |= signal == libc::SIGINT;
-                log("stopping", &[("how", &"drain")]);
+                log.say(Level::Info, "stopping", vec![("how", "drain".into())]);
                 engine.send(Event::Drain)
             }
             libc::SIGHUP => {
-                reread(engine, reload);
+                log.reopen();
+                // What came of it stands in the log, whoever asked.
+                let _ = config.reload(engine, "signal".into());
                 Ok(())
             }
-            libc::SIGTTIN => tell_flights(engine),
-            _ => engine.send(Event::Nudge),
+            libc::SIGTTIN => dump::tell(engine, log),
+            libc::SIGTSTP => {
+                // Said when it holds: whoever reads the line may rely on it.
+                let sent = engine.send(Event::Quiet);
+                log.info("quiet: nothing is started until CONT or USR1");
+                sent
+            }
+            _ => {
+                let sent = engine.send(Event::Nudge);
+                log.info("looking for work");
+                sent
+            }
         };
         if sent.is_err() {
             return;
         }
-    }
-}
-
-/// Takes over a new set of rules as a whole, or keeps the old one.
-fn reread(engine: &EngineHandle, reload: &ReadConfig) {
-    let taken = reload().and_then(|(policies, slots)| {
-        let count = policies.len();
-        engine.ask(|answer| Event::Reload { policies, slots, answer }).map(|()| count)
-    });
-    match taken {
-        Ok(count) => log("reloaded", &[("queues", &count)]),
-        Err(failure) => log("reload refused, the old config stays", &[("error", &failure)]),
-    }
-}
-
-fn tell_flights(engine: &EngineHandle) -> Result<(), Failure> {
-    let flights = engine.ask(|answer| Event::Flights { answer })?;
-    log("in flight", &[("count", &flights.len())]);
-    let now = clock::now();
-    for flight in flights {
-        let since = when::spoken(now.since(flight.started));
-        let more = flight.count.saturating_sub(1);
-        let parts: [(&str, &dyn Display); 5] = [
-            ("job", &flight.job),
-            ("and", &more),
-            ("queue", &flight.queue),
-            ("start", &flight.start),
-            ("since", &since),
-        ];
-        log("flight", &parts);
-    }
-    Ok(())
-}
-
-/// One line of the log: time, what happened, and its values, quoted where they need it.
-fn log(what: &str, values: &[(&str, &dyn Display)]) {
-    // A closed stderr is nobody's fault.
-    let _ = writeln!(std::io::stderr().lock(), "{}", log_line(what, values));
-}
-
-fn log_line(what: &str, values: &[(&str, &dyn Display)]) -> String {
-    let mut line = format!("time={} msg={}", when::rfc3339(clock::now()), quoted(what));
-    for (name, value) in values {
-        line.push_str(&format!(" {name}={}", quoted(&value.to_string())));
-    }
-    line
-}
-
-fn quoted(value: &str) -> String {
-    let plain = !value.is_empty() && !value.contains([' ', '"', '=', '\\']) && visible(value) == value;
-    if plain { value.to_owned() } else { format!("\"{}\"", visible(&value.replace('\\', "\\\\").replace('"', "\\\""))) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_line_can_be_taken_apart_again() {
-        let line = log_line("in flight", &[("queue", &"a b\"c\n"), ("count", &3), ("none", &"")]);
-        let (time, rest) = line.split_once(' ').unwrap();
-        assert!(time.starts_with("time=2") && time.ends_with('Z'), "{time}");
-        assert_eq!(rest, r#"msg="in flight" queue="a b\"c\n" count=3 none="""#);
     }
 }

@@ -20,7 +20,10 @@ fn the_table_is_sound() {
 
 #[test]
 fn help_begins_with_examples() {
-    for verb in ["", "push", "run", "serve", "wait", "ls", "show", "logs", "retry", "cancel", "config"] {
+    for verb in [
+        "", "push", "run", "serve", "wait", "ls", "show", "logs", "retry", "cancel", "suspend", "resume", "priority",
+        "delete", "watch", "stats", "tick", "config",
+    ] {
         let help = help_of(verb);
         let examples = help.find("Examples").unwrap_or_else(|| panic!("no examples in {verb}: {help}"));
         assert!(examples < help.find("Usage:").unwrap(), "{verb}: {help}");
@@ -47,12 +50,21 @@ fn refused_before_anything_happens() {
         &["run", "--retry", "-1", "--", "true"],
         &["run", "--tolerate", "x", "--", "true"],
         &["wait"],
-        &["wait", "j-0123456789-1"],
         &["wait", "r-0123456789", "--drained"],
         &["wait", "--drained", "--timeout", "10 minuts"],
         &["retry"],
         &["logs", "j-0123456789-1", "--stdout", "--stderr"],
         &["ls", "--limit", "-3"],
+        &["ls", "--sort", "colour"],
+        &["ls", "-o", "xml"],
+        &["ls", "--fields", "id,"],
+        &["suspend"],
+        &["priority", "high"],
+        &["priority", "101", "queue:a"],
+        &["delete"],
+        &["stats", "--by", "colour"],
+        &["stats", "--since", "soon"],
+        &["-q", "-v", "ls"],
         &["config"],
     ] {
         refusal(words);

@@ -9,6 +9,7 @@ use crate::api;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::inbox::{Envelope, InboxWriter};
+use crate::sabotage::{self, Sabotage};
 use crate::store::Durability;
 use std::fmt;
 use std::path::Path;
@@ -229,10 +230,11 @@ impl Client {
             // The server had gone before it took the request.
             Kind::NoServer => Delivery::Nobody,
             // It takes nothing now.
-            Kind::TryLater => {
+            Kind::TryLater | Kind::Shortage => {
                 self.avoid();
                 Delivery::Nobody
             }
+            Kind::Internal if sabotage::on(Sabotage::UnknownSaidRefused) => Delivery::Nobody,
             _ => Delivery::Failed(failure),
         }
     }

@@ -3,9 +3,12 @@
 //! Unknown keys are refused with the nearest known name. Tables are walked by hand, not by derive: the order of
 //! the queues is the file's, and a sentence of ours says more than a type error.
 
+use super::shown::Lines;
 use super::units::{nearest, size};
-use super::{Config, Queue, Server, checks, path_bytes};
+use super::zone::hours;
+use super::{Config, Server, checks, path_bytes};
 use crate::error::{Failure, Kind};
+use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
 use std::ffi::OsStr;
@@ -17,7 +20,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
-use windlass_core::policy::{Backoff, Command, Policy};
+use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 mod service;
 mod url;
@@ -44,13 +47,12 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["limits", "server", "archive", "queue"])?;
+    root.only(&["limits", "server", "archive", "log", "queue"])?;
     let mut config = Config::default();
-    let mut hosts = Vec::new();
     if let Some(limits) = root.section("limits")? {
         limits.only(&["slots", "hosts"])?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
-        hosts = url::read_hosts(&limits)?;
+        config.hosts = url::read_hosts(&limits)?;
     }
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server)?;
@@ -58,8 +60,34 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(archive) = root.section("archive")? {
         config.archive = read_archive(&archive, config.archive)?;
     }
-    config.queues = read_queues(&root, &hosts)?;
+    if let Some(log) = root.section("log")? {
+        config.log = read_log(&log)?;
+    }
+    config.queues = read_queues(&root, &config.hosts)?;
     Ok(config)
+}
+
+/// The line of every key of a text that was read without fault.
+pub(super) fn lines(text: &str) -> Lines {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Ok(parsed) = DeTable::parse(text) else { return Lines::new() };
+    let mut lines = Lines::new();
+    let mut note = |section: String, table: &DeTable<'_>| {
+        for (key, _) in table {
+            let line = text.get(..key.span().start).unwrap_or(text).matches('\n').count() + 1;
+            lines.insert((section.clone(), key.get_ref().to_string()), line);
+        }
+    };
+    for (name, value) in parsed.get_ref() {
+        let DeValue::Table(table) = value.get_ref() else { continue };
+        if name.get_ref() == "queue" {
+            let queues = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
+            queues.for_each(|(name, table)| note(format!("queue.{}", name.get_ref()), table));
+        } else {
+            note(name.get_ref().to_string(), table);
+        }
+    }
+    lines
 }
 
 fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
@@ -86,7 +114,27 @@ fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<Archiv
     })
 }
 
-fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Queue>, Failure> {
+fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
+    table.only(&["format", "level", "file"])?;
+    let format = table.map("format", |text| match text {
+        "logfmt" => Ok(Format::Logfmt),
+        "json" => Ok(Format::Json),
+        other => Err(format!("{other:?} is not a format, expected \"logfmt\" or \"json\"")),
+    })?;
+    let level = table.map("level", |text| {
+        let known = Level::ALL.into_iter().find(|level| level.word() == text);
+        known.ok_or_else(|| format!("{text:?} is not a level, expected debug, info, warn or error"))
+    })?;
+    let file = table.map("file", |text| match text {
+        "" => Err("the name is empty; without `file` the log goes to stderr".to_owned()),
+        // As for directories: a relative one is meant from where the config stands.
+        name => std::path::absolute(table.source.path.parent().unwrap_or(Path::new("")).join(name))
+            .map_err(|e| e.to_string()),
+    })?;
+    Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
+}
+
+fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -103,6 +151,11 @@ fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Queue>, Fai
     read.collect()
 }
 
+/// The keys that the table of a queue may have where this serves it.
+pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
+    service::keys_of(service).chain(QUEUE_KEYS)
+}
+
 /// The keys of a queue that say how, not by what; `service` has those.
 const QUEUE_KEYS: [&str; 12] = [
     "slots",
@@ -115,11 +168,11 @@ const QUEUE_KEYS: [&str; 12] = [
     "output",
     "environment",
     "directory",
-    "paused",
     "enabled",
+    "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Queue, Failure> {
+fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, hosts, enabled, place)?;
@@ -140,10 +193,11 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Ran
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
-        paused: table.flag("paused")?.unwrap_or(default.paused),
+        enabled,
+        hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(Queue { policy, enabled })
+    Ok(policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.
@@ -328,7 +382,7 @@ fn article(value: &Value<'_>) -> String {
 }
 
 /// A queue name as the file needs it: bare where TOML allows it.
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     if bare { name.to_owned() } else { format!("{name:?}") }
 }

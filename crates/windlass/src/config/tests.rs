@@ -13,9 +13,9 @@ fn the_default_file_says_what_the_code_does() {
     let config = parse(DEFAULT_FILE).unwrap();
     let command =
         Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
-    let expected = Queue { policy: Policy::new("example.*", Service::Command(command)), enabled: false };
+    let expected = Policy { enabled: false, ..Policy::new("example.*", Service::Command(command)) };
     assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
-    assert!(config.policies().is_empty());
+    assert!(!config.policies()[0].enabled);
 }
 
 #[test]
@@ -45,7 +45,8 @@ fn a_whole_queue() {
         output = "64KiB"
         environment = { LEVEL = "3", HOME = "/nowhere" }
         directory = "/tmp"
-        paused = true
+        enabled = false
+        hours = "Mon-Fri 22:00-06:00 Europe/Berlin"
     "#;
     let config = parse(text).unwrap();
     assert_eq!(config.slots, 16);
@@ -55,7 +56,8 @@ fn a_whole_queue() {
     assert_eq!((policy.slots, policy.weight, policy.attempts), (2, 3, 0));
     assert_eq!((policy.time_limit, policy.grace), (Some(seconds(1200)), Duration::ZERO));
     assert_eq!(policy.backoff, Backoff { base: seconds(2), cap: seconds(300) });
-    assert!(policy.paused && policy.output_max == 65536);
+    assert!(!policy.enabled && policy.output_max == 65536);
+    assert_eq!(policy.hours.unwrap().to_string(), "Mon-Fri 22:00-06:00 Europe/Berlin");
     let Service::Command(command) = policy.service else { panic!("a command") };
     let pair = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
     let expected = vec![pair("HOME", "/nowhere"), pair("LEVEL", "3"), pair("PATH", "from the server")];
@@ -136,6 +138,17 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:1:12: unknown key `thumb` in [queue.img]",
             "a queue name with a dot stands in quotes: [queue.\"img.thumb\"]",
         ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nhours = \"22-06\"",
+            "w.toml:3:9: `hours`: cannot read the times \"22-06\"; \
+             expected hours such as 22:00-06:00 or Mon-Fri 08:00-18:00 Europe/Berlin",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nhours = \"1:00-2:00 Mars/X\"",
+            "w.toml:3:9: `hours`: no such zone \"Mars/X\"; expected a name such as UTC or Europe/Berlin",
+            "",
+        ),
         ("[queue.\"\"]\nrun = [\"true\"]", "w.toml:1:8: the queue name is empty", ""),
         ("[queue.\"-a\"]\nrun = [\"true\"]", "w.toml:1:8: a queue name may not begin with `-`", ""),
         (
@@ -166,7 +179,8 @@ fn what_the_parser_refuses_has_a_place_too() {
 
 #[test]
 fn a_switched_off_queue_is_not_checked_against_the_machine() {
-    assert!(parse("[queue.a]\nenabled = false\nrun = [\"/no/such\"]").unwrap().policies().is_empty());
+    let off = parse("[queue.a]\nenabled = false\nrun = [\"/no/such\"]").unwrap().policies();
+    assert!(off.len() == 1 && !off[0].enabled, "it keeps its jobs from the tables behind it");
     assert!(parse("[queue.a]\nrun = [\"{}\"]").is_ok(), "a template can be the program");
 }
 

@@ -30,6 +30,13 @@ pub fn spoken_size(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// A size that reads back to the byte: in the largest unit that divides it.
+pub fn exact_size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["", "KiB", "MiB", "GiB", "TiB"];
+    let steps = if bytes == 0 { 0 } else { (bytes.trailing_zeros() / 10).min(4) };
+    format!("{}{}", bytes >> (10 * steps), UNITS[steps as usize])
+}
+
 /// The known name that a person most likely meant, if one is near enough to be worth saying.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let scored = known.iter().map(|name| (distance(word, name), *name));

@@ -3,11 +3,14 @@
 //! The one loop of the engine's thread. It waits without polling: until the next event or the engine's next
 //! deadline. It owns the parts that effects go to, and must not decide anything.
 
+use super::condition::Shown;
 use super::{Effects, Engine, Event, TurnTimes};
 use crate::archiver::{ArchivedTurn, Archiver};
+use crate::audit::AuditLog;
 use crate::clock;
 use crate::error::Failure;
 use crate::inbox::ingest::IngestHandle;
+use crate::log::Log;
 use crate::runner::Runner;
 use crate::store::Store;
 use std::sync::Arc;
@@ -20,8 +23,14 @@ const EVENTS_MOST: usize = 4096;
 /// With more than this waiting for the archive, nothing new is started.
 const ARCHIVE_BEHIND: u64 = 64 << 20;
 
-/// How often old results are looked through.
+/// How often old results are looked through at least and at most.
 const RETAIN_EVERY: Duration = Duration::from_secs(3600);
+const RETAIN_PAUSE: Duration = Duration::from_secs(60);
+
+/// How often old results are looked through: once an hour, or what is kept for minutes would stay for an hour.
+pub fn retain_every(shortest: Duration) -> Duration {
+    shortest.clamp(RETAIN_PAUSE, RETAIN_EVERY)
+}
 
 /// Everything that the engine's thread owns.
 pub struct Driver<S> {
@@ -29,13 +38,16 @@ pub struct Driver<S> {
     pub events: Receiver<Event>,
     pub runner: Box<dyn Runner + Send>,
     pub archiver: Archiver,
+    pub audit: AuditLog,
     pub ingest: IngestHandle,
-    pub log: Box<dyn Fn(&str) + Send>,
+    pub log: Log,
     /// How long failed and cancelled jobs are kept.
     pub keep_failed: Duration,
-    /// When old results are looked through next.
+    /// When old results are looked through next, and how often.
     pub retain_at: Time,
+    pub retain_every: Duration,
     pub times: Arc<TurnTimes>,
+    pub shown: Arc<Shown>,
 }
 
 impl<S> std::fmt::Debug for Driver<S> {
@@ -59,6 +71,7 @@ impl<S: Store> Driver<S> {
             if !effects.archive.is_empty() {
                 self.engine.turn_took(begun.elapsed());
             }
+            self.shown.set(self.engine.condition());
             self.perform(effects);
             self.times.note(begun.elapsed());
         }
@@ -71,11 +84,11 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Once an hour what is older than its retention goes, in the archive and in the store.
+    /// Now and then what is older than its retention goes, in the archive and in the store.
     fn retain(&mut self, events: &mut Vec<Event>) {
         let now = clock::now();
         if now >= self.retain_at {
-            self.retain_at = now.after(RETAIN_EVERY);
+            self.retain_at = now.after(self.retain_every);
             self.archiver.retain(now);
             let keep = i64::try_from(self.keep_failed.as_micros()).unwrap_or(i64::MAX);
             events.push(Event::Forget { before: Time(now.0.saturating_sub(keep)) });
@@ -96,6 +109,9 @@ impl<S: Store> Driver<S> {
     }
 
     fn perform(&mut self, effects: Effects) {
+        if let Err(error) = self.audit.append(&effects.audit) {
+            self.log.error(format!("cannot write the audit log: {error}"));
+        }
         effects.answers.give();
         if !effects.starts.is_empty() {
             self.runner.start(effects.starts);
@@ -116,7 +132,7 @@ impl<S: Store> Driver<S> {
             self.ingest.nudge();
         }
         for note in effects.notes {
-            (self.log)(&note);
+            self.log.warn(note);
         }
     }
 }

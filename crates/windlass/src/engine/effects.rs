@@ -2,10 +2,13 @@
 
 use super::event::Answer;
 use crate::archiver::Entry;
+use crate::audit::Audited;
 use crate::error::Failure;
 use crate::runner::{Flight, Start, Stop};
 use crate::store::RunInfo;
 use std::fmt;
+use windlass_core::job::JobId;
+use windlass_core::life_cycle::State;
 
 /// Performed only after the commit: nobody is told of what might not have happened.
 #[derive(Debug, Default)]
@@ -13,6 +16,10 @@ pub struct Effects {
     pub answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
+    /// Running jobs that a person cancelled: told to stop only if the turn that says so is committed.
+    pub cancelled: Vec<JobId>,
+    /// Jobs whose state a person changed, and what it is now: for those who watch.
+    pub amended: Vec<(JobId, State)>,
     /// What was settled, for the archive, under the turn's number.
     pub archive: Vec<Entry>,
     pub turn: u64,
@@ -24,6 +31,8 @@ pub struct Effects {
     pub ended: Vec<RunInfo>,
     /// Somebody wants everything to be looked at now.
     pub nudge: bool,
+    /// What people changed, for the audit log: written before the answers are given.
+    pub audit: Vec<Audited>,
     /// Sentences for the log.
     pub notes: Vec<String>,
 }

@@ -6,10 +6,15 @@
 use crate::error::Failure;
 use crate::runner::{Finished, Output};
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
-use windlass_core::job::{JobId, RunId};
+use std::sync::Arc;
+use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, Policy};
+use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
@@ -56,15 +61,54 @@ pub enum Event {
     Amend {
         ids: Vec<JobId>,
         amendment: Amendment,
+        by: String,
         answer: Answer<Vec<Amended>>,
+    },
+    /// The same wish for a set that fits one turn: compared with what was expected and done in one transaction.
+    Operate {
+        operation: NewOperation,
+        ids: Vec<JobId>,
+        expect: Option<u64>,
+        answer: Answer<Report>,
+    },
+    /// A larger set is about to be staged; answered with its number.
+    OpenOperation {
+        operation: NewOperation,
+        answer: Answer<u64>,
+    },
+    /// More of its jobs.
+    StageOperation {
+        number: u64,
+        ids: Vec<JobId>,
+        answer: Answer<()>,
+    },
+    /// All of it is staged: it is accepted if it is as many as were expected, and answered when it is done.
+    AcceptOperation {
+        number: u64,
+        expect: Option<u64>,
+        answer: Answer<Report>,
+    },
+    /// Whoever staged it has gone away.
+    AbandonOperation {
+        number: u64,
+    },
+    /// The operations that are being done.
+    Operations {
+        answer: Answer<Vec<OperationInfo>>,
+    },
+    /// Tells of every finished attempt and every ended run until the follower says that it is gone.
+    Watch {
+        follower: Follower,
+        answer: Answer<()>,
     },
     /// Answered when the run has ended.
     AwaitRun {
         run: RunId,
         answer: Answer<RunInfo>,
     },
-    /// Answered when everything that can run has ended.
+    /// Answered when everything that can run has ended; with `due_only`, when nothing is left that could run now.
     AwaitDrained {
+        due_only: bool,
         answer: Answer<Drained>,
     },
     /// Answered when what is in the inbox now has been admitted, and what has ended is in the archive.
@@ -91,20 +135,128 @@ pub enum Event {
     },
     /// A new set of rules, checked as a whole.
     Reload {
-        policies: Vec<Policy>,
-        slots: u32,
+        new: NewRules,
         answer: Answer<()>,
+    },
+    /// A person steers: answered when it is on disk and holds.
+    Steer {
+        steering: Steering,
+        answer: Answer<Steered>,
+    },
+    /// What holds a queue back, or the ready jobs of one of its lanes.
+    Explain {
+        queue: String,
+        lane: Option<(Priority, LaneKind)>,
+        answer: Answer<QueueExplained>,
+    },
+    /// Queues that a person or the hours closed.
+    Closed {
+        answer: Answer<BTreeMap<String, Closed>>,
     },
     /// What is in flight now.
     Flights {
         answer: Answer<Vec<FlightInfo>>,
     },
-    /// Look for work now.
+    /// Everything that a person may want to know of the engine at once.
+    Dump {
+        answer: Answer<super::dump::Dump>,
+    },
+    /// Look for work now; ends a quiet time.
     Nudge,
+    /// Accept jobs, let what runs go on, start nothing.
+    Quiet,
     /// Stop claiming, let what runs end for the drain time, then stop.
     Drain,
     /// Stop at once: what runs is killed and goes back without a charge.
     Halt,
+}
+
+/// What the config says now, and for the audit log what is another than before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewRules {
+    pub policies: Vec<Policy>,
+    pub slots: u32,
+    pub by: String,
+    pub changed: Vec<String>,
+    /// Takes a restart.
+    pub restart: Vec<String>,
+}
+
+/// Overrides to be made and dropped together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// Who and when are filled in by the engine.
+    pub set: Vec<Override>,
+    /// A pattern names everything that it covers, no key all keys.
+    pub unset: Vec<(Target, Option<Key>)>,
+    pub by: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steered {
+    pub removed: Vec<Override>,
+    pub in_force: Vec<Override>,
+}
+
+/// What holds a queue back, out of the scheduler's own mouth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueExplained {
+    pub reason: Reason,
+    /// The table of the config that serves it.
+    pub table: Option<String>,
+    /// Ready jobs of a higher priority that go first.
+    pub ahead: u64,
+    pub by_state: [u64; State::ALL.len()],
+    /// False where no job of the queue was ever seen.
+    pub known: bool,
+}
+
+/// What a person wants of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Amend(Amendment),
+    Delete,
+}
+
+/// The same wish for many jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOperation {
+    pub wish: Wish,
+    /// What chose the jobs: one that it no longer means when its turn comes is left alone. `None` where a person named
+    /// them one by one.
+    pub selector: Option<String>,
+    /// The moment at which ages are meant.
+    pub asked: Time,
+    pub by: String,
+}
+
+/// The account of an operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub matched: u64,
+    pub changed: u64,
+    /// Were so before.
+    pub already: u64,
+    /// Run, and are being stopped.
+    pub running: u64,
+    /// Their state does not allow it; how many in which state stands in `why`.
+    pub refused: u64,
+    #[serde(default)]
+    pub why: BTreeMap<String, u64>,
+    /// Were meant when they were looked up, and no longer when their turn came.
+    pub left: u64,
+    /// Are not known.
+    pub unknown: u64,
+}
+
+/// An operation under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationInfo {
+    pub number: u64,
+    pub action: String,
+    pub selector: Option<String>,
+    pub report: Report,
 }
 
 /// What `windlass run` asks for; taken only from the engine's own user.
@@ -140,6 +292,8 @@ pub struct FlightInfo {
     pub queue: String,
     pub start: u32,
     pub started: Time,
+    /// Claimed ahead: it waits for a slot of its crew and has not begun.
+    pub stocked: bool,
     /// The slot that holds it, and that slot's state.
     pub worker: u32,
     pub state: WorkerState,
@@ -155,10 +309,34 @@ pub struct FollowedJob {
     pub data: Vec<u8>,
 }
 
+/// The end of one start, as a watcher is told of it.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub id: JobId,
+    pub queue: Arc<QueueName>,
+    pub run: Option<RunId>,
+    pub priority: Priority,
+    pub state: State,
+    pub outcome: &'static str,
+    pub start: u32,
+    pub failures: u32,
+    pub admitted: Time,
+    pub started: Time,
+    pub finished: Time,
+    pub error: String,
+    pub data: Vec<u8>,
+}
+
 /// What a follower is told.
 #[derive(Clone, Debug)]
 pub enum Followed {
     Job(FollowedJob),
+    Change(Change),
+    /// A person changed the state of a job.
+    Amended {
+        id: JobId,
+        state: State,
+    },
     Ended(RunInfo),
 }
 

@@ -21,7 +21,8 @@ pub struct InFlight {
     /// Why it was told to end, if it was.
     pub stopped: Option<Stop>,
     pub crew: CrewNo,
-    booking: u64,
+    /// The claim it belongs to: the flights of one claim share a slot.
+    pub booking: u64,
     /// By position: its end was reported and is written, or is being written by this turn. Nothing for one job.
     reported: Vec<u64>,
     /// How many jobs have no report yet.
@@ -120,7 +121,7 @@ impl Flights {
         *left -= 1;
         if *left == 0 {
             self.bookings.remove(&ended.booking);
-            scheduler.finished(ended.crew, ended.held.lane.kind);
+            scheduler.finished(ended.crew, ended.held.lane);
         }
     }
 

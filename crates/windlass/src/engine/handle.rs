@@ -1,22 +1,24 @@
 //! How the doors reach the engine: a sender of events, and a source of ids.
 
+use super::condition::{Condition, Shown};
 use super::event::{Answer, Event};
 use crate::error::{Failure, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, sync_channel};
-use windlass_core::job::Origin;
+use windlass_core::job::{JobId, Origin};
 
 /// A door's end of the engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     events: Sender<Event>,
     ids: Arc<IdSource>,
+    shown: Arc<Shown>,
 }
 
 impl EngineHandle {
     pub fn new(events: Sender<Event>, ids: Arc<IdSource>) -> EngineHandle {
-        EngineHandle { events, ids }
+        EngineHandle { events, ids, shown: Arc::default() }
     }
 
     /// Hands over an event; it fails only when the engine has ended.
@@ -34,6 +36,16 @@ impl EngineHandle {
         answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 
+    /// What the engine was up to after its last turn.
+    pub fn condition(&self) -> Condition {
+        self.shown.get()
+    }
+
+    /// Where the engine's thread writes its condition.
+    pub fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown)
+    }
+
     pub fn ids(&self) -> &IdSource {
         &self.ids
     }
@@ -49,6 +61,11 @@ pub struct IdSource {
 impl IdSource {
     pub fn new(origin: Origin) -> IdSource {
         IdSource { origin, next: AtomicU64::new(0) }
+    }
+
+    /// Whether this is an id that a later job would get.
+    pub fn will_give(&self, id: JobId) -> bool {
+        id.origin == self.origin && id.offset >= self.next.load(Ordering::Relaxed)
     }
 
     /// Sets `count` offsets aside and returns the first.

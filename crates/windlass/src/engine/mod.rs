@@ -4,7 +4,10 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod condition;
+mod drained;
 pub mod drive;
+pub mod dump;
 pub mod effects;
 mod emit;
 pub mod event;
@@ -13,8 +16,11 @@ pub mod handle;
 pub mod linger;
 pub mod merge;
 mod obey;
+mod operate;
+pub mod operations;
 pub mod runs;
 pub mod spec;
+mod steer;
 mod stock;
 pub mod turn;
 pub mod turn_times;
@@ -23,6 +29,7 @@ pub mod waiters;
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
 use flights::Flights;
+use operations::Operations;
 use runs::Runs;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,6 +42,7 @@ use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
+pub use condition::Condition;
 pub use effects::Effects;
 pub use event::Event;
 pub use handle::{EngineHandle, IdSource};
@@ -76,6 +84,9 @@ pub struct Engine<S> {
     workers: Workers,
     runs: Runs,
     waiters: Waiters,
+    operations: Operations,
+    /// More of an operation is to be done in the next turn, which must not wait for an event.
+    operations_wait: bool,
     queues: Queues,
     jitter: Jitter,
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
@@ -86,6 +97,8 @@ pub struct Engine<S> {
     lingering: linger::Lingering,
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
+    /// Rules of the open turn; those in the options are the committed ones.
+    new_rules: Option<(Vec<Policy>, u32)>,
     stopping: Stopping,
     /// When suspects may start: not before the server has stood for a while.
     suspects_at: Option<Time>,
@@ -93,8 +106,10 @@ pub struct Engine<S> {
     drain_until: Option<Time>,
     /// When commits that are only in the kernel's hands must be on disk.
     sync_by: Option<Time>,
-    /// No space was found: nothing is admitted or started before this time.
+    /// No space was found: nothing is admitted or started, and what has ended is settled next at this time.
     full_until: Option<Time>,
+    /// Somebody asked for quiet: nothing is started until somebody asks for work.
+    hushed: bool,
     /// The last turn that settled anything, and the last one that the archive holds.
     settled: u64,
     archived: u64,
@@ -102,6 +117,8 @@ pub struct Engine<S> {
     archive_keeps_up: bool,
     /// Something may wait that no event tells of: the engine is new, or its last plan was cut by its budget.
     turn_again: bool,
+    /// The last turn took in so much from the inbox that it did nothing else.
+    was_wide: bool,
 }
 
 /// A queue's name and how many of its jobs are in each state.
@@ -129,6 +146,7 @@ impl<S: Store> Engine<S> {
         evidence: Evidence<'_>,
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
+        crate::sabotage::choose();
         let recovered = store.recover(evidence, now)?;
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
         let mut engine = Engine {
@@ -138,6 +156,8 @@ impl<S: Store> Engine<S> {
             workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
+            operations: Operations::default(),
+            operations_wait: false,
             queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
@@ -145,24 +165,29 @@ impl<S: Store> Engine<S> {
             changed: BTreeSet::new(),
             lingering: linger::Lingering::default(),
             pending: VecDeque::new(),
+            new_rules: None,
             stopping: Stopping::No,
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
             sync_by: None,
             full_until: None,
+            hushed: false,
             settled: 0,
             archived: 0,
             archive_keeps_up: true,
             turn_again: true,
+            was_wide: false,
             options,
         };
         engine.scheduler.hold_suspects();
+        engine.scheduler.set_stall(engine.stall());
         engine.fill()?;
         Ok((engine, recovered))
     }
 
     /// Fills memory from the store: at start, and after a turn that had to be dropped.
     fn fill(&mut self) -> Result<(), StoreError> {
+        self.fill_overrides()?;
         let open = self.store.open_runs()?;
         self.runs.keep_only(&open, &mut self.scheduler);
         for info in open {
@@ -172,7 +197,7 @@ impl<S: Store> Engine<S> {
         // The rows of the runs have their counts already.
         changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
-        Ok(())
+        self.operations.load(&mut self.store)
     }
 
     /// Drops the turn and everything in memory that came from it, and starts over from the store.
@@ -190,19 +215,45 @@ impl<S: Store> Engine<S> {
 
     /// When the engine wants to turn although nothing happened.
     pub fn next_wake(&mut self) -> Result<Option<Time>, StoreError> {
-        if self.turn_again || !self.pending.is_empty() && self.full_until.is_none() {
+        let waits = self.operations_wait || !self.pending.is_empty();
+        if self.turn_again || waits && self.full_until.is_none() {
             return Ok(Some(Time::ZERO));
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
-        let wakes = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, lingers];
-        Ok(wakes.into_iter().flatten().min())
+        let steering = self.next_steering();
+        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, steering, lingers];
+        Ok(deadlines.into_iter().flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.
     pub fn is_over(&self) -> bool {
-        self.stopping != Stopping::No && self.flights.is_empty() && self.pending.is_empty()
+        if self.stopping == Stopping::No {
+            return false;
+        }
+        if self.full_until.is_none() {
+            return self.flights.is_empty() && self.pending.is_empty();
+        }
+        // Without space nobody waits for the inbox, which is read again; nor, when told to end at once, for ends that
+        // cannot be written: the next start proves them dead.
+        let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+        let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
+        let settled = self.flights.is_empty() || self.stopping == Stopping::Halting && self.flights.len() <= ends;
+        settled && ends + unread == self.pending.len()
+    }
+
+    /// What it is up to, in one word.
+    pub fn condition(&self) -> Condition {
+        match self.stopping {
+            Stopping::Halting => Condition::Halting,
+            Stopping::Draining => Condition::Draining,
+            Stopping::No if self.full_until.is_some() => Condition::NoSpace,
+            Stopping::No if !self.archive_keeps_up => Condition::ArchiveBehind,
+            Stopping::No if self.scheduler.is_paused() => Condition::Paused,
+            Stopping::No if self.hushed => Condition::Quiet,
+            Stopping::No => Condition::Serving,
+        }
     }
 
     pub fn stopping(&self) -> Stopping {

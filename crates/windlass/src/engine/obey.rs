@@ -1,15 +1,17 @@
 //! What people and other parts ask of the engine: each command in the turn that absorbed it.
 
 use super::effects::Effects;
-use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService};
+use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService, Wish};
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, Stopping, spec};
+use crate::audit::Audited;
 use crate::error::{Failure, Kind};
-use crate::runner::Stop;
+use crate::runner::{Flight, Stop};
 use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
-use windlass_core::life_cycle::State;
-use windlass_core::policy::Policy;
+use windlass_core::policy::Service;
+use windlass_core::scheduler::CrewNo;
 use windlass_core::time::Time;
 
 /// What a command did to the turn: nothing, or something that must be on disk before it is answered.
@@ -20,13 +22,28 @@ impl<S: Store> Engine<S> {
     pub(super) fn command(&mut self, event: Event, now: Time, effects: &mut Effects) -> Result<Wrote, StoreError> {
         match event {
             Event::OpenRun { request, answer } => return self.open_run(request, answer, now, effects),
-            Event::Amend { ids, amendment, answer } => return self.amend(&ids, amendment, answer, now, effects),
+            Event::Amend { ids, amendment, by, answer } => {
+                let (amended, wrote) = self.amend(&ids, amendment, &by, now, effects)?;
+                effects.answers.add(answer, Ok(amended));
+                return Ok(wrote);
+            }
+            Event::Operate { .. }
+            | Event::OpenOperation { .. }
+            | Event::StageOperation { .. }
+            | Event::AcceptOperation { .. }
+            | Event::AbandonOperation { .. }
+            | Event::Operations { .. } => return self.operate(event, now, effects),
+            Event::Watch { follower, answer } => {
+                self.waiters.watchers.push(follower);
+                effects.answers.add(answer, Ok(()));
+            }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
             Event::Archived { turn } => {
-                self.store.archived(turn)?;
+                // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
                 self.archived = turn;
                 let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
                 caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
+                self.store.archived(turn)?;
                 return Ok(true);
             }
             Event::Forget { before } => return Ok(self.store.forget(before, super::RELEASE_MOST)? > 0),
@@ -36,15 +53,26 @@ impl<S: Store> Engine<S> {
                     self.after_inbox(Then::AwaitRun(run, answer), effects);
                 }
             }
-            Event::AwaitDrained { answer } => {
+            Event::AwaitDrained { due_only, answer } => {
                 let failed_before = self.waiters.failed;
-                self.waiters.drained.push(DrainedWaiter { answer, failed_before });
+                self.waiters.drained.push(DrainedWaiter { answer, failed_before, due_only });
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
-            Event::Reload { policies, slots, answer } => self.reload(policies, slots, answer, effects),
+            Event::Reload { new, answer } => self.reload(new, answer, now, effects),
+            Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
+            Event::Explain { queue, lane, answer } => {
+                let explained = self.explain(&queue, lane);
+                effects.answers.add(answer, Ok(explained));
+            }
+            Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
-            Event::Nudge => effects.nudge = true,
+            Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Nudge => {
+                self.hushed = false;
+                effects.nudge = true;
+            }
+            Event::Quiet => self.hushed = true,
             Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),
             Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
@@ -131,14 +159,13 @@ impl<S: Store> Engine<S> {
         let other = |what: &str| {
             Failure::new(Kind::Conflict, format!("queue `{name}` {what}")).hint("choose another queue with -Q")
         };
-        if self.options.policies.iter().any(|policy| policy.matches(name.as_str())) {
+        if self.policies().iter().any(|policy| policy.matches(name.as_str())) {
             return Err(other("is served by the config"));
         }
         let Some(queue) = self.queues.iter().map(|(_, queue)| queue).find(|queue| *queue.name == name) else {
             return Ok(());
         };
-        let live: u64 = State::ALL.iter().filter(|s| !s.is_end()).map(|s| queue.by_state[s.index()]).sum();
-        if live > self.runs.live_in(service) {
+        if Self::live(&queue.by_state) > self.runs.live_in(service) {
             return Err(other("holds jobs that are not this run's"));
         }
         Ok(())
@@ -148,18 +175,22 @@ impl<S: Store> Engine<S> {
         &mut self,
         ids: &[JobId],
         amendment: Amendment,
-        answer: Answer<Vec<Amended>>,
+        by: &str,
         now: Time,
         effects: &mut Effects,
-    ) -> Result<Wrote, StoreError> {
+    ) -> Result<(Vec<Amended>, Wrote), StoreError> {
         let amended = self.store.amend(ids, amendment, now)?;
         for (id, result) in ids.iter().zip(&amended) {
             if *result == Amended::Running && amendment == Amendment::Cancel {
-                effects.stops.extend(self.flights.stop_job(*id, Stop::Cancel));
+                effects.cancelled.push(*id);
             }
+            if let Amended::Done { to, .. } = result {
+                effects.amended.push((*id, *to));
+            }
+            let what = Wish::Amend(amendment).audited(*id, *result);
+            effects.audit.extend(what.map(|what| Audited { at: now, by: by.to_owned(), what }));
         }
-        effects.answers.add(answer, Ok(amended));
-        Ok(true)
+        Ok((amended, true))
     }
 
     fn follow(&mut self, run: RunId, follower: Follower, answer: Answer<RunInfo>, effects: &mut Effects) {
@@ -167,20 +198,14 @@ impl<S: Store> Engine<S> {
         effects.answers.add(answer, followed);
     }
 
-    fn reload(&mut self, policies: Vec<Policy>, slots: u32, answer: Answer<()>, effects: &mut Effects) {
-        self.changed.extend(self.lingering.queues());
-        self.scheduler.reload(policies.clone(), slots);
-        self.options.policies = policies;
-        self.options.slots = slots;
-        effects.answers.add(answer, Ok(()));
-    }
-
-    fn flight_infos(&self) -> Vec<FlightInfo> {
+    pub(super) fn flight_infos(&self) -> Vec<FlightInfo> {
+        let stocked = self.stocked();
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()
-            .filter_map(|(number, flight)| Some((self.workers.of(number)?, flight)))
-            .map(|((worker, state), flight)| FlightInfo {
+            .filter_map(|(number, flight)| Some((number, self.workers.of(number)?, flight)))
+            .map(|(number, (worker, state), flight)| FlightInfo {
+                stocked: stocked.contains(&number),
                 worker: worker.0,
                 state,
                 job: flight.held.jobs.id(usize::from(flight.held.first)),
@@ -192,6 +217,24 @@ impl<S: Store> Engine<S> {
             .collect();
         infos.sort_by_key(|info| (info.started, info.job));
         infos
+    }
+
+    /// The flights that a crew holds beyond its slots: the youngest ones, which wait for a slot to become free.
+    fn stocked(&self) -> HashSet<Flight> {
+        let mut by_crew: HashMap<CrewNo, BTreeMap<u64, Vec<Flight>>> = HashMap::new();
+        for (number, flight) in self.flights.iter() {
+            by_crew.entry(flight.crew).or_default().entry(flight.booking).or_default().push(number);
+        }
+        let mut stocked = HashSet::new();
+        for (crew, claims) in by_crew {
+            let slots = match self.scheduler.policy(crew) {
+                Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
+                // Nothing waits behind a thread.
+                Some(_) | None => u32::MAX,
+            };
+            stocked.extend(claims.into_values().skip(slots.min(self.options.slots) as usize).flatten());
+        }
+        stocked
     }
 
     fn drain(&mut self, now: Time, effects: &mut Effects) {

@@ -77,10 +77,13 @@ impl Runs {
     pub fn set_slots(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
         let Some(run) = self.by_no.get_mut(&no) else { return };
         let Some(service) = &mut run.service else { return };
+        if service.slots == slots {
+            return;
+        }
         service.slots = slots;
-        if let Some(crew) = run.crew.take() {
-            scheduler.remove_crew(crew);
-            run.crew = Some(scheduler.add_crew(spec::policy(service)));
+        // The same crew goes on: another one would not know of what is in flight and start as many again.
+        if let Some(crew) = run.crew {
+            scheduler.change_crew(crew, spec::policy(service));
         }
     }
 

@@ -1,7 +1,12 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
-use super::event::{Answer, Drained, Followed, Follower, OpenRun, RunService};
+mod steer;
+
+use super::event::{
+    Answer, Drained, FlightInfo, Followed, Follower, NewOperation, NewRules, OpenRun, Report, RunService, Wish,
+};
 use super::*;
+use crate::audit::Audited;
 use crate::error::{Failure, Kind};
 use crate::runner::{Emitted, Finished, Output, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
@@ -131,6 +136,10 @@ fn jobs_shorter_than_a_turn_are_claimed_ahead_and_a_drain_takes_back_what_has_no
     assert_eq!(world.finish(succeeded()).starts.len(), 1 + 4 * 64, "for jobs that take no time at all");
     let second = world.finish(succeeded());
     assert_eq!(second.starts.len(), 1, "what the slots took from the stock is claimed again");
+    let (flights, given) = answer::<Vec<FlightInfo>>();
+    world.turn([Event::Flights { answer: flights }]);
+    let stocked = given.try_recv().unwrap().unwrap().iter().filter(|flight| flight.stocked).count();
+    assert_eq!(stocked, world.under_way.len() - 4, "all but four wait for a slot");
     let effects = world.turn([Event::Drain]);
     assert_eq!(effects.stops.len(), world.under_way.len());
     assert!(effects.stops.iter().all(|(_, why)| *why == Stop::Withdraw));
@@ -154,7 +163,10 @@ fn a_queue_that_nobody_serves_accumulates_and_runs_after_a_reload() {
     world.push("q", 3);
     assert!(world.under_way.is_empty());
     let (reloaded, given) = answer();
-    world.turn([Event::Reload { policies: vec![serving("q")], slots: 4, answer: reloaded }]);
+    world.turn([Event::Reload {
+        new: NewRules { policies: vec![serving("q")], slots: 4, ..NewRules::default() },
+        answer: reloaded,
+    }]);
     assert_eq!(given.try_recv().unwrap(), Ok(()));
     assert_eq!(world.under_way.len(), 3);
 }
@@ -215,7 +227,8 @@ fn cancelling_a_running_job_is_an_intent_until_it_is_dead() {
     world.push("q", 1);
     let id = JobId { origin: Origin::from_random(7), offset: 1 };
     let (amended, given) = answer();
-    let effects = world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, answer: amended }]);
+    let effects =
+        world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: amended }]);
     assert_eq!(given.try_recv().unwrap(), Ok(vec![Amended::Running]));
     assert_eq!(effects.stops, [(world.under_way[0].flight, Stop::Cancel)]);
     world.finish(Outcome::Cancelled);
@@ -287,7 +300,7 @@ fn drained_means_that_nothing_which_can_run_is_left() {
     world.push("unserved", 5);
     world.push("q", 1);
     let (drained, given) = answer();
-    world.turn([Event::AwaitDrained { answer: drained }]);
+    world.turn([Event::AwaitDrained { due_only: false, answer: drained }]);
     assert!(given.try_recv().is_err());
     world.finish(Outcome::FailedForGood { error: "no".into() });
     assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));
@@ -323,6 +336,180 @@ fn a_job_whose_worker_dies_again_and_again_ends_as_poison() {
     let id = JobId { origin: Origin::from_random(7), offset: 1 };
     let job = world.engine.store().job(id).unwrap().unwrap();
     assert_eq!((job.state, job.reason), (State::Failed, Some(windlass_core::judge::Reason::Poison)));
+}
+
+#[test]
+fn a_turn_that_takes_in_very_many_chunks_leaves_the_starts_to_the_next() {
+    let mut world = World::new(vec![serving("*")]);
+    let mut wide = || {
+        let lots: Vec<Lot> = (0..600).map(|n| world.lot(&format!("q.{n}"), 1)).collect();
+        Lot { jobs: lots.into_iter().flat_map(|lot| lot.jobs).collect(), ..Lot::default() }
+    };
+    let (first, second) = (wide(), wide());
+    let effects = world.turn([Event::Ingested(first), Event::Archived { turn: 0 }, Event::Ingested(second)]);
+    assert_eq!((effects.ingested, effects.starts.len()), (2, 0), "small lots fit into one turn");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO), "no event is needed for the next turn");
+    let third = world.lot("q.0", 1);
+    let effects = world.turn([Event::Ingested(third)]);
+    assert_eq!((effects.ingested, effects.starts.len()), (0, 4), "the next one starts and takes nothing in");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
+    assert_eq!(world.turn([]).ingested, 1);
+    assert!(world.engine.pending.is_empty());
+}
+
+#[test]
+fn a_cancel_that_finds_no_space_stops_nothing() {
+    let mut world = World::new(vec![serving("q")]);
+    world.push("q", 1);
+    let id = world.under_way[0].held.ids().next().unwrap();
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let (refused, given) = answer::<Vec<Amended>>();
+    let effects = world.engine.turn(
+        world.now,
+        [Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: refused }],
+    );
+    let effects = effects.unwrap();
+    effects.answers.give();
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Full);
+    assert!(effects.stops.is_empty(), "what was refused has not happened");
+    world.now = world.now.after(FULL_RETRY);
+    let (told, given) = answer::<Vec<Amended>>();
+    let effects =
+        world.turn([Event::Amend { ids: vec![id], amendment: Amendment::Cancel, by: "ada".into(), answer: told }]);
+    let line = effects.audit[0].to_json();
+    assert_eq!((&line["job"], &line["from"], &line["to"]), (&id.to_string().into(), &"running".into(), &().into()));
+    assert_eq!((given.try_recv().unwrap().unwrap(), effects.stops.len()), (vec![Amended::Running], 1));
+}
+
+fn wish(wish: Wish) -> NewOperation {
+    NewOperation { wish, selector: Some("queue:q".into()), asked: Time(2_000_000), by: "ada".into() }
+}
+
+/// Stages jobs `1..=count` in slices of ten and accepts them.
+fn staged(world: &mut World, count: u64, expect: Option<u64>) -> Receiver<Result<Report, Failure>> {
+    let (opened, number) = answer::<u64>();
+    world.turn([Event::OpenOperation { operation: wish(Wish::Amend(Amendment::Suspend)), answer: opened }]);
+    let number = number.try_recv().unwrap().unwrap();
+    let ids: Vec<JobId> = (1..=count).map(|offset| JobId { origin: Origin::from_random(7), offset }).collect();
+    for slice in ids.chunks(10) {
+        let (stage, given) = answer::<()>();
+        world.turn([Event::StageOperation { number, ids: slice.to_vec(), answer: stage }]);
+        assert_eq!(given.try_recv().unwrap(), Ok(()));
+    }
+    let (accepted, report) = answer::<Report>();
+    world.turn([Event::AcceptOperation { number, expect, answer: accepted }]);
+    report
+}
+
+#[test]
+fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 35);
+    let given = staged(&mut world, 35, Some(35));
+    let suspended =
+        |world: &mut World| world.engine.store().queues().unwrap()[0].stats.by_state[State::Suspended.index()];
+    assert_eq!(suspended(&mut world), 10, "one slice in the turn that accepted it");
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO), "and the next turn comes at once");
+    world.turn([]);
+    assert_eq!((suspended(&mut world), given.try_recv().is_err()), (20, true), "not over, not answered");
+    let mut store = world.engine.store().clone();
+    store.crash();
+    let evidence = Evidence { begun: &|_, _| true, same_boot: true };
+    let options = world.engine.options.clone();
+    let (engine, _) = Engine::new(store, options, evidence, Time(0)).unwrap();
+    world.engine = engine;
+    let (mut notes, mut audit) = (Vec::new(), Vec::new());
+    for effects in (0..4).map(|_| world.turn([])) {
+        notes.extend(effects.notes);
+        audit.extend(effects.audit.iter().map(Audited::to_json));
+    }
+    let told: Vec<_> = audit.iter().map(|line| (&line["by"], &line["stage"], &line["counts"]["changed"])).collect();
+    assert_eq!(told, [(&"ada".into(), &"done".into(), &35.into())], "whoever asked is known after the restart");
+    assert_eq!(notes, ["operation 1 went on after a restart and is done: 35 changed, 0 refused"]);
+    assert_eq!(suspended(&mut world), 35);
+    assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "nothing of it is kept");
+    assert_ne!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
+}
+
+#[test]
+fn an_operation_that_is_not_what_was_expected_or_was_left_changes_nothing() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 30);
+    let given = staged(&mut world, 30, Some(29));
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Conflict);
+    world.turn([]);
+    assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "its slices are gone");
+    let ids: Vec<JobId> = (1..=3).map(|offset| JobId { origin: Origin::from_random(7), offset }).collect();
+    let operate = |world: &mut World, operation, expect| {
+        let (told, given) = answer::<Report>();
+        world.turn([Event::Operate { operation, ids: ids.clone(), expect, answer: told }]);
+        given.try_recv().unwrap()
+    };
+    let elsewhere = NewOperation { selector: Some("queue:other".into()), ..wish(Wish::Delete) };
+    let report = operate(&mut world, elsewhere, None).unwrap();
+    assert_eq!((report.matched, report.changed, report.left), (0, 0, 3), "none is meant in the turn that acts");
+    assert!(operate(&mut world, wish(Wish::Delete), Some(4)).is_err());
+    let report = operate(&mut world, wish(Wish::Delete), Some(3)).unwrap();
+    assert_eq!((report.matched, report.changed), (3, 3));
+    let counts = world.engine.store().queues().unwrap()[0].stats.by_state;
+    assert_eq!((counts[State::Ready.index()], counts[State::Cancelled.index()]), (27, 3));
+}
+
+#[test]
+fn retries_and_weights_get_their_share_of_the_starts() {
+    let weighted = |pattern: &str, weight| Policy { weight, slots: 4, ..serving(pattern) };
+    let mut world = World::new(vec![weighted("heavy", 3), weighted("light", 1)]);
+    world.push("heavy", 200);
+    world.push("light", 200);
+    let mut heavy = 0;
+    for _ in 0..100 {
+        heavy += u64::from(world.under_way[0].queue.as_str() == "heavy");
+        world.finish(succeeded());
+    }
+    assert!((73..=78).contains(&heavy), "{heavy} of 100 starts went to the queue of three shares in four");
+
+    let backoff = windlass_core::policy::Backoff { base: Duration::ZERO, cap: Duration::ZERO };
+    let mut world = World::new(vec![Policy { backoff, slots: 1, ..serving("q") }]);
+    world.push("q", 200);
+    (0..10).for_each(|_| drop(world.finish(failed())));
+    let mut retries = 0;
+    for _ in 0..50 {
+        retries += u64::from(world.under_way[0].held.lane.kind == windlass_core::job::LaneKind::Retry);
+        world.finish(succeeded());
+    }
+    assert!((8..=10).contains(&retries), "{retries} of 50 starts were retries, one in five is their share");
+}
+
+/// The archive and the inbox reader act on what they are told: neither may know more than a power cut leaves.
+#[test]
+fn what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it() {
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("nobody", 3);
+    assert_eq!(world.turn([Event::Ingested(lot)]).ingested, 1, "the reader may remove its file");
+    world.engine.store.power_cut(0);
+    let ready: u64 = world.engine.store.queues().unwrap().iter().map(|q| q.stats.by_state[State::Ready.index()]).sum();
+    assert_eq!(ready, 3, "the reader removed a file whose jobs are nowhere");
+
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.options.durability = Durability::Os;
+    let lot = world.lot("q", 1);
+    world.turn([Event::Pushed { lot, durability: Durability::Os, answer: answer().0 }]);
+    let effects = world.finish(succeeded());
+    assert_eq!(effects.archive.len(), 1, "the archive may write it");
+    world.engine.store.power_cut(0);
+    let turns: Vec<u64> = world.engine.store.unarchived().unwrap().iter().map(|told| told.turn).collect();
+    assert_eq!(turns, [effects.turn], "the archive knows of a turn that never was");
+}
+
+#[test]
+fn a_clock_that_is_set_back_stretches_no_wait() {
+    let mut world = World::new(vec![serving("q")]);
+    world.now = Time(7_200_000_000);
+    world.push("q", 1);
+    world.turn([Event::Drain]);
+    world.now = Time(3_600_000_000);
+    assert_eq!(world.turn([]).stops.len(), 1, "a drain of seconds takes an hour more");
 }
 
 fn batching(pattern: &str, size: u32, linger: Duration) -> Policy {
@@ -379,6 +566,7 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     assert!(world.under_way.is_empty());
     let by = world.engine.next_wake().unwrap().unwrap();
     assert!(by <= world.now.after(Duration::from_secs(5)), "{by:?}");
+    assert_eq!(world.engine.explain("q", None).reason, windlass_core::scheduler::Reason::Lingering);
     world.push("q", 7);
     let [first, second] = &world.under_way[..] else { panic!("two stretches, since they were pushed apart") };
     assert_eq!(first.held.count + second.held.count, 10, "a full batch waits for nobody");
@@ -389,4 +577,11 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     world.now = world.now.after(Duration::from_secs(5));
     world.turn([]);
     assert_eq!(world.under_way.remove(0).held.count, 2, "and one that is not full no longer than that");
+    world.push("q", 2);
+    assert!(world.under_way.is_empty());
+    world.turn([Event::Reload {
+        new: NewRules { policies: vec![serving("q")], slots: 4, ..NewRules::default() },
+        answer: answer().0,
+    }]);
+    assert_eq!(world.under_way.len(), 2, "rules without batches wait for nothing");
 }

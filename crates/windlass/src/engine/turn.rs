@@ -5,12 +5,13 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::effects::Effects;
-use super::event::{Answer, Drained, Event, Followed, FollowedJob};
+use super::event::{Answer, Change, Event, Followed, FollowedJob};
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queue, Queues, RELEASE_MOST, Stopping, emit, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::BTreeMap;
@@ -27,6 +28,10 @@ const PUSHED_MOST: usize = 8 << 20;
 /// start is read back from disk.
 const INGESTED_MOST: usize = 4 << 20;
 
+/// A turn that takes in lots of so many chunks, which are rows of the store, is long already: it starts nothing and
+/// forgets nothing. The next one does, and takes nothing in from the inbox.
+const WIDE: usize = 512;
+
 /// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
 const CLAIMED_MOST: u64 = 32 << 10;
 
@@ -35,6 +40,8 @@ const CLAIMED_MOST: u64 = 32 << 10;
 struct Absorbed {
     finished: Vec<Finished>,
     ingested: Vec<Lot>,
+    /// What was taken in from the inbox is enough for this turn.
+    wide: bool,
     pushed: Vec<(Lot, Durability, Answer<()>)>,
     commands: Vec<Event>,
 }
@@ -60,15 +67,16 @@ impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
         self.turn_again = false;
+        self.operations_wait = false;
         if self.suspects_at.is_some_and(|at| at <= now) {
             self.suspects_at = None;
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
-        self.look_at_the_clock(now);
-        let mut absorbed = self.absorb();
-        let mut progress = Progress::default();
         let mut effects = Effects::default();
+        let settles = self.look_at_the_clock(now, &mut effects);
+        let mut absorbed = self.absorb(settles);
+        let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
         match worked {
             Ok(()) => {
@@ -81,15 +89,24 @@ impl<S: Store> Engine<S> {
     }
 
     /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
-    /// is further away than it was made is due as well.
-    fn look_at_the_clock(&mut self, now: Time) {
-        if self.full_until.is_some_and(|until| until <= now || until > now.after(FULL_RETRY)) {
-            self.full_until = None;
+    /// is further away than it was made is due as well. Tells whether what has ended may be settled in this turn:
+    /// without space that is done once a second, because every turn costs some of the reserve.
+    fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> bool {
+        let was_full = self.full_until;
+        let set_back = |by: Time, most| by > now.after(most) && !sabotage::on(Sabotage::WallClockTrusted);
+        let due = was_full.is_none_or(|until| until <= now || set_back(until, FULL_RETRY));
+        if was_full.is_some() && due {
+            let room = self.store.has_room();
+            self.full_until = if room { None } else { Some(now.after(FULL_RETRY)) };
+            if room {
+                effects.notes.push("there is space again: jobs are accepted and started".into());
+            }
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
         for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
-            *deadline = deadline.map(|by| if by > now.after(most) { now } else { by });
+            *deadline = deadline.map(|by| if set_back(by, most) { now } else { by });
         }
+        due
     }
 
     /// Everything up to and including the commit.
@@ -101,20 +118,31 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.settle(&absorbed.finished, now, progress, effects)?;
+        self.look_at_the_hours(now, effects);
+        self.end_overrides(now, progress, effects)?;
         let commands = std::mem::take(&mut absorbed.commands);
         for command in commands {
             self.obey(command, now, progress, effects)?;
         }
+        self.go_on_with_operations(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
-        self.release(now, progress)?;
+        if !sabotage::on(Sabotage::DueForgotten) {
+            self.release(now, progress)?;
+        }
         let changes = self.store.changes();
         self.learn(changes, effects);
-        if self.may_start() {
+        self.scheduler.set_stall(self.stall());
+        if absorbed.wide {
+            self.turn_again = true;
+        } else {
             self.claim(now, progress, effects)?;
         }
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
+        }
+        if sabotage::on(Sabotage::AnswerBeforeCommit) {
+            absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(())));
         }
         if let Some(durability) = progress.durability {
             effects.turn = self.store.commit(durability)?;
@@ -127,18 +155,21 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes all finished attempts and commands, and pushes up to the turn's budget.
-    fn absorb(&mut self) -> Absorbed {
+    fn absorb(&mut self, settles: bool) -> Absorbed {
         let mut absorbed = Absorbed::default();
-        let (mut budget, mut inbox_budget) = (PUSHED_MOST, INGESTED_MOST);
+        let rests = std::mem::take(&mut self.was_wide);
+        let (mut budget, mut inbox_budget) = (PUSHED_MOST, if rests { 0 } else { INGESTED_MOST });
         let accepts = self.full_until.is_none();
+        let mut archived = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
-                Event::Finished(finished) => absorbed.finished.push(finished),
+                Event::Finished(finished) if settles => absorbed.finished.push(finished),
                 Event::Ingested(lot) if accepts && inbox_budget > 0 => {
                     inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
                     absorbed.ingested.push(lot);
                 }
+                Event::Archived { .. } => archived.push(event),
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
                     budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
@@ -146,23 +177,41 @@ impl<S: Store> Engine<S> {
                 Event::Pushed { answer, .. } if !accepts => {
                     answer.give(Err(no_space("the disk was full a moment ago")))
                 }
-                Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
+                Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }
                 | Event::Amend { .. }
+                | Event::Operate { .. }
+                | Event::OpenOperation { .. }
+                | Event::StageOperation { .. }
+                | Event::AcceptOperation { .. }
+                | Event::AbandonOperation { .. }
+                | Event::Operations { .. }
+                | Event::Watch { .. }
                 | Event::AwaitRun { .. }
                 | Event::AwaitDrained { .. }
                 | Event::CatchUp { .. }
                 | Event::InboxRead { .. }
                 | Event::Follow { .. }
-                | Event::Archived { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
+                | Event::Steer { .. }
+                | Event::Explain { .. }
+                | Event::Closed { .. }
                 | Event::Flights { .. }
+                | Event::Dump { .. }
                 | Event::Nudge
+                | Event::Quiet
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
             }
+        }
+        absorbed.wide = absorbed.ingested.iter().map(|lot| lot.jobs.len()).sum::<usize>() >= WIDE;
+        self.was_wide = absorbed.wide;
+        if absorbed.wide {
+            self.pending.extend(archived);
+        } else {
+            absorbed.commands.append(&mut archived);
         }
         absorbed
     }
@@ -179,7 +228,9 @@ impl<S: Store> Engine<S> {
         let mut follow_ups = Vec::new();
         for end in finished {
             let (begin, count) = (end.first, end.count());
-            if !self.flights.take_report(end.flight, begin, count) {
+            // A flight stays known until its turn is committed, so two reports may also meet in one turn.
+            let again = self.flights.get(end.flight).is_some() && sabotage::on(Sabotage::ReportTwice);
+            if !self.flights.take_report(end.flight, begin, count) && !again {
                 effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
                 continue;
             }
@@ -192,13 +243,12 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
-                let word = outcome.word();
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
-                let (started, finished) = (end.started, end.finished);
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                     follow_ups.extend(emit::follow_ups(emitted, &held, &self.options.ids));
                 }
+                let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
                 let output = output.take().cloned().unwrap_or_default();
                 effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
@@ -212,7 +262,8 @@ impl<S: Store> Engine<S> {
         }
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::SettledWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
         }
         Ok(())
@@ -228,7 +279,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         for lot in &absorbed.ingested {
             // An inbox file may be removed once its lot is committed, so that commit must be on disk.
-            progress.needs(Durability::Full);
+            let weak = sabotage::on(Sabotage::IngestedWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.admit(lot, now)?;
             effects.ingested += 1;
         }
@@ -277,10 +329,6 @@ impl<S: Store> Engine<S> {
             progress.needs(self.options.durability);
         }
         Ok(())
-    }
-
-    fn may_start(&self) -> bool {
-        self.stopping == Stopping::No && self.full_until.is_none() && self.archive_keeps_up
     }
 
     /// Fills the planned slots; the start is stored before it happens.
@@ -360,7 +408,7 @@ impl<S: Store> Engine<S> {
             if let Some(to) = step.to {
                 counts[to.index()] += step.count;
                 if step.from.is_some() && matches!(to, State::Failed | State::Cancelled) {
-                    self.waiters.failed += step.count;
+                    self.waiters.failed_now += step.count;
                 }
             }
             let Some(run) = step.run.and_then(|no| self.runs.get_mut(no)) else { continue };
@@ -376,11 +424,17 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
+        self.keep_rules();
+        self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
         for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
             self.workers.land(*flight, *ended, now);
         }
-        for (flight, _) in &effects.stops {
+        for job in std::mem::take(&mut effects.cancelled) {
+            effects.stops.extend(self.flights.stop_job(job, Stop::Cancel));
+        }
+        // What is only withdrawn goes on if it has begun.
+        for (flight, _) in effects.stops.iter().filter(|(_, why)| *why != Stop::Withdraw) {
             self.workers.stop(*flight, now);
         }
         effects.notes.extend(self.workers.take_faults());
@@ -392,6 +446,7 @@ impl<S: Store> Engine<S> {
         }
         self.tell_followers(effects);
         for info in std::mem::take(&mut effects.ended) {
+            self.waiters.tell(&Followed::Ended(info.clone()));
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
@@ -401,6 +456,12 @@ impl<S: Store> Engine<S> {
     }
 
     fn tell_followers(&mut self, effects: &Effects) {
+        if !self.waiters.watchers.is_empty() {
+            effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
+            for (id, state) in &effects.amended {
+                self.waiters.tell(&Followed::Amended { id: *id, state: *state });
+            }
+        }
         for entry in &effects.archive {
             let held = &entry.settlement.held;
             let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
@@ -419,33 +480,13 @@ impl<S: Store> Engine<S> {
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
     fn look_if_drained(&mut self, effects: &mut Effects) {
-        if self.waiters.drained.is_empty() || self.waiters.reading_for_drained || !self.is_quiet() {
+        let (quiet, idle) = (self.is_quiet(), self.is_idle());
+        let satisfied = |waiter: &DrainedWaiter| if waiter.due_only { idle } else { quiet };
+        if self.waiters.reading_for_drained || !self.waiters.drained.iter().any(satisfied) {
             return;
         }
         self.waiters.reading_for_drained = true;
         effects.read_inbox.push(self.waiters.read_inbox(Then::Drained));
-    }
-
-    /// True when nothing that can run waits or runs.
-    pub fn is_quiet(&self) -> bool {
-        let live = |queue: &Queue| {
-            let waiting = [State::Scheduled, State::Ready, State::Retrying];
-            waiting.iter().any(|state| queue.by_state[state.index()] > 0)
-        };
-        self.flights.is_empty()
-            && self.pending.is_empty()
-            && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
-    }
-
-    pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
-        self.waiters.reading_for_drained = false;
-        if !self.is_quiet() {
-            return;
-        }
-        let failed = self.waiters.failed;
-        for DrainedWaiter { answer, failed_before } in std::mem::take(&mut self.waiters.drained) {
-            effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
-        }
     }
 
     /// No space: the turn never was. Finished attempts and inbox lots wait for the next one; pushers are told.
@@ -465,19 +506,26 @@ impl<S: Store> Engine<S> {
             self.flights.forget(*flight);
             self.workers.land(*flight, Ended::Done, now);
         }
+        self.drop_rules();
+        self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
-        let Effects { stops, read_inbox, nudge, .. } = dropped;
-        let mut effects = Effects { stops, read_inbox, nudge, ..Effects::default() };
+        let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
+        let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };
+        if sabotage::on(Sabotage::StartBeforeCommit) {
+            effects.starts = starts;
+        }
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Err(no_space(what)));
         }
         let finished = absorbed.finished.into_iter().map(Event::Finished);
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
         self.pending = finished.chain(ingested).chain(std::mem::take(&mut self.pending)).collect();
+        if self.full_until.is_none() {
+            effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
+        }
         self.full_until = Some(now.after(FULL_RETRY));
-        effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
         Ok(effects)
     }
 }
@@ -490,11 +538,31 @@ fn no_space(what: &str) -> Failure {
     Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
-fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
+pub(super) fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
     let state = settlement.verdict.state();
     let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
     Entry { settlement: settlement.clone(), queue, run, output, state }
+}
+
+/// What a watcher is told of an entry: each of its jobs.
+fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
+    let Settlement { held, verdict, outcome, started, finished } = &entry.settlement;
+    held.range().map(move |index| Change {
+        id: held.jobs.id(index),
+        queue: Arc::clone(&entry.queue),
+        run: entry.run,
+        priority: held.lane.priority,
+        state: entry.state,
+        outcome,
+        start: held.start(),
+        failures: held.record.failures + u32::from(matches!(verdict, Verdict::Retry { .. } | Verdict::Fail { .. })),
+        admitted: held.admitted,
+        started: *started,
+        finished: *finished,
+        error: error_text(verdict),
+        data: held.jobs.data(index).to_vec(),
+    })
 }
 
 fn error_text(verdict: &Verdict) -> String {

@@ -4,7 +4,7 @@
 //! of the inbox had been read. So the inbox is read to its end once the store is quiet, and if that brought work,
 //! again after that work.
 
-use super::event::{Answer, Drained};
+use super::event::{Answer, Drained, Followed, Follower};
 use crate::store::RunInfo;
 use std::collections::HashMap;
 use windlass_core::job::RunId;
@@ -26,6 +26,8 @@ pub struct DrainedWaiter {
     pub answer: Answer<Drained>,
     /// The failures counted before it began to wait.
     pub failed_before: u64,
+    /// What waits for a later time is not waited for.
+    pub due_only: bool,
 }
 
 /// All who wait.
@@ -36,10 +38,14 @@ pub struct Waiters {
     pub drained: Vec<DrainedWaiter>,
     /// Who waits for the archive to hold everything up to a turn.
     pub archive: Vec<(u64, Answer<()>)>,
+    /// Who is told of everything that ends.
+    pub watchers: Vec<Follower>,
     /// The inbox is being read to its end for the drained waiters.
     pub reading_for_drained: bool,
     /// Jobs that failed or were cancelled since the engine began.
     pub failed: u64,
+    /// Those of the open turn, which may be dropped.
+    pub failed_now: u64,
 }
 
 impl Waiters {
@@ -48,6 +54,11 @@ impl Waiters {
         self.last += 1;
         self.reading.insert(self.last, then);
         self.last
+    }
+
+    /// Tells the watchers; one that no longer listens is dropped.
+    pub fn tell(&mut self, told: &Followed) {
+        self.watchers.retain_mut(|watcher| (watcher.0)(told.clone()));
     }
 
     pub fn inbox_read(&mut self, waiter: u64) -> Option<Then> {

@@ -2,11 +2,13 @@
 //!
 //! Questions to the engine are awaited here and nowhere else; reads run on the two threads for blocking work.
 
+use super::caller::Uid;
 use super::guard::{Access, Peer};
 use super::problem::Problem;
 use super::query::Query;
 use super::runs::Waiting;
 use super::{Options, Reads};
+use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
@@ -32,9 +34,12 @@ pub(super) struct App {
     pub(super) handle: EngineHandle,
     pub(super) reads: Arc<Reads>,
     pub(super) dir: DataDir,
-    pub(super) reload: Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    pub(super) reload: Arc<super::Reload>,
+    pub(super) config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
     pub(super) access: Access,
     pub(super) bodies: Arc<Semaphore>,
+    /// Held by the one import there may be.
+    pub(super) imports: tokio::sync::Mutex<()>,
     pub(super) waiting: Arc<Waiting>,
     /// Somebody asked this server to stop.
     pub(super) draining: AtomicBool,
@@ -46,6 +51,7 @@ pub(super) struct App {
 pub(super) struct Call {
     pub(super) app: Arc<App>,
     pub(super) peer: Peer,
+    pub(super) uid: Uid,
     pub(super) id: String,
     pub(super) query: Option<String>,
     pub(super) headers: HeaderMap,
@@ -65,8 +71,10 @@ impl App {
             reads: Arc::new(reads),
             dir: options.dir,
             reload: options.reload.into(),
+            config: options.config,
             access,
             bodies: Arc::new(Semaphore::new(super::body::BUDGET)),
+            imports: tokio::sync::Mutex::default(),
             waiting: Arc::default(),
             draining: AtomicBool::new(false),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),

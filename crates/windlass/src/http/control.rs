@@ -1,13 +1,13 @@
 //! Routes about the server itself: health, counters, what runs, and the few orders it takes.
 
-use super::app::{Call, json};
+use super::app::{App, Call, json};
 use super::problem::Problem;
 use crate::api;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use windlass_core::life_cycle::State;
@@ -41,11 +41,17 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
         Ok((view.queues()?, view.runs(RUNS_COUNTED)?, reads.board.troubles()))
     });
     let (queues, runs, troubles) = read.await?;
+    let stocked = stocked(&call.app).await?;
+    let closed = call.app.ask(|answer| Event::Closed { answer }).await?;
     let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
     totals.insert("started".into(), 0);
     let mut by_name = BTreeMap::new();
     for queue in queues {
-        let counts = api::queue_counts(&queue.stats);
+        let mut counts = api::queue_counts(&queue.stats);
+        let ahead = stocked.get(queue.name.as_str()).copied().unwrap_or(0);
+        let ahead = ahead.min(queue.stats.by_state[State::Running.index()]);
+        counts.entry(State::Running.word().into()).and_modify(|count| *count -= ahead);
+        counts.entry(State::Ready.word().into()).and_modify(|count| *count += ahead);
         for (word, count) in &counts {
             *totals.entry(word.clone()).or_default() += count;
         }
@@ -57,8 +63,10 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
             version: env!("CARGO_PKG_VERSION").into(),
             dir: call.app.dir.root().display().to_string(),
             durability: crate::store::Durability::Full.word().into(),
+            condition: call.app.handle.condition().word().into(),
         },
         queues: by_name,
+        closed: closed.into_iter().map(|(name, closed)| (name, closed.word().to_owned())).collect(),
         totals,
         runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
         troubles: troubles.into_iter().collect(),
@@ -66,11 +74,21 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &status)
 }
 
+/// Jobs that were claimed ahead of their slots, by queue: they have not begun, so people count them as ready.
+async fn stocked(app: &App) -> Result<HashMap<String, u64>, Failure> {
+    let flights = app.ask(|answer| Event::Flights { answer }).await?;
+    let mut stocked = HashMap::new();
+    for flight in flights.iter().filter(|flight| flight.stocked) {
+        *stocked.entry(flight.queue.clone()).or_default() += u64::from(flight.count);
+    }
+    Ok(stocked)
+}
+
 /// Answers when everything that can run has ended.
 pub(super) async fn drained(call: Call) -> Result<Response, Problem> {
-    call.query(&[])?;
+    let due_only = call.query(&["due_only"])?.truth("due_only")?.unwrap_or(false);
     let _place = call.app.stream()?;
-    let drained = call.app.unless_stopped(call.app.ask(|answer| Event::AwaitDrained { answer })).await?;
+    let drained = call.app.unless_stopped(call.app.ask(|answer| Event::AwaitDrained { due_only, answer })).await?;
     json(StatusCode::OK, &api::Drained { failed: drained.failed })
 }
 
@@ -104,6 +122,7 @@ pub(super) async fn reload(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     call.no_body().await?;
     let reload = call.app.reload.clone();
-    super::app::blocking(move || reload()).await?;
-    json(StatusCode::OK, &serde_json::json!({}))
+    let by = call.caller();
+    let changed = super::app::blocking(move || reload(by)).await?;
+    json(StatusCode::OK, &serde_json::json!({ "changed": changed }))
 }

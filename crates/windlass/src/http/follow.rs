@@ -56,13 +56,13 @@ pub(super) async fn follow(call: Call) -> Result<Response, Problem> {
 }
 
 /// The engine's end of a mailbox.
-struct Mailbox {
+pub(super) struct Mailbox {
     letters: mpsc::UnboundedSender<Followed>,
     level: Arc<Level>,
 }
 
 /// The follower's end.
-struct Letters {
+pub(super) struct Letters {
     letters: mpsc::UnboundedReceiver<Followed>,
     level: Arc<Level>,
 }
@@ -73,7 +73,7 @@ struct Level {
     overflowed: AtomicBool,
 }
 
-fn mailbox() -> (Mailbox, Letters) {
+pub(super) fn mailbox() -> (Mailbox, Letters) {
     let (send, receive) = mpsc::unbounded_channel();
     let level = Arc::new(Level::default());
     (Mailbox { letters: send, level: level.clone() }, Letters { letters: receive, level })
@@ -81,7 +81,7 @@ fn mailbox() -> (Mailbox, Letters) {
 
 impl Mailbox {
     /// Called by the engine: takes the letter or says that the follower is gone; never waits.
-    fn put(&self, letter: Followed) -> bool {
+    pub(super) fn put(&self, letter: Followed) -> bool {
         if self.level.overflowed.load(Ordering::Acquire) {
             return false;
         }
@@ -95,10 +95,22 @@ impl Mailbox {
 }
 
 impl Letters {
-    async fn next(&mut self) -> Option<Followed> {
+    pub(super) async fn next(&mut self) -> Option<Followed> {
         let letter = self.letters.recv().await?;
         self.level.bytes.fetch_sub(weight(&letter), Ordering::AcqRel);
         Some(letter)
+    }
+
+    /// Why no more letters come.
+    pub(super) fn why_silent(&self) -> Failure {
+        if self.level.overflowed.load(Ordering::Acquire) {
+            let text = format!(
+                "the follower fell {} MiB behind and was let go; jobs from here on are not told",
+                MAILBOX_MAX >> 20
+            );
+            return Failure::new(Kind::TryLater, text).hint("follow again; the archive has what was missed");
+        }
+        Failure::new(Kind::TryLater, "the engine has ended").hint("follow again: another may be taking over")
     }
 }
 
@@ -108,7 +120,8 @@ fn weight(letter: &Followed) -> usize {
             Followed::Job(job) => {
                 job.data.len() + job.error.len() + job.output.stdout.head.len() + job.output.stderr.head.len()
             }
-            Followed::Ended(_) => 0,
+            Followed::Change(change) => change.data.len() + change.error.len(),
+            Followed::Ended(_) | Followed::Amended { .. } => 0,
         }
 }
 
@@ -139,25 +152,16 @@ impl Writer {
             let letter = race(self.letters.next(), race(gone.closed(), self.app.stopped())).await;
             match letter {
                 First::Left(Some(Followed::Job(job))) => self.job_line(job).await?,
+                // Told to watchers only.
+                First::Left(Some(Followed::Change(_) | Followed::Amended { .. })) => {}
                 First::Left(Some(Followed::Ended(info))) => {
                     return self.last_line(&api::FollowLine::Ended { ended: api::Run::from(&info) }).await;
                 }
-                First::Left(None) => return self.broken(self.why_silent()).await,
+                First::Left(None) => return self.broken(self.letters.why_silent()).await,
                 First::Right(First::Left(())) => return Err(Gone),
                 First::Right(First::Right(())) => return self.broken(stopping()).await,
             }
         }
-    }
-
-    fn why_silent(&self) -> Failure {
-        if self.letters.level.overflowed.load(Ordering::Acquire) {
-            let text = format!(
-                "the follower fell {} MiB behind and was let go; jobs from here on are not told",
-                MAILBOX_MAX >> 20
-            );
-            return Failure::new(Kind::TryLater, text).hint("follow again; the archive has what was missed");
-        }
-        Failure::new(Kind::TryLater, "the engine has ended").hint("follow again: another may be taking over")
     }
 
     async fn broken(&mut self, failure: Failure) -> Result<(), Gone> {
@@ -260,7 +264,7 @@ fn read_piece(file: &File, at: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// A body of pieces; dropping it tells the writer that the client is gone.
-struct Pieces(mpsc::Receiver<Bytes>);
+pub(super) struct Pieces(pub(super) mpsc::Receiver<Bytes>);
 
 impl HttpBody for Pieces {
     type Data = Bytes;

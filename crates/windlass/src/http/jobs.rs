@@ -4,9 +4,11 @@
 
 use super::app::{App, Call, json};
 use super::problem::Problem;
-use super::selection::{self, Choice};
+use super::selection;
 use crate::api::{self, Action, PAGE_MAX};
-use crate::engine::event::Event;
+use crate::clock;
+use crate::engine::event::{Event, NewOperation, Report, Wish};
+use crate::engine::operations::is_so;
 use crate::error::{Failure, Kind};
 use crate::store::{Amended, Amendment, Filter};
 use axum::body::Body;
@@ -14,15 +16,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId};
 use windlass_core::life_cycle::State;
 
 /// Lists show so much of a job's data.
 const DATA_LISTED: usize = 200;
 const PAGE: u64 = 50;
-/// Bulk changes go to the engine in slices of this many.
-const SLICE: usize = 1000;
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let query = call.query(&["selector", "limit", "cursor"])?;
@@ -42,13 +41,13 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
         let view = (reads.view)()?;
         let Some(filter) = choice.filter(&*view)? else { return Ok(page) };
         let (live, archived) = split(&filter);
-        if let Some((filter, from)) = live.zip(from) {
-            let found = view.list(&filter, Arrival(from), limit)?;
-            for job in found.jobs.iter().filter(|job| choice.wants(job)) {
+        if let Some(from) = live.and(from) {
+            let (jobs, next) = choice.page(&*view, Arrival(from), limit)?;
+            for job in &jobs {
                 let said = reads.board.of(job.id);
                 page.items.push(to_value(&api::Job::new(job, DATA_LISTED).saying(said))?);
             }
-            page.next = found.next.map(|next| next.0.to_string());
+            page.next = next.map(|next| next.0.to_string());
         }
         let archived = archived.filter(|_| page.next.is_none() && choice.may_be_archived());
         if let Some(filter) = archived.filter(|_| page.items.len() < limit) {
@@ -145,90 +144,80 @@ pub(super) async fn cancel(call: Call) -> Result<Response, Problem> {
     amend(call, Amendment::Cancel).await
 }
 
-async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem> {
+pub(super) async fn suspend(call: Call) -> Result<Response, Problem> {
+    amend(call, Amendment::Suspend).await
+}
+
+pub(super) async fn resume(call: Call) -> Result<Response, Problem> {
+    amend(call, Amendment::Resume).await
+}
+
+pub(super) async fn priority(mut call: Call) -> Result<Response, Problem> {
+    let wanted: api::NewPriority = call.json().await?;
+    match super::operations::wish(Action::Priority, Some(wanted.priority))? {
+        Wish::Amend(amendment) => amend_one(call, amendment).await,
+        Wish::Delete => Err(Problem::refused("a priority does not delete")),
+    }
+}
+
+/// Removes a job that does not run; the archive keeps its last line.
+pub(super) async fn delete(mut call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     call.no_body().await?;
     let id = call.job()?;
-    let mut amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+    call.app.catch_up().await?;
+    let operation = NewOperation { wish: Wish::Delete, selector: None, asked: clock::now(), by: call.caller() };
+    let report = call.app.ask(|answer| Event::Operate { operation, ids: vec![id], expect: None, answer }).await?;
+    match report {
+        Report { changed: 1, .. } => json(StatusCode::OK, &changed(id, "done", None, None)),
+        Report { refused: 1, .. } => Err(refused(id, State::Running)),
+        _ => Err(unknown(&call.app, id).await?),
+    }
+}
+
+async fn amend(mut call: Call, amendment: Amendment) -> Result<Response, Problem> {
+    call.no_body().await?;
+    amend_one(call, amendment).await
+}
+
+async fn amend_one(call: Call, amendment: Amendment) -> Result<Response, Problem> {
+    call.query(&[])?;
+    let id = call.job()?;
+    let (app, by) = (&call.app, call.caller());
+    let ask = || app.ask(|answer| Event::Amend { ids: vec![id], amendment, by: by.clone(), answer });
+    let mut amended = ask().await?;
     if amended.first() == Some(&Amended::Unknown) {
         call.app.catch_up().await?;
-        amended = call.app.ask(|answer| Event::Amend { ids: vec![id], amendment, answer }).await?;
+        amended = ask().await?;
     }
-    let changed = |result: &str, from: Option<State>, to: Option<State>| api::Changed {
-        id: id.to_string(),
-        result: result.into(),
-        from: from.map(|state| state.word().into()),
-        to: to.map(|state| state.word().into()),
-    };
     match amended.first().copied().unwrap_or(Amended::Unknown) {
-        Amended::Done { from, to } => json(StatusCode::OK, &changed("done", Some(from), Some(to))),
-        Amended::Running => json(StatusCode::ACCEPTED, &changed("running", Some(State::Running), None)),
-        Amended::Refused(state) => {
-            Err(Failure::new(Kind::Conflict, format!("{id} is {state}, which does not allow it")).into())
+        Amended::Done { from, to } => json(StatusCode::OK, &changed(id, "done", Some(from), Some(to))),
+        Amended::Running => json(StatusCode::ACCEPTED, &changed(id, "running", Some(State::Running), None)),
+        Amended::Same(state) => json(StatusCode::OK, &changed(id, "already", Some(state), Some(state))),
+        Amended::Refused(state) if is_so(amendment, state) => {
+            json(StatusCode::OK, &changed(id, "already", Some(state), Some(state)))
         }
-        Amended::Unknown => {
-            // A job that succeeded has left the store for the archive: it is there, but nothing more can be done to it.
-            let known = call.app.read(move |reads| (reads.archive.find)(id)).await?;
-            Err(if known.is_empty() {
-                no_job(id)
-            } else {
-                Failure::new(Kind::Conflict, format!("{id} has ended, which does not allow it")).into()
-            })
-        }
+        Amended::Refused(state) => Err(refused(id, state)),
+        Amended::Unknown => Err(unknown(&call.app, id).await?),
     }
 }
 
-/// The same change to many jobs, a slice at a time; a caller that goes away stops it between two slices.
-pub(super) async fn operate(mut call: Call) -> Result<Response, Problem> {
-    call.query(&[])?;
-    let operation: api::Operation = call.json().await?;
-    let choice = Arc::new(selection::parse(&operation.selector)?);
-    let amendment = match operation.action {
-        Action::Retry => Amendment::Retry,
-        Action::Cancel => Amendment::Cancel,
-    };
-    let mut result = api::OperationResult::default();
-    let mut from = Some(Arrival(0));
-    while let Some(start) = from {
-        let (ids, next) = slice(&call.app, &choice, start).await?;
-        result.matched += ids.len() as u64;
-        from = next;
-    }
-    if let Some(expected) = operation.expect.filter(|expected| *expected != result.matched) {
-        let text = format!("{} jobs match, {expected} were expected; nothing was changed", result.matched);
-        return Err(Failure::new(Kind::Conflict, text).into());
-    }
-    let mut left = if operation.dry_run { 0 } else { result.matched };
-    from = Some(Arrival(0));
-    // A job that was changed may come by again behind the others; the count bounds the work for good.
-    while let Some(start) = from.filter(|_| left > 0) {
-        let (mut ids, next) = slice(&call.app, &choice, start).await?;
-        ids.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-        left -= ids.len() as u64;
-        from = next;
-        if ids.is_empty() {
-            continue;
-        }
-        for amended in call.app.ask(|answer| Event::Amend { ids, amendment, answer }).await? {
-            match amended {
-                Amended::Done { .. } => result.changed += 1,
-                Amended::Running => result.running += 1,
-                Amended::Refused(_) | Amended::Unknown => result.refused += 1,
-            }
-        }
-    }
-    json(StatusCode::OK, &result)
+fn changed(id: JobId, result: &str, from: Option<State>, to: Option<State>) -> api::Changed {
+    let word = |state: State| state.word().into();
+    api::Changed { id: id.to_string(), result: result.into(), from: from.map(word), to: to.map(word) }
 }
 
-async fn slice(app: &App, choice: &Arc<Choice>, from: Arrival) -> Result<(Vec<JobId>, Option<Arrival>), Failure> {
-    let choice = choice.clone();
-    let read = app.read(move |reads| {
-        let view = (reads.view)()?;
-        let Some(filter) = choice.filter(&*view)? else { return Ok((Vec::new(), None)) };
-        let page = view.list(&filter, from, SLICE)?;
-        Ok((page.jobs.iter().filter(|job| choice.wants(job)).map(|job| job.id).collect(), page.next))
-    });
-    read.await
+fn refused(id: JobId, state: State) -> Problem {
+    Failure::new(Kind::Conflict, format!("{id} is {state}, which does not allow it")).into()
+}
+
+/// A job that succeeded has left the store for the archive: it is there, but nothing more can be done to it.
+async fn unknown(app: &App, id: JobId) -> Result<Problem, Failure> {
+    let known = app.read(move |reads| (reads.archive.find)(id)).await?;
+    Ok(match known.is_empty() {
+        true => no_job(id),
+        false => Failure::new(Kind::Conflict, format!("{id} has ended, which does not allow it")).into(),
+    })
 }
 
 fn no_job(id: JobId) -> Problem {

@@ -4,22 +4,29 @@
 //! is answered after its commit. This part must not hold state of its own that a restart would miss. Read in this
 //! order: `routes` (the table), `guard` (who may ask), `push` (work comes in), then the rest.
 
+use crate::archiver::Group;
+use crate::config::{Change, Loaded};
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::runner::progress::Board;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use windlass_core::job::JobId;
+use windlass_core::time::Time;
 
 mod app;
 mod body;
+mod caller;
 mod control;
 mod follow;
 mod guard;
+mod import;
 mod jobs;
+mod operations;
 mod problem;
 mod push;
 mod query;
@@ -27,6 +34,10 @@ pub mod routes;
 mod runs;
 mod selection;
 mod serve;
+mod stats;
+mod steer;
+mod watch;
+mod why;
 
 pub use serve::Server;
 
@@ -40,14 +51,25 @@ pub struct Options {
     /// Names besides `localhost` and addresses by which clients may call the server over TCP.
     pub hosts: Vec<String>,
     /// Reads the config again and hands it to the engine.
-    pub reload: Box<dyn Fn() -> Result<(), Failure> + Send + Sync>,
+    pub reload: Box<Reload>,
+    /// The config as it was read last.
+    pub config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
+    /// Where trouble at the door is told.
+    pub log: Log,
 }
+
+/// Reads the config again for somebody, and tells what has changed.
+pub type Reload = dyn Fn(String) -> Result<Vec<Change>, Failure> + Send + Sync;
 
 impl Options {
     /// A Unix socket and any free port of the loopback interface.
-    pub fn new(dir: DataDir, reload: impl Fn() -> Result<(), Failure> + Send + Sync + 'static) -> Options {
+    pub fn new(
+        dir: DataDir,
+        reload: impl Fn(String) -> Result<Vec<Change>, Failure> + Send + Sync + 'static,
+    ) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload) }
+        let config = Box::new(Arc::<Loaded>::default);
+        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config, log: Log::off() }
     }
 }
 
@@ -83,9 +105,13 @@ pub type ArchivedPage = (Vec<serde_json::Value>, Option<String>);
 /// What one start (or the last one) of a job wrote: standard output, or standard error where asked.
 pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<Vec<u8>>, Failure> + Send + Sync>;
 
+/// Shows what finished at or after a time, grouped as it ended.
+pub type GroupsArchived = Box<dyn Fn(Time, &mut dyn FnMut(&Group<'_>)) -> Result<(), Failure> + Send + Sync>;
+
 /// The archive as the routes see it.
 pub struct Archive {
     pub find: FindArchived,
+    pub groups: GroupsArchived,
     pub list: ListArchived,
     pub output: ArchivedOutput,
 }

@@ -3,9 +3,10 @@
 //! `docs/http-api.md` describes every line of this table, and a test holds it to that.
 
 use super::app::{App, Call};
+use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, jobs, push, runs};
+use super::{control, follow, import, jobs, operations, push, runs, stats, steer, watch, why};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -33,7 +34,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 22] = [
+pub const TABLE: [Route; 34] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
     get("/api/v1/status", |call| Box::pin(control::status(call))),
@@ -43,7 +44,15 @@ pub const TABLE: [Route; 22] = [
     get("/api/v1/jobs/{id}/output", |call| Box::pin(jobs::output(call))),
     post("/api/v1/jobs/{id}/retry", |call| Box::pin(jobs::retry(call))),
     post("/api/v1/jobs/{id}/cancel", |call| Box::pin(jobs::cancel(call))),
-    post("/api/v1/operations", |call| Box::pin(jobs::operate(call))),
+    post("/api/v1/jobs/{id}/suspend", |call| Box::pin(jobs::suspend(call))),
+    post("/api/v1/jobs/{id}/resume", |call| Box::pin(jobs::resume(call))),
+    post("/api/v1/jobs/{id}/priority", |call| Box::pin(jobs::priority(call))),
+    post("/api/v1/jobs/{id}/delete", |call| Box::pin(jobs::delete(call))),
+    post("/api/v1/operations", |call| Box::pin(operations::operate(call))),
+    get("/api/v1/operations", |call| Box::pin(operations::list(call))),
+    get("/api/v1/stats", |call| Box::pin(stats::stats(call))),
+    get("/api/v1/watch", |call| Box::pin(watch::watch(call))),
+    post("/api/v1/import", |call| Box::pin(import::import(call))),
     post("/api/v1/runs", |call| Box::pin(runs::open(call))),
     get("/api/v1/runs", |call| Box::pin(runs::list(call))),
     get("/api/v1/runs/{id}", |call| Box::pin(runs::show(call))),
@@ -56,6 +65,10 @@ pub const TABLE: [Route; 22] = [
     post("/api/v1/nudge", |call| Box::pin(control::nudge(call))),
     post("/api/v1/stop", |call| Box::pin(control::stop(call))),
     post("/api/v1/reload", |call| Box::pin(control::reload(call))),
+    get("/api/v1/config", |call| Box::pin(steer::config(call))),
+    get("/api/v1/overrides", |call| Box::pin(steer::overrides(call))),
+    post("/api/v1/overrides", |call| Box::pin(steer::steer(call))),
+    get("/api/v1/why", |call| Box::pin(why::why(call))),
 ];
 
 const fn get(path: &'static str, serve: fn(Call) -> Answering) -> Route {
@@ -83,8 +96,9 @@ async fn dispatch(app: Arc<App>, route: Route, request: Request) -> Response {
         Err(bad) => return Problem::malformed(format!("the path is not text: {bad}")).into_response(),
     };
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::Stranger);
+    let uid = parts.extensions.get::<Uid>().copied().unwrap_or(Uid(None));
     let query = parts.uri.query().map(str::to_owned);
-    let call = Call { app, peer, id, query, headers: parts.headers, body };
+    let call = Call { app, peer, uid, id, query, headers: parts.headers, body };
     (route.serve)(call).await.unwrap_or_else(IntoResponse::into_response)
 }
 

@@ -4,12 +4,14 @@
 //! `stop` ends within a deadline although clients wait and follow. The Unix socket's path may be of any length.
 
 use super::app::{App, First, race};
+use super::caller::Uid;
 use super::guard::{Access, Peer};
 use super::{Options, Reads, routes};
 use crate::client::connection::through_directory;
 use crate::data_dir::DataDir;
 use crate::engine::handle::EngineHandle;
 use crate::error::{Failure, Kind};
+use crate::log::Log;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request};
@@ -117,6 +119,7 @@ pub(super) fn start(options: Options, handle: EngineHandle, reads: Reads) -> Res
     let socket = options.dir.socket();
     let access = Access { token, hosts: options.hosts.clone(), wide };
     let (stop, stopping) = watch::channel(false);
+    let log = options.log.clone();
     let app = App::new(options, access, handle, reads, stopping);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -126,7 +129,7 @@ pub(super) fn start(options: Options, handle: EngineHandle, reads: Reads) -> Res
         .build()
         .map_err(|e| Failure::io("cannot start the HTTP runtime", &e))?;
     let body = move || {
-        runtime.block_on(serve(Arc::new(app), unix, tcp));
+        runtime.block_on(serve(Arc::new(app), unix, tcp, log));
         // A read that hangs in the kernel must not hold up the end.
         runtime.shutdown_background();
     };
@@ -180,16 +183,16 @@ fn own_token(dir: &DataDir) -> Result<String, Failure> {
     Ok(token)
 }
 
-async fn serve(app: Arc<App>, unix: std::os::unix::net::UnixListener, tcp: Option<std::net::TcpListener>) {
+async fn serve(app: Arc<App>, unix: std::os::unix::net::UnixListener, tcp: Option<std::net::TcpListener>, log: Log) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     let router = routes::router(&app);
     let mut doors = Vec::new();
     // Registering with the runtime fails only where epoll does; then nothing could be served at all.
     if let Ok(listener) = UnixListener::from_std(unix) {
-        doors.push(tokio::spawn(admit(Door::Unix(listener), app.clone(), router.clone(), places.clone())));
+        doors.push(tokio::spawn(admit(Door::Unix(listener), app.clone(), router.clone(), places.clone(), log.clone())));
     }
     if let Some(Ok(listener)) = tcp.map(TcpListener::from_std) {
-        doors.push(tokio::spawn(admit(Door::Tcp(listener), app.clone(), router.clone(), places.clone())));
+        doors.push(tokio::spawn(admit(Door::Tcp(listener), app.clone(), router.clone(), places.clone(), log.clone())));
     }
     for door in doors {
         // A door ends by the sign to stop only.
@@ -218,7 +221,9 @@ impl Door {
     }
 }
 
-async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>) {
+async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>, log: Log) {
+    // An episode of trouble is told once.
+    let mut told = false;
     loop {
         let next = async {
             let place = places.clone().acquire_owned().await;
@@ -228,12 +233,14 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
             First::Left(next) => next,
             First::Right(()) => return,
         };
+        told &= caller.is_err();
         match caller {
             Ok(Caller::Unix(stream)) => {
                 let (app, router) = (app.clone(), router.clone());
-                let peer = if is_own(&stream) { Peer::Own } else { Peer::Stranger };
+                let uid = Uid(stream.peer_cred().ok().map(|peer| peer.uid()));
+                let peer = if is_own(uid) { Peer::Own } else { Peer::Stranger };
                 tokio::spawn(async move {
-                    converse(stream, peer, app, router).await;
+                    converse(stream, (peer, uid), app, router).await;
                     drop(place);
                 });
             }
@@ -242,12 +249,15 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
                 // Answers are single writes; waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(async move {
-                    converse(Impatient { stream, stalled: None }, Peer::Tcp, app, router).await;
+                    converse(Impatient { stream, stalled: None }, (Peer::Tcp, Uid(None)), app, router).await;
                     drop(place);
                 });
             }
             // Out of descriptors or memory: the caller still stands at the door, so asking again at once would spin.
-            Err(_) => {
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    log.warn(format!("cannot take a connection: {error}; trying again until it can be taken"));
+                }
                 race(tokio::time::sleep(Duration::from_millis(100)), app.stopped()).await;
             }
         }
@@ -255,12 +265,12 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
 }
 
 /// The kernel's word on who is at the other end.
-fn is_own(stream: &UnixStream) -> bool {
+fn is_own(uid: Uid) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+    uid.0.is_some_and(|uid| uid == own || uid == 0)
 }
 
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Peer, app: Arc<App>, router: Router) {
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: (Peer, Uid), app: Arc<App>, router: Router) {
     let serving = app.clone();
     let service = service_fn(move |request| {
         let (app, router) = (serving.clone(), router.clone());
@@ -279,11 +289,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Peer, app:
     }
 }
 
-async fn respond(app: &App, mut router: Router, peer: Peer, mut request: Request<Incoming>) -> Response {
+async fn respond(app: &App, mut router: Router, (peer, uid): (Peer, Uid), mut request: Request<Incoming>) -> Response {
     let mut response = match app.access.check(peer, &request) {
         Err(problem) => problem.closing().into_response(),
         Ok(()) => {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(uid);
             match router.call(request.map(Body::new)).await {
                 Ok(response) => response,
                 Err(never) => match never {},

@@ -3,7 +3,7 @@
 use crate::api;
 use crate::store::{Durability, Taken};
 use rig::{Rig, job_id, run_id, run_info};
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_core::time::Time;
 
 mod refusals;
@@ -127,21 +127,63 @@ fn a_person_changes_one_job_or_many() {
     let changed = ask("retry", 3).unwrap();
     assert_eq!((changed.result.as_str(), changed.to.as_deref()), ("done", Some("ready")));
     assert_eq!(ask("cancel", 0).unwrap().result, "running");
-    assert_eq!(ask("retry", 1).unwrap_err().kind, crate::error::Kind::Conflict);
+    assert_eq!(ask("retry", 1).unwrap().result, "already", "a ready job needs no other try");
+    assert_eq!(ask("suspend", 1).unwrap_err().kind, crate::error::Kind::Conflict);
     assert_eq!(ask("retry", 2).unwrap_err().kind, crate::error::Kind::NotFound);
     let before = rig.kept.lock().unwrap().amended.len();
     let all = json!({"action": "retry", "selector": "state:failed", "expect": 2500});
     let (status, answer) = rig.post("/api/v1/operations", api::JSON, all.to_string().as_bytes());
     assert_eq!(status, 200);
-    assert_eq!(answer, json!({"matched": 2500, "changed": 1750, "refused": 500, "running": 250}));
+    let counts = ["matched", "changed", "refused", "running", "unknown"].map(|key| answer[key].as_u64().unwrap());
+    assert_eq!(counts, [2500, 1750, 250, 250, 250]);
     assert_eq!(rig.kept.lock().unwrap().amended[before..], [1000, 1000, 500]);
     let dry = json!({"action": "cancel", "selector": "", "dry_run": true});
     let (_, answer) = rig.post("/api/v1/operations", api::JSON, dry.to_string().as_bytes());
     assert_eq!(answer["matched"], 2500);
+    assert_eq!(answer["sample"].as_array().unwrap().len(), 5);
     let other = json!({"action": "cancel", "selector": "", "expect": 3});
     let (status, answer) = rig.post("/api/v1/operations", api::JSON, other.to_string().as_bytes());
     assert_eq!((status, answer["code"].as_str()), (409, Some("conflict")));
     assert_eq!(rig.kept.lock().unwrap().amended.len(), before + 3, "neither changed anything");
+    for (body, sentence) in [
+        (json!({"action": "retry"}), "either a selector or ids"),
+        (json!({"action": "retry", "selector": "", "ids": []}), "either a selector or ids"),
+        (json!({"action": "retry", "ids": ["x"]}), "x is"),
+        (json!({"action": "priority", "selector": ""}), "from -100 to 100"),
+        (json!({"action": "priority", "priority": 101, "selector": ""}), "from -100 to 100"),
+        (json!({"action": "cancel", "priority": 1, "selector": ""}), "only the action priority"),
+        (json!({"action": "cancel", "selector": "state:x"}), "in the selector at character 1"),
+    ] {
+        let (status, answer) = rig.post("/api/v1/operations", api::JSON, body.to_string().as_bytes());
+        assert!(status == 422 && answer["detail"].as_str().unwrap().contains(sentence), "{body}: {answer}");
+    }
+}
+
+#[test]
+fn statistics_by_queue_priority_state_and_hour() {
+    let rig = Rig::new();
+    let (status, stats) = rig.get("/api/v1/stats");
+    assert_eq!(status, 200, "{stats}");
+    let keys = |stats: &Value| -> Vec<String> {
+        stats["rows"].as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&stats), ["img", "mail"]);
+    assert_eq!((stats["rows"][0]["deleted"].as_u64(), stats["rows"][0]["attempts"].as_u64()), (Some(10), Some(0)));
+    let mail = &stats["rows"][1];
+    assert_eq!(
+        (mail["succeeded"].as_u64(), mail["failed"].as_u64(), mail["attempts"].as_u64()),
+        (Some(10), Some(10), Some(20))
+    );
+    assert!((1.0..1.07).contains(&mail["wait_s"]["p50"].as_f64().unwrap()), "{mail}");
+    assert!((4.0..4.3).contains(&mail["run_s"]["p99"].as_f64().unwrap()), "{mail}");
+    assert_eq!(keys(&rig.get("/api/v1/stats?by=priority").1), ["10", "0"], "the highest first");
+    assert_eq!(keys(&rig.get("/api/v1/stats?by=state").1), ["cancelled", "failed", "succeeded"]);
+    assert_eq!(keys(&rig.get("/api/v1/stats?by=hour").1).len(), 1);
+    assert_eq!(rig.get("/api/v1/stats?selector=priority:10").1["total"]["attempts"], 10);
+    for (query, wanted) in [("by=colour", 400), ("since=yesterday", 422), ("selector=j-1", 422), ("selector=x:y", 422)]
+    {
+        assert_eq!(rig.get(&format!("/api/v1/stats?{query}")).0, wanted, "{query}");
+    }
 }
 
 #[test]
@@ -183,6 +225,7 @@ fn the_server_tells_about_itself_and_takes_orders() {
         (std::process::id(), 5000, 9)
     );
     assert_eq!((status.queues["mail"].len(), status.runs.open), (9, 1));
+    assert_eq!((status.closed.len(), status.closed["mail"].as_str()), (1, "paused"));
     assert_eq!(connection.get("/livez").unwrap().status, 200);
     assert_eq!(connection.get("/readyz").unwrap().status, 200);
     let flights: api::Page<api::Flight> = connection.get_json("/api/v1/flights").unwrap();

@@ -4,12 +4,11 @@
 //! and removed, a name with a dot in front is not looked at, and any other file was moved in whole. A file of ours
 //! is never seen without its header, because it gets its name only with it.
 
+use super::disk::{Disk, OpenFile};
 use super::frame::{FILE_HEADER, FileHeader, SEALED, STATE_AT};
 use crate::error::{Failure, Kind};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use windlass_core::job::Origin;
 
@@ -51,37 +50,35 @@ pub fn boot() -> Origin {
     Origin::from_random(u64::from_str_radix(&hex, 16).unwrap_or(0))
 }
 
-pub fn random_origin() -> Result<Origin, Failure> {
-    let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
-    Ok(Origin::from_random(bits))
+pub fn random_origin(disk: &impl Disk) -> std::io::Result<Origin> {
+    Ok(Origin::from_random(disk.random()?))
 }
 
 /// Makes `dir/name` with a header, unless it is there already.
-pub fn create(dir: &Path, name: &str) -> Result<(), Failure> {
-    let origin = random_origin()?;
+pub fn create(disk: &impl Disk, dir: &Path, name: &str) -> Result<(), Failure> {
+    let origin = random_origin(disk).map_err(|e| Failure::io("cannot name a file", &e))?;
     let temporary = dir.join(format!(".{origin}.new"));
-    let made = write_header(&temporary, origin);
+    let made = write_header(disk, &temporary, origin);
     let cannot = |e: std::io::Error| inbox_failure("cannot make", &dir.join(name), &e);
     if let Err(error) = made {
         // It may not even exist; a leftover has a hidden name and is never read.
-        let _ = std::fs::remove_file(&temporary);
+        let _ = disk.remove(&temporary);
         return Err(cannot(error));
     }
-    match rustix::fs::renameat_with(CWD, &temporary, CWD, dir.join(name), RenameFlags::NOREPLACE) {
+    match disk.rename(&temporary, &dir.join(name)) {
         Ok(()) => Ok(()),
         Err(error) => {
             // Ours was not needed, or there is no room for it: the failure is what counts.
-            let _ = std::fs::remove_file(&temporary);
-            if error == rustix::io::Errno::EXIST { Ok(()) } else { Err(cannot(error.into())) }
+            let _ = disk.remove(&temporary);
+            if error.kind() == std::io::ErrorKind::AlreadyExists { Ok(()) } else { Err(cannot(error)) }
         }
     }
 }
 
-fn write_header(path: &Path, origin: Origin) -> std::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
-    file.write_all(&FileHeader { origin, boot: Some(boot()), sealed: false }.encode())?;
-    file.sync_all()
+fn write_header(disk: &impl Disk, path: &Path, origin: Origin) -> std::io::Result<()> {
+    let file = disk.create(path)?;
+    file.append(&FileHeader { origin, boot: Some(disk.boot()), sealed: false }.encode())?;
+    file.sync()
 }
 
 /// Opens a file of the inbox without following links and without waiting on what is no file.
@@ -92,12 +89,12 @@ pub fn open(path: &Path, append: bool) -> std::io::Result<File> {
 }
 
 /// The header of an open file, if it is one of ours.
-pub fn read_header(file: &File) -> std::io::Result<Option<FileHeader>> {
+pub fn read_header(file: &impl OpenFile) -> std::io::Result<Option<FileHeader>> {
     Ok(FileHeader::decode(&read_front(file)?))
 }
 
 /// The first bytes of a file, as many as a header has.
-pub fn read_front(file: &File) -> std::io::Result<Vec<u8>> {
+pub fn read_front(file: &impl OpenFile) -> std::io::Result<Vec<u8>> {
     let mut front = vec![0; FILE_HEADER];
     let mut length = 0;
     while length < front.len() {
@@ -114,16 +111,16 @@ pub fn read_front(file: &File) -> std::io::Result<Vec<u8>> {
 
 /// Takes a file out of the writers' way: under its lock, which the caller holds, it gets the name of `origin`.
 /// The name changes first: a writer that sees the sealed byte finds another file behind the old name, or none.
-pub fn seal(dir: &Path, name: &str, origin: Origin) -> std::io::Result<PathBuf> {
+pub fn seal(disk: &impl Disk, dir: &Path, name: &str, origin: Origin) -> std::io::Result<PathBuf> {
     let (from, to) = (dir.join(name), dir.join(sealed_name(origin)));
-    rustix::fs::renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE)?;
-    let file = open(&to, false)?;
+    disk.rename(&from, &to)?;
+    let file = disk.open(&to)?;
     mark_sealed(&file)?;
     Ok(to)
 }
 
 /// Tells writers that map the header to go elsewhere; a file without our header has nobody to tell.
-pub fn mark_sealed(file: &File) -> std::io::Result<()> {
+pub fn mark_sealed(file: &impl OpenFile) -> std::io::Result<()> {
     match read_header(file)? {
         Some(header) if !header.sealed => file.write_all_at(&[SEALED], STATE_AT as u64),
         _ => Ok(()),
@@ -131,17 +128,13 @@ pub fn mark_sealed(file: &File) -> std::io::Result<()> {
 }
 
 /// Whether the name still leads to this open file.
-pub fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
-    let open = rustix::fs::fstat(file)?;
-    match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(named) => Ok(named.st_ino == open.st_ino && named.st_dev == open.st_dev),
-        Err(rustix::io::Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
+pub fn is_at<D: Disk>(disk: &D, file: &D::File, path: &Path) -> std::io::Result<bool> {
+    let open = file.facts()?;
+    match disk.facts(path) {
+        Ok(named) => Ok(named.identity == open.identity),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
-}
-
-pub fn sync_dir(dir: &Path) -> std::io::Result<()> {
-    File::open(dir)?.sync_all()
 }
 
 /// A failure at the inbox, with what can be done about it.

@@ -2,8 +2,11 @@
 //!
 //! This file owns the thread's orders and its sleep; `reader` has the files. A lot is handed over when its bytes
 //! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
+//! The first record after a sleep goes at once. Records that trickle in while it is under way go together, when it is
+//! committed and a breath later: each lot costs a sync of the file, for which its writers wait, and a turn.
 //! It must not decide what becomes of a job.
 
+use super::disk::{Disk, Kernel};
 use super::reader::{Reader, Round};
 use super::watch::{Bell, Watch};
 use crate::error::{Failure, Kind};
@@ -12,9 +15,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The most lots that are handed over and not committed.
 pub(super) const LOTS_UNDER_WAY: u64 = 3;
+
+/// How long records that trickle in are gathered after the last lot was committed.
+const BREATH: Duration = Duration::from_millis(10);
+/// After a shortage of descriptors or memory the next look comes after this time.
+const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
 /// What the reader hands over.
 #[derive(Debug)]
@@ -143,13 +152,14 @@ impl Drop for IngestHandle {
 }
 
 fn run(options: IngestOptions, shared: &Shared, watch: &Watch) {
-    let mut reader = Reader::new(options);
+    let mut reader = Reader::new(options, Kernel::default());
     if let Err(failure) = turn_until_stopped(&mut reader, shared, watch) {
         reader.deliver(Delivered::Ended(failure));
     }
 }
 
-fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &Watch) -> Result<(), Failure> {
+    let mut short = false;
     loop {
         {
             let mut orders = shared.orders();
@@ -164,8 +174,19 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 reader.forget_refusals();
             }
         }
-        reader.look()?;
-        match reader.round()? {
+        let stepped = match reader.step() {
+            Err(failure) if failure.kind == Kind::Shortage => {
+                if !std::mem::replace(&mut short, true) {
+                    let text = format!("{failure}; what is in the inbox waits there");
+                    reader.deliver(trouble(Kind::Shortage, text));
+                }
+                shared.bell.wait_up_to(SHORTAGE_RETRY)?;
+                continue;
+            }
+            stepped => stepped?,
+        };
+        short = false;
+        match stepped {
             Round::Read => continue,
             Round::Blocked => {
                 if may_sleep(reader, shared, true) {
@@ -173,12 +194,17 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
                 }
                 continue;
             }
+            Round::Gathers => {
+                if may_sleep(reader, shared, true) {
+                    shared.bell.wait()?;
+                }
+                if may_sleep(reader, shared, false) {
+                    shared.bell.wait_up_to(BREATH)?;
+                }
+                continue;
+            }
             Round::AtEnd => {}
         }
-        if reader.tidy()? {
-            continue;
-        }
-        reader.answer_waiters();
         let armed = watch.arm(reader.inbox(), reader.awaits_closing())?;
         let slept = match reader.is_anything_new() {
             Ok(false) if may_sleep(reader, shared, reader.wants_commits()) => watch.wait(&shared.bell),
@@ -192,7 +218,7 @@ fn turn_until_stopped(reader: &mut Reader, shared: &Shared, watch: &Watch) -> Re
 }
 
 /// Whether nothing was ordered since the last look; from then on the bell tells.
-fn may_sleep(reader: &Reader, shared: &Shared, wants_commits: bool) -> bool {
+fn may_sleep(reader: &Reader<impl Disk>, shared: &Shared, wants_commits: bool) -> bool {
     let mut orders = shared.orders();
     orders.wants_commits = wants_commits;
     orders.quarantined = reader.quarantined();

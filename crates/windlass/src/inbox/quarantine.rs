@@ -3,20 +3,18 @@
 //! `quarantine/inbox.bad` has the copies end to end, `quarantine/inbox.log` a line each. Nothing is ever deleted
 //! here. Both are on disk before the cursor passes the damage. It must not decide what is damage.
 
+use super::disk::{Disk, OpenFile};
 use super::frame::Reason;
 use crate::error::Failure;
 use serde_json::json;
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use windlass_core::job::{DATA_MAX, Origin};
 
 /// The open quarantine; its files are made with the first damage.
 #[derive(Debug)]
-pub struct Quarantine {
+pub struct Quarantine<F> {
     dir: PathBuf,
-    files: Option<(File, File)>,
+    files: Option<(F, F)>,
     dirty: bool,
     count: u64,
 }
@@ -31,8 +29,8 @@ pub struct Damage<'a> {
     pub bytes: &'a [u8],
 }
 
-impl Quarantine {
-    pub fn new(dir: &Path) -> Quarantine {
+impl<F: OpenFile> Quarantine<F> {
+    pub fn new(dir: &Path) -> Quarantine<F> {
         Quarantine { dir: dir.to_owned(), files: None, dirty: false, count: 0 }
     }
 
@@ -41,16 +39,19 @@ impl Quarantine {
         self.count
     }
 
-    pub fn keep(&mut self, damage: Damage<'_>) -> Result<(), Failure> {
+    pub fn keep(&mut self, disk: &impl Disk<File = F>, damage: Damage<'_>) -> Result<(), Failure> {
         let dir = self.dir.clone();
         let wrong = |e: std::io::Error| Failure::io(format_args!("cannot write to {}", dir.display()), &e);
         let (copies, log) = match &mut self.files {
             Some(files) => files,
-            none => none.insert((open(&dir, "inbox.bad").map_err(wrong)?, open(&dir, "inbox.log").map_err(wrong)?)),
+            none => {
+                let open = |name| disk.open_to_append(&dir.join(name)).map_err(wrong);
+                none.insert((open("inbox.bad")?, open("inbox.log")?))
+            }
         };
-        let at = copies.seek(SeekFrom::End(0)).map_err(wrong)?;
+        let at = copies.facts().map_err(wrong)?.length;
         let kept = &damage.bytes[..damage.bytes.len().min(DATA_MAX)];
-        copies.write_all(kept).map_err(wrong)?;
+        copies.append(kept).map_err(wrong)?;
         let mut line = json!({
             "time": jiff::Timestamp::from_microsecond(crate::clock::now().0).unwrap_or_default().to_string(),
             "file": damage.file,
@@ -63,27 +64,22 @@ impl Quarantine {
         })
         .to_string();
         line.push('\n');
-        log.write_all(line.as_bytes()).map_err(wrong)?;
+        log.append(line.as_bytes()).map_err(wrong)?;
         self.dirty = true;
         self.count += 1;
         Ok(())
     }
 
     /// Brings to disk what was kept since the last call. A failure is final.
-    pub fn sync(&mut self) -> Result<(), Failure> {
+    pub fn sync(&mut self, disk: &impl Disk<File = F>) -> Result<(), Failure> {
         if let Some((copies, log)) = self.files.as_ref().filter(|_| self.dirty) {
-            let dir = || File::open(&self.dir).and_then(|dir| dir.sync_all());
             copies
-                .sync_data()
-                .and_then(|()| log.sync_data())
-                .and_then(|()| dir())
+                .sync()
+                .and_then(|()| log.sync())
+                .and_then(|()| disk.sync_dir(&self.dir))
                 .map_err(|e| Failure::io(format_args!("cannot sync {}", self.dir.display()), &e))?;
             self.dirty = false;
         }
         Ok(())
     }
-}
-
-fn open(dir: &Path, name: &str) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(name))
 }

@@ -4,17 +4,18 @@
 //! large and removes what is done (`tidy`). Each answers a failure of one file with a report and goes on with the
 //! others; a failed sync goes up and ends the process.
 
+use super::disk::{Disk, OpenFile};
 use super::files;
 use super::frame::Reason;
 use super::gather::Gatherer;
 use super::ingest::{Delivered, IngestOptions, LOTS_UNDER_WAY, trouble};
-use super::lock::Locker;
 use super::quarantine::{Damage, Quarantine};
 use super::scan::{End, Found, Scan};
 use super::source::Source;
 use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Cursor, Lot};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use windlass_core::job::Origin;
 
@@ -24,18 +25,20 @@ mod adopt;
 const ROTATE_AT: u64 = 64 << 20;
 /// Bytes of one lot, and of one that spreads over very many queues.
 const LOT_BYTES: usize = 2 << 20;
-const WIDE_LOT_BYTES: usize = 8 << 20;
+const WIDE_LOT_BYTES: usize = 7 << 20;
 const WIDE: usize = 512;
 /// Files that are open at once; the others wait until some are done.
 const SOURCES_MAX: usize = 512;
 
 /// What came of a round over all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Round {
+pub enum Round {
     /// Something was read: there may be more.
     Read,
     /// Too many lots are under way.
     Blocked,
+    /// A lot is under way, what is being appended does not make another full one yet, and nobody waits for it.
+    Gathers,
     AtEnd,
 }
 
@@ -49,15 +52,17 @@ struct Waiter {
     after: Option<u64>,
 }
 
-pub(super) struct Reader {
+/// Reads an inbox. Its owner calls `step` whenever something may have changed, and says what was committed.
+pub struct Reader<D: Disk> {
+    disk: D,
     inbox: PathBuf,
     deliver: Box<dyn Fn(Delivered) + Send>,
-    quarantine: Quarantine,
+    quarantine: Quarantine<D::File>,
     /// By inode, which cannot be reused while we have the file open.
-    sources: BTreeMap<u64, Source>,
-    refused: HashSet<u64>,
+    sources: BTreeMap<u64, Source<D::File>>,
+    refused: BTreeSet<u64>,
     unopened: usize,
-    cursors: HashMap<Origin, Cursor>,
+    cursors: BTreeMap<Origin, Cursor>,
     gatherer: Gatherer,
     buffer: Vec<u8>,
     lot: Lot,
@@ -67,19 +72,20 @@ pub(super) struct Reader {
     delivered: u64,
     committed: u64,
     waiters: Vec<Waiter>,
-    locker: Locker,
     looked: bool,
+    rotate_at: u64,
     directory_dirty: bool,
 }
 
-impl Reader {
-    pub(super) fn new(options: IngestOptions) -> Reader {
+impl<D: Disk> Reader<D> {
+    pub fn new(options: IngestOptions, disk: D) -> Reader<D> {
         Reader {
+            disk,
             quarantine: Quarantine::new(&options.quarantine),
             inbox: options.inbox,
             deliver: options.deliver,
             sources: BTreeMap::new(),
-            refused: HashSet::new(),
+            refused: BTreeSet::new(),
             unopened: 0,
             cursors: options.cursors.into_iter().map(|cursor| (cursor.origin, cursor)).collect(),
             gatherer: Gatherer::default(),
@@ -91,10 +97,30 @@ impl Reader {
             delivered: 0,
             committed: 0,
             waiters: Vec::new(),
-            locker: Locker::default(),
             looked: false,
+            rotate_at: ROTATE_AT,
             directory_dirty: false,
         }
+    }
+
+    /// Rotates files already at this size.
+    pub fn rotate_at(mut self, bytes: u64) -> Reader<D> {
+        self.rotate_at = bytes;
+        self
+    }
+
+    /// Finds files, reads each as far as one lot goes, and once all are read sees to tails, removals and waiters.
+    pub fn step(&mut self) -> Result<Round, Failure> {
+        self.look()?;
+        let round = self.round()?;
+        if round != Round::AtEnd {
+            return Ok(round);
+        }
+        if self.tidy()? {
+            return Ok(Round::Read);
+        }
+        self.answer_waiters();
+        Ok(Round::AtEnd)
     }
 
     pub(super) fn inbox(&self) -> &Path {
@@ -117,11 +143,13 @@ impl Reader {
         self.refused.clear();
     }
 
-    pub(super) fn wake(&mut self) {
+    /// Files that failed are tried again.
+    pub fn wake(&mut self) {
         self.sources.values_mut().for_each(|source| source.held = false);
     }
 
-    pub(super) fn note_commits(&mut self, committed: u64) {
+    /// So many lots are durable by now.
+    pub fn note_commits(&mut self, committed: u64) {
         self.committed = committed;
         for source in self.sources.values_mut() {
             source.note_commits(committed);
@@ -131,7 +159,7 @@ impl Reader {
 
     /// Whether a commit leads to something: an answer, a removal, room for files.
     pub(super) fn wants_commits(&self) -> bool {
-        let removable = |source: &Source| !source.appended && source.is_under_way();
+        let removable = |source: &Source<D::File>| !source.appended && source.is_under_way();
         !self.waiters.is_empty() || self.unopened > 0 || self.sources.values().any(removable)
     }
 
@@ -140,7 +168,8 @@ impl Reader {
         self.sources.values().any(|source| !source.appended)
     }
 
-    pub(super) fn take_waiters(&mut self, numbers: Vec<u64>) {
+    /// Somebody wants to hear when everything that is in the inbox now is committed.
+    pub fn take_waiters(&mut self, numbers: Vec<u64>) {
         self.waiters.extend(numbers.into_iter().map(|number| Waiter { number, targets: None, after: None }));
     }
 
@@ -164,7 +193,7 @@ impl Reader {
     }
 
     /// Answers those whose files are read to where they were, tails judged and lots committed.
-    pub(super) fn answer_waiters(&mut self) {
+    fn answer_waiters(&mut self) {
         for waiter in &mut self.waiters {
             let Some(targets) = &waiter.targets else { continue };
             let read = |(inode, size): &(u64, u64)| self.sources.get(inode).is_none_or(|s| s.seen >= *size);
@@ -180,7 +209,10 @@ impl Reader {
     }
 
     /// Reads every file once, as far as one lot goes.
-    pub(super) fn round(&mut self) -> Result<Round, Failure> {
+    fn round(&mut self) -> Result<Round, Failure> {
+        if self.delivered > self.committed && self.waiters.is_empty() && self.is_little() {
+            return Ok(Round::Gathers);
+        }
         let mut read = false;
         let inodes: Vec<u64> = self.sources.keys().copied().collect();
         for inode in inodes {
@@ -194,6 +226,19 @@ impl Reader {
         }
         self.hand_over()?;
         Ok(if read { Round::Read } else { Round::AtEnd })
+    }
+
+    /// Whether there is something to read, but less than a full lot, and more may be appended to it.
+    fn is_little(&self) -> bool {
+        let mut unread = 0;
+        for source in self.sources.values().filter(|source| !source.held) {
+            let new = source.size().map_or(0, |size| size.saturating_sub(source.seen));
+            if new > 0 && !source.appended {
+                return false;
+            }
+            unread += new;
+        }
+        (1..LOT_BYTES as u64).contains(&unread)
     }
 
     /// Reads the next stretch of one file into the lot; false when there was nothing new.
@@ -248,7 +293,7 @@ impl Reader {
             }
         }
         let (consumed, skip) = (scan.consumed() as u64, scan.skipping());
-        let kept = keep(&mut self.quarantine, source, stretch, &damaged);
+        let kept = keep(&mut self.quarantine, &self.disk, source, stretch, &damaged);
         self.wide = self.gatherer.spread() > WIDE;
         let before = self.lot.jobs.len();
         let seals = self.gatherer.finish(stretch, source.id, &mut self.lot.jobs);
@@ -295,7 +340,7 @@ impl Reader {
 
     /// Syncs what the lot was read from and hands it over.
     fn hand_over(&mut self) -> Result<(), Failure> {
-        self.quarantine.sync()?;
+        self.quarantine.sync(&self.disk)?;
         let unsafe_file = |e: std::io::Error| Failure::io("cannot sync an inbox file", &e);
         for inode in std::mem::take(&mut self.lot_sources) {
             let Some(source) = self.sources.get_mut(&inode) else { continue };
@@ -313,16 +358,16 @@ impl Reader {
     }
 
     /// When all is read: judges tails, rotates and removes. True if there is more to read now.
-    pub(super) fn tidy(&mut self) -> Result<bool, Failure> {
+    fn tidy(&mut self) -> Result<bool, Failure> {
         let mut more = false;
         let inodes: Vec<u64> = self.sources.keys().copied().collect();
         for inode in inodes {
             let Some(source) = self.sources.get(&inode).filter(|source| !source.held) else { continue };
             let result = if source.has_frame_tail() {
                 self.judge_tail(inode)
-            } else if source.appended && source.seed.is_some() && source.seen >= ROTATE_AT {
+            } else if source.appended && source.seed.is_some() && source.seen >= self.rotate_at {
                 self.rotate(inode).map_err(|e| Failure::io("cannot rotate", &e)).map(|()| false)
-            } else if !source.appended && !source.is_under_way() && source.committed == source.cursor {
+            } else if !source.appended && (source.is_committed() || sabotage::on(Sabotage::RemovedBeforeCommit)) {
                 self.close(inode)
             } else {
                 Ok(false)
@@ -345,14 +390,14 @@ impl Reader {
     fn judge_tail(&mut self, inode: u64) -> Result<bool, Failure> {
         let Some(source) = self.sources.get_mut(&inode) else { return Ok(false) };
         let wrong = |e: std::io::Error| Failure::io("cannot lock", &e);
-        if !super::lock::try_lock(&source.file).map_err(wrong)? {
+        if !source.file.try_lock().map_err(wrong)? {
             // Whoever holds it is writing, and the end of that wakes us.
             return Ok(false);
         }
         source.tail_judged = source.seen;
         let more = self.read(inode, End::Locked);
         if let Some(source) = self.sources.get(&inode) {
-            super::lock::unlock(&source.file).map_err(wrong)?;
+            source.file.unlock().map_err(wrong)?;
         }
         more
     }
@@ -369,25 +414,25 @@ impl Reader {
             sealed => sealed?,
         }
         // Without it the next writer makes one itself.
-        files::create(&self.inbox, &name).map_err(|failure| std::io::Error::other(failure.text))
+        files::create(&self.disk, &self.inbox, &name).map_err(|failure| std::io::Error::other(failure.text))
     }
 
     /// Removes a sealed file that is read, committed and closed by everybody. True if there is more to read.
     fn close(&mut self, inode: u64) -> Result<bool, Failure> {
         let Some(source) = self.sources.get(&inode) else { return Ok(false) };
-        if !source.take_lease() {
+        if !source.file.take_lease() && !sabotage::on(Sabotage::RemovedWhileOpen) {
             return Ok(false);
         }
         let wrong = |e: std::io::Error| Failure::io("cannot remove", &e);
         let size = source.size().map_err(wrong)?;
         if size != source.seen {
-            source.give_lease_back();
+            source.file.give_lease_back();
             return Ok(true);
         }
         if source.cursor < size {
             let taken = self.read(inode, End::Closed);
             if let Some(source) = self.sources.get_mut(&inode) {
-                source.give_lease_back();
+                source.file.give_lease_back();
                 if source.position == size && source.cursor < size {
                     source.cursor = size;
                     source.skip = None;
@@ -397,8 +442,8 @@ impl Reader {
             return taken.map(|_| false);
         }
         let path = self.inbox.join(&source.name);
-        if files::is_at(&source.file, &path).map_err(wrong)? {
-            std::fs::remove_file(&path).map_err(wrong)?;
+        if files::is_at(&self.disk, &source.file, &path).map_err(wrong)? {
+            self.disk.remove(&path).map_err(wrong)?;
         }
         self.directory_dirty = true;
         self.lot.closed.push(source.id);
@@ -412,30 +457,37 @@ impl Reader {
             return Ok(true);
         }
         // The last writer of a file may have closed it between our last try and the watch, which would never tell.
-        let closed = |source: &Source| {
-            let done = !source.appended && !source.is_under_way() && source.committed == source.cursor;
-            let closed = done && source.take_lease();
+        let closed = |source: &Source<D::File>| {
+            let done = !source.appended && source.is_committed();
+            let closed = done && source.file.take_lease();
             if closed {
-                source.give_lease_back();
+                source.file.give_lease_back();
             }
             closed
         };
-        let new = |source: &Source| source.size().is_ok_and(|size| size != source.seen) || closed(source);
+        let new = |source: &Source<D::File>| source.size().is_ok_and(|size| size != source.seen) || closed(source);
         Ok(self.sources.values().any(|source| !source.held && new(source)))
     }
 }
 
+impl<D: Disk> std::fmt::Debug for Reader<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("inbox", &self.inbox).field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
 /// Copies damaged stretches to the quarantine: offset from, offset to, reason.
-fn keep(
-    quarantine: &mut Quarantine,
-    source: &Source,
+fn keep<D: Disk>(
+    quarantine: &mut Quarantine<D::File>,
+    disk: &D,
+    source: &Source<D::File>,
     stretch: &[u8],
     damaged: &[(u64, u64, Reason)],
 ) -> Result<(), Failure> {
     for (from, to, reason) in damaged {
         let bytes = &stretch[(from - source.position) as usize..(to - source.position) as usize];
         let damage = Damage { file: &source.name, origin: source.id, offset: *from, reason: *reason, bytes };
-        quarantine.keep(damage)?;
+        quarantine.keep(disk, damage)?;
     }
     Ok(())
 }

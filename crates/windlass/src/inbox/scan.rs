@@ -6,6 +6,7 @@
 
 use super::frame::{self, CAN, Decoded, FENCE, Frame, HEAD, LINE_MAX, Reason, START};
 use super::future;
+use crate::sabotage::{self, Sabotage};
 use memchr::{memchr, memmem};
 use std::ops::Range;
 use windlass_core::job::{DATA_MAX, FUTURE, Origin};
@@ -165,7 +166,7 @@ impl<'a> Scan<'a> {
             return self.unterminated();
         };
         let line = &rest[..length];
-        if line.last() == Some(&CAN) {
+        if line.last() == Some(&CAN) && !sabotage::on(Sabotage::TornLineRun) {
             return Some(self.bad(length - 1, Reason::Torn));
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -178,7 +179,7 @@ impl<'a> Scan<'a> {
             return Some(self.bad(to.unwrap_or(rest.len()), Reason::Garbage));
         }
         if self.has_nul && memmem::find(line, &[0; 16]).is_some() {
-            return Some(self.bad(length + 1, Reason::NulRun));
+            return Some(self.lost_sector(length + 1));
         }
         let Some(tab) = tab else {
             return Some(self.bad(length + 1, Reason::NoTab));
@@ -199,6 +200,26 @@ impl<'a> Scan<'a> {
         }
         self.at += length + 1;
         Some(Found::Line { offset, not_before: None, queue, data })
+    }
+
+    /// A frame in a file whose header is gone: nothing proves it, and its lines must not pass for jobs.
+    fn unproven(&mut self) -> Found<'a> {
+        let rest = &self.bytes[self.at..];
+        let to = memmem::find(&rest[FENCE.len()..], &FENCE).map(|at| at + FENCE.len());
+        self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
+        self.bad(to.unwrap_or(rest.len()), Reason::Garbage)
+    }
+
+    /// A line with a run of NUL bytes, which is what a lost sector reads as. In a file of ours it may have held the
+    /// start of a frame, whose lines must not pass for jobs.
+    fn lost_sector(&mut self, length: usize) -> Found<'a> {
+        if self.seed.is_none() {
+            return self.bad(length, Reason::NulRun);
+        }
+        let rest = &self.bytes[self.at..];
+        let to = memmem::find(&rest[length - 1..], &FENCE).map(|at| at + length - 1);
+        self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
+        self.bad(to.unwrap_or(rest.len()), Reason::NulRun)
     }
 
     /// A line without its end.
@@ -231,9 +252,11 @@ impl<'a> Iterator for Scan<'a> {
                 [] => return None,
                 [b'\n', ..] => self.at += 1,
                 [b'\r', b'\n', ..] => self.at += 2,
-                [CAN, ..] if rest.starts_with(&START) && self.seed.is_some() => {
-                    let seed = self.seed?;
-                    return self.frame(seed);
+                [CAN, ..] if rest.starts_with(&START) => {
+                    return match self.seed {
+                        Some(seed) => self.frame(seed),
+                        None => Some(self.unproven()),
+                    };
                 }
                 [CAN, ..] if self.end == End::Open && rest.len() < START.len() && START.starts_with(rest) => {
                     return None;

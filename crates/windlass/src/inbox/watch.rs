@@ -1,15 +1,16 @@
 //! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
 //!
 //! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
-//! looks once more after it was armed. There is no time-out: an idle inbox costs nothing.
+//! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
 
 use crate::error::{Failure, Kind};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Rung by the other threads; one ring is enough for any number of orders.
 #[derive(Clone, Debug)]
@@ -34,7 +35,16 @@ impl Bell {
 
     /// Sleeps until the bell rings.
     pub(super) fn wait(&self) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)])?;
+        self.wait_until(None)
+    }
+
+    /// Sleeps until the bell rings, but no longer than this.
+    pub(super) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
+        self.wait_until(Timespec::try_from(time).ok())
+    }
+
+    fn wait_until(&self, time: Option<Timespec>) -> Result<(), Failure> {
+        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN)], time)?;
         self.hear();
         Ok(())
     }
@@ -73,7 +83,7 @@ impl Watch {
 
     /// Sleeps until a file changes or the bell rings.
     pub(super) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)])?;
+        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)], None)?;
         bell.hear();
         Ok(())
     }
@@ -86,9 +96,9 @@ impl Watch {
     }
 }
 
-fn wait_for(fds: &mut [PollFd<'_>]) -> Result<(), Failure> {
+fn wait_for(fds: &mut [PollFd<'_>], time: Option<Timespec>) -> Result<(), Failure> {
     loop {
-        match poll(fds, None) {
+        match poll(fds, time.as_ref()) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(broken("poll", error)),

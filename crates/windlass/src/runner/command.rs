@@ -14,6 +14,7 @@ use super::{Finished, Flight, Output, Runner, Start, Stop, control_dir};
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::sabotage::{self, Sabotage};
 use rustix::net::{SendFlags, Shutdown};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -490,6 +491,9 @@ impl Shared {
             let mut state = self.state();
             unfinished.into_iter().for_each(|batch| state.go_on(batch, &self.settings, &mut ends));
             state.flush();
+        }
+        if sabotage::on(Sabotage::OutcomeTwice) {
+            ends.extend_from_within(..);
         }
         ends.into_iter().for_each(&self.hear);
     }

@@ -3,20 +3,24 @@
 //! `windlass serve` is this with a config; `windlass run` and verbs that find no server are this for their own
 //! duration. It owns the order of starting and stopping. It must not decide about jobs.
 
+mod live_config;
 mod options;
 mod reads;
 mod replay;
 
+pub use live_config::LiveConfig;
 pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 
 use crate::archiver::{Archiver, ArchiverOptions};
+use crate::audit::AuditLog;
 use crate::clock;
 use crate::data_dir::{Lock, boot_id};
-use crate::engine::drive::Driver;
+use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
+use crate::log::Log;
 use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
@@ -35,6 +39,7 @@ pub struct Server {
     engine: Option<JoinHandle<Result<(), Failure>>>,
     recovered: Recovered,
     times: Arc<TurnTimes>,
+    config: Arc<LiveConfig>,
     lock: Lock,
 }
 
@@ -66,30 +71,37 @@ impl Server {
         let board = Arc::<Board>::default();
         let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
-        let http = start_http(&options, board, &handle)?;
-        let log = Arc::clone(&options.log);
-        let log = Box::new(move |note: &str| log(note));
+        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
+        let http = start_http(&options, board, &handle, &config)?;
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
             events: receiver,
             runner: Box::new(runner),
             archiver,
+            audit: AuditLog::new(&options.dir),
             ingest,
-            log,
+            log: options.log.clone(),
             keep_failed: options.archive.keep_failed,
             retain_at: clock::now(),
+            retain_every: retain_every(options.archive.keep_succeeded.min(options.archive.keep_failed)),
             times: Arc::clone(&times),
+            shown: handle.shown(),
         };
         let engine = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || driver.run().and_then(|()| trouble.verdict()))
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
+    }
+
+    /// The config it runs by.
+    pub fn config(&self) -> &Arc<LiveConfig> {
+        &self.config
     }
 
     /// Where it listens, in words.
@@ -142,16 +154,16 @@ impl Server {
 struct Trouble {
     first: Arc<Mutex<Option<Failure>>>,
     events: Sender<Event>,
-    log: Arc<dyn Fn(&str) + Send + Sync>,
+    log: Log,
 }
 
 impl Trouble {
     fn new(events: &Sender<Event>, options: &ServerOptions) -> Trouble {
-        Trouble { first: Arc::default(), events: events.clone(), log: Arc::clone(&options.log) }
+        Trouble { first: Arc::default(), events: events.clone(), log: options.log.clone() }
     }
 
     fn fatal(&self, failure: Failure) {
-        (self.log)(&failure.text);
+        self.log.error(failure.text.clone());
         if let Ok(mut first) = self.first.lock() {
             first.get_or_insert(failure);
         }
@@ -178,7 +190,7 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
         // An engine that has ended finds the turn in the archive at its next start.
         let _ = events.send(Event::Archived { turn });
     };
-    Archiver::spawn(archive, Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
+    Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
 }
 
 fn start_ingest(
@@ -192,7 +204,7 @@ fn start_ingest(
         let event = match delivered {
             Delivered::Lot(lot) => Event::Ingested(lot),
             Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
-            Delivered::Trouble(failure) => return (trouble.log)(&failure.text),
+            Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
             Delivered::Ended(failure) => return trouble.fatal(failure),
         };
         // What an ended engine did not take is read again from the cursor.
@@ -219,13 +231,19 @@ fn start_runners(
     Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
 }
 
-fn start_http(options: &ServerOptions, board: Arc<Board>, handle: &EngineHandle) -> Result<http::Server, Failure> {
-    let (engine, read) = (handle.clone(), options.reload.clone());
-    let reload = move || {
-        let none = || Failure::new(Kind::Config, "this server was started without a config file");
-        let (policies, slots) = read.as_ref().ok_or_else(none)?()?;
-        engine.ask(|answer| Event::Reload { policies, slots, answer })
+fn start_http(
+    options: &ServerOptions,
+    board: Arc<Board>,
+    handle: &EngineHandle,
+    config: &Arc<LiveConfig>,
+) -> Result<http::Server, Failure> {
+    let (engine, live, shown) = (handle.clone(), Arc::clone(config), Arc::clone(config));
+    let reload = move |by| live.reload(&engine, by);
+    let http = http::Options {
+        listen: options.listen,
+        config: Box::new(move || shown.current()),
+        log: options.log.clone(),
+        ..http::Options::new(options.dir.clone(), reload)
     };
-    let http = http::Options { listen: options.listen, ..http::Options::new(options.dir.clone(), reload) };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))
 }

@@ -1,7 +1,9 @@
 //! How a server is set up, with the defaults of a server that serves no queue.
 
+use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::store::Durability;
 use std::net::SocketAddr;
@@ -26,13 +28,15 @@ pub struct ServerOptions {
     pub archive: ArchiveOptions,
     /// Rust handlers of the embedding program.
     pub handlers: Handlers,
+    /// The config that the policies come from, to be shown.
+    pub config: Loaded,
     /// Reads the config again; absent where there is none.
     pub reload: Option<ReadConfig>,
-    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+    pub log: Log,
 }
 
-/// Reads policies and server slots anew, whole or not at all.
-pub type ReadConfig = Arc<dyn Fn() -> Result<(Vec<Policy>, u32), Failure> + Send + Sync>;
+/// Reads the config anew, whole or not at all.
+pub type ReadConfig = Arc<dyn Fn() -> Result<Loaded, Failure> + Send + Sync>;
 
 /// What is kept of finished jobs, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +68,9 @@ impl ServerOptions {
             drain: Duration::from_secs(25),
             archive: ArchiveOptions::default(),
             handlers: Handlers::default(),
+            config: Loaded::default(),
             reload: None,
-            log: Arc::new(|_| ()),
+            log: Log::off(),
         }
     }
 }

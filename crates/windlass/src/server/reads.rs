@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(super) fn reads(dir: &DataDir, board: Arc<Board>) -> Reads {
     let state_db = dir.state_db();
-    let (finder, lister, outputs) = (reader(dir), reader(dir), reader(dir));
+    let (finder, lister, outputs, groups) = (reader(dir), reader(dir), reader(dir), reader(dir));
     let output_dir = dir.output();
     Reads {
         board,
@@ -31,6 +31,7 @@ pub(super) fn reads(dir: &DataDir, board: Arc<Board>) -> Reads {
                 let items = found.attempts.iter().map(|attempt| attempt.to_json()).collect();
                 Ok((items, found.next.map(|place| place.to_string())))
             }),
+            groups: Box::new(move |since, show| groups.groups(since, show)),
             output: Box::new(move |id, start, stderr| {
                 let attempts = outputs.find(id)?;
                 let wanted = attempts.iter().rev().find(|attempt| start.is_none_or(|start| start == attempt.start));

@@ -1,10 +1,11 @@
 //! Gives the archive what a crash kept from it: outcomes that are committed but in no segment yet.
 
-use crate::archiver::{ArchivedTurn, Archiver, Entry};
+use crate::archiver::{self, ArchivedTurn, Archiver};
 use crate::error::Failure;
 use crate::runner::Output;
-use crate::store::{RunInfo, Settlement, Store};
+use crate::store::{Settlement, Store};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use windlass_core::job::{QueueName, QueueNo, RunId, RunNo};
 
@@ -16,13 +17,21 @@ pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<(), 
     }
     let names: HashMap<QueueNo, Arc<QueueName>> =
         store.backlog()?.queues.into_iter().map(|(no, name)| (no, Arc::new(name))).collect();
-    let runs: HashMap<RunNo, RunId> = store.open_runs()?.into_iter().map(|RunInfo { no, id, .. }| (no, id)).collect();
+    let mut runs: HashMap<RunNo, RunId> = HashMap::new();
     for turn in left {
+        // Runs that have ended meanwhile are among them: the store knows those too.
+        for no in turn.settlements.iter().filter_map(|settlement| settlement.held.run) {
+            if let Entry::Vacant(place) = runs.entry(no)
+                && let Some(info) = store.run_numbered(no)?
+            {
+                place.insert(info.id);
+            }
+        }
         let entry = |settlement: Settlement| {
             let queue = names.get(&settlement.held.lane.queue).cloned()?;
             let run = settlement.held.run.and_then(|no| runs.get(&no).copied());
             let state = settlement.verdict.state();
-            Some(Entry { settlement, queue, run, output: Output::default(), state })
+            Some(archiver::Entry { settlement, queue, run, output: Output::default(), state })
         };
         let entries = turn.settlements.into_iter().filter_map(entry).collect();
         archiver.append(ArchivedTurn { turn: turn.turn, entries });

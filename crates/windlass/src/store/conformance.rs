@@ -16,6 +16,7 @@ mod model;
 mod order;
 pub mod rig;
 mod runs;
+mod steer;
 #[cfg(test)]
 mod tests;
 
@@ -43,7 +44,7 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
-    [life::cases(), order::cases(), runs::cases(), durable::cases()].concat()
+    [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases()].concat()
 }
 
 /// Runs every case and panics with all that failed.

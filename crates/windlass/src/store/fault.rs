@@ -3,12 +3,18 @@
 //!
 //! `install` makes it the default of the process; every connection opened after that goes through it to the real
 //! file layer. Opening, deleting, looking up, reading, writing, truncating, syncing, sizing and mapping count as
-//! calls; locks do not, since SQLite cannot be told that it failed to let go. Syncs are counted and not done. The
-//! counters are those of the process, so such tests have one of their own, and one thread that touches the store.
+//! calls; locks do not, since SQLite cannot be told that it failed to let go. Syncs are counted and not done; what
+//! they would bring to disk is known to `unsynced`, which plays power cuts. The counters are those of the process, so
+//! such tests have one of their own, and one thread that touches the store.
+
+pub mod unsynced;
 
 use rusqlite::ffi;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::SeqCst};
 
@@ -99,7 +105,11 @@ pub fn sync_data(file: &std::fs::File) -> std::io::Result<()> {
     if REAL.load(SeqCst).is_null() {
         return file.sync_data();
     }
-    if fails() { Err(std::io::Error::other("a planned failure")) } else { Ok(()) }
+    if fails() {
+        return Err(std::io::Error::other("a planned failure"));
+    }
+    unsynced::synced(&std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?);
+    Ok(())
 }
 
 /// Counts one call; true if it must fail.
@@ -116,9 +126,19 @@ fn kind() -> Kind {
 }
 
 /// What SQLite sees as the file; the real layer's file follows it in the same allocation.
-#[repr(C, align(16))]
+#[repr(C)]
 struct File {
     seen: ffi::sqlite3_file,
+    /// SQLite keeps it as long as the file is open; null where a file has no name.
+    name: *const c_char,
+}
+
+/// The path of a file that SQLite has open.
+fn path_of(file: *mut ffi::sqlite3_file) -> Option<PathBuf> {
+    // SAFETY: every file that SQLite hands to a method was filled by `open`, and its name lives until it is closed.
+    let name = unsafe { (*file.cast::<File>()).name };
+    let bytes = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes())?;
+    Some(Path::new(OsStr::from_bytes(bytes)).to_owned())
 }
 
 /// The real file behind one of ours.
@@ -126,7 +146,7 @@ struct File {
 /// # Safety
 /// `file` was given by SQLite with room for `File` and a real file, as `szOsFile` asked for.
 unsafe fn behind(file: *mut ffi::sqlite3_file) -> *mut ffi::sqlite3_file {
-    // SAFETY: the caller's; the offset keeps the alignment of 16.
+    // SAFETY: the caller's; the offset is of two pointers, so what follows is aligned as the whole is.
     unsafe { file.cast::<u8>().add(size_of::<File>()).cast() }
 }
 
@@ -159,6 +179,7 @@ unsafe extern "C" fn open(
         if fails() {
             return ffi::SQLITE_CANTOPEN;
         }
+        (*file.cast::<File>()).name = name;
         let (layer, real) = (REAL.load(SeqCst), behind(file));
         (*real).pMethods = std::ptr::null();
         let Some(open) = (*layer).xOpen else { return ffi::SQLITE_CANTOPEN };
@@ -202,7 +223,15 @@ unsafe extern "C" fn read(file: *mut ffi::sqlite3_file, into: *mut c_void, lengt
 
 unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, length: c_int, offset: i64) -> c_int {
     if !fails() {
-        return on_real!(file, xWrite(from, length, offset), ffi::SQLITE_IOERR_WRITE);
+        // SAFETY: SQLite gives this many bytes.
+        let bytes = || unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.max(0) as usize) }.to_vec();
+        return changed(
+            file,
+            offset,
+            i64::from(length),
+            || Some(bytes()),
+            || on_real!(file, xWrite(from, length, offset), ffi::SQLITE_IOERR_WRITE),
+        );
     }
     match kind() {
         Kind::Error => ffi::SQLITE_IOERR_WRITE,
@@ -219,12 +248,36 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: i64) -> c_int 
     if fails() {
         return ffi::SQLITE_IOERR_TRUNCATE;
     }
-    on_real!(file, xTruncate(size), ffi::SQLITE_IOERR_TRUNCATE)
+    changed(file, size, i64::MAX, || None, || on_real!(file, xTruncate(size), ffi::SQLITE_IOERR_TRUNCATE))
 }
 
-unsafe extern "C" fn sync(_file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int {
+/// Does a change of a file, and takes note of it and of what it overwrote where a power cut is to be played.
+fn changed(
+    file: *mut ffi::sqlite3_file,
+    offset: i64,
+    length: i64,
+    new: impl FnOnce() -> Option<Vec<u8>>,
+    act: impl FnOnce() -> c_int,
+) -> c_int {
+    let mut changes = unsynced::changes();
+    if let (Some(changes), Some(path)) = (&mut *changes, path_of(file)) {
+        let mut size = 0;
+        let told = on_real!(file, xFileSize(&raw mut size), ffi::SQLITE_IOERR_FSTAT);
+        let mut old = vec![0; size.saturating_sub(offset).clamp(0, length) as usize];
+        let (into, most) = (old.as_mut_ptr().cast(), old.len() as c_int);
+        let read = if most == 0 { 0 } else { on_real!(file, xRead(into, most, offset), ffi::SQLITE_IOERR_READ) };
+        assert!(told == ffi::SQLITE_OK && read == ffi::SQLITE_OK, "what is overwritten cannot be read: {told} {read}");
+        changes.push(unsynced::Change { path, offset: offset as u64, old, old_size: size as u64, new: new() });
+    }
+    act()
+}
+
+unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int {
     if fails() {
         return ffi::SQLITE_IOERR_FSYNC;
+    }
+    if let Some(path) = path_of(file) {
+        unsynced::synced(&path);
     }
     // What these tests look at is in the kernel's hands already, and thousands of real syncs would take minutes.
     ffi::SQLITE_OK

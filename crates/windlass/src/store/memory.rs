@@ -14,6 +14,7 @@ use table::Table;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
@@ -124,7 +125,9 @@ pub struct Memory {
     /// Inbox files that were read to their end and removed; a seal may name one late.
     closed: Table<Origin, ()>,
     outcomes: Table<u64, Vec<Settlement>>,
+    overrides: Table<(Target, Key), Override>,
     numbers: Table<Number, u64>,
+    notes: Table<String, Vec<u8>>,
     changes: Changes,
     /// Runs whose counters this verb changed.
     touched: BTreeSet<RunNo>,
@@ -148,7 +151,9 @@ impl Memory {
             cursors: Table::default(),
             closed: Table::default(),
             outcomes: Table::default(),
+            overrides: Table::default(),
             numbers: Table::default(),
+            notes: Table::default(),
             changes: Changes::default(),
             touched: BTreeSet::new(),
             failure: None,
@@ -232,7 +237,9 @@ impl Memory {
         act(&mut self.cursors);
         act(&mut self.closed);
         act(&mut self.outcomes);
+        act(&mut self.overrides);
         act(&mut self.numbers);
+        act(&mut self.notes);
     }
 
     fn number(&self, which: Number) -> u64 {

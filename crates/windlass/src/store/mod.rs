@@ -10,7 +10,9 @@ use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
+use windlass_core::selector::{Facts, Selector};
 use windlass_core::time::Time;
 
 pub mod chunk;
@@ -203,6 +205,15 @@ pub enum Amendment {
     Priority(Priority),
 }
 
+/// A change to what people changed while running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// In the place of an earlier override for the same target and key.
+    Set(Override),
+    /// Where there is none, nothing changes.
+    Unset(Target, Key),
+}
+
 /// What came of one amendment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amended {
@@ -210,10 +221,28 @@ pub enum Amended {
         from: State,
         to: State,
     },
+    /// It was so before, and nothing was changed.
+    Same(State),
     /// It runs: the engine asks the runner to stop it and settles it when its tree is proven dead.
     Running,
     /// Its state does not allow it.
     Refused(State),
+    Unknown,
+}
+
+/// The archive's word for the last line of a job that a person deleted.
+pub const DELETED: &str = "deleted";
+
+/// What came of the wish to delete one job.
+#[derive(Clone, Debug)]
+pub enum Deleted {
+    /// It is gone; this is its last line in the archive.
+    Done {
+        from: State,
+        last: Settlement,
+    },
+    /// It runs, and only what does not run can be deleted.
+    Running,
     Unknown,
 }
 
@@ -358,6 +387,27 @@ pub trait Store {
     /// Changes single jobs for a person.
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError>;
 
+    /// Keeps or drops an override; whether it makes sense is not the store's business.
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError>;
+
+    /// The overrides as this turn has them.
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError>;
+    /// Jobs as they are in the open turn.
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError>;
+
+    /// Removes jobs that do not run. One that waits is counted as cancelled, in its queue and in its run; one that has
+    /// ended stays counted as it ended. Each leaves an outcome, so that the archive can tell where it went.
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError>;
+
+    /// A run by its number, ended or not; nothing where it was forgotten.
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError>;
+
+    /// Keeps bytes under a key, or drops them: what the engine has begun and must know again after a restart.
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError>;
+
+    /// The first notes whose keys begin so, by key, as they are in the open turn.
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError>;
+
     /// Forgets failed and cancelled jobs that ended before `before`, and runs with nothing left, up to `limit`. A run
     /// goes after its earlier generations, so that no generation is told twice.
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError>;
@@ -378,6 +428,12 @@ pub trait Store {
 
     /// Drops the turn and everything that memory holds; `backlog` is asked again after it.
     fn rollback(&mut self) -> Result<(), StoreError>;
+
+    /// After `Full`: whether there is room for more than the ends of what runs. A store that keeps no reserve for
+    /// those can only hope so.
+    fn has_room(&mut self) -> bool {
+        true
+    }
 
     /// The number drawn when the store was opened: part of every token.
     fn epoch(&self) -> u64;
@@ -400,6 +456,27 @@ pub struct JobInfo {
     /// The last ten errors, oldest first.
     pub errors: Vec<AttemptError>,
     pub data: Vec<u8>,
+}
+
+impl JobInfo {
+    /// Whether a selector means this job, at that moment.
+    pub fn matches(&self, selector: &Selector, now: Time) -> bool {
+        let run = self.run.map(|run| run.to_string());
+        selector.matches(&Facts {
+            id: &self.id.to_string(),
+            queue: self.queue.as_str(),
+            state: self.state,
+            run: run.as_deref(),
+            priority: self.priority,
+            age: now.since(self.admitted),
+            failures: self.record.failures,
+            ended: self.ended.map(|at| now.since(at)),
+            due: self.not_before.map(|at| at.since(now)),
+            reason: self.reason,
+            error: self.errors.last().map_or("", |error| &error.text),
+            data: &self.data,
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -452,6 +529,8 @@ pub trait StoreView {
     fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError>;
     /// Inbox cursors, so that a reader can go on where the store left off.
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
+    /// What people changed while running.
+    fn overrides(&self) -> Result<Vec<Override>, StoreError>;
 }
 
 impl<V: StoreView + ?Sized> StoreView for &V {
@@ -472,5 +551,8 @@ impl<V: StoreView + ?Sized> StoreView for &V {
     }
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
         (**self).cursors()
+    }
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
+        (**self).overrides()
     }
 }

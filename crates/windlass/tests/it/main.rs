@@ -4,13 +4,26 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod amend;
+mod audit;
+mod backup;
+mod bad_input;
+mod doctor;
+mod durable;
 mod ending;
+mod export;
+mod full_disk;
 mod inbox;
-mod kill;
+mod mount;
+mod pages;
 mod push;
 mod rig;
 mod run;
 mod runners;
 mod server;
+mod server_log;
+mod signals;
+mod steer;
 mod urls;
 mod verbs;
+mod watch;

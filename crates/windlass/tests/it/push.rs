@@ -1,6 +1,7 @@
 //! `windlass push` from outside: what is accepted, what is answered, what is refused.
 
 use crate::rig::{Rig, sorted};
+use std::io::Write;
 use std::process::Stdio;
 
 /// Every queue keeps its jobs: nobody serves.
@@ -138,4 +139,46 @@ fn an_inbox_that_cannot_be_written_refuses() {
     let told = rig.call(&["push", "q", "x"]);
     assert!([73, 74, 77].contains(&told.code.unwrap()), "{told:?}");
     assert!(told.stdout.is_empty());
+}
+
+#[test]
+fn a_signal_ends_the_input_and_says_what_was_accepted() {
+    let rig = Rig::new();
+    let mut push = rig.start(&["push", "q"], Stdio::piped());
+    let mut stdin = push.stdin();
+    stdin.write_all(b"a\nb\nhalf").unwrap();
+    // It has read everything once the pipe is empty; then it waits for more.
+    while rustix::io::ioctl_fionread(&stdin).unwrap() > 0 {}
+    push.signal(rustix::process::Signal::INT);
+    let told = push.end();
+    told.says("interrupted: ").ended(130);
+    let said: usize = told.stderr.split("interrupted: ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(listed(&rig, "queue:q").len(), said, "as many as it said");
+    assert!(said >= 2, "whole lines that were read are accepted: {}", told.stderr);
+    drop(stdin);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_refuses_and_leaves_nothing_behind() {
+    let rig = Rig::new();
+    rig.call(&["push", "q", "first"]).fine();
+    let inbox = || -> u64 {
+        let files = std::fs::read_dir(rig.dir().join("inbox")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = inbox();
+    let mut shell = std::process::Command::new("sh");
+    // Blocks of 512 bytes: 16 KiB are allowed.
+    shell.args(["-c", "ulimit -f 32; exec \"$0\" push q", env!("CARGO_BIN_EXE_windlass")]);
+    shell.env("WINDLASS_DIR", rig.dir()).stdin(Stdio::piped());
+    let mut process = crate::rig::Process::start(&mut shell);
+    let mut stdin = process.stdin();
+    // A program that refuses its input early closes the pipe.
+    let _ = stdin.write_all(&[b'x'; 200_000]);
+    drop(stdin);
+    let told = process.end();
+    told.ended(74);
+    assert!(told.stderr.starts_with("windlass: ") && told.stderr.contains("File too large"), "{}", told.stderr);
+    assert_eq!(inbox(), before, "the file is as long as it was");
+    assert_eq!(listed(&rig, "").len(), 1, "what was there is there, and no more");
 }

@@ -11,8 +11,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A place with a data directory in it.
 pub(crate) struct Rig {
@@ -278,7 +279,7 @@ impl Server {
 /// A named pipe into which jobs write lines.
 pub(crate) struct Bell {
     pub(crate) path: String,
-    file: BufReader<File>,
+    pub(crate) file: BufReader<File>,
 }
 
 impl Bell {
@@ -308,7 +309,7 @@ impl Gate {
     }
 }
 
-fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
+pub(crate) fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
     if reader.buffer().is_empty() {
         ready(reader.get_ref(), "a line");
     }
@@ -319,8 +320,13 @@ fn line_of<R: Read + AsFd>(reader: &mut BufReader<R>) -> String {
 
 #[track_caller]
 fn ready(fd: &impl AsFd, what: &str) {
-    let ready = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&PATIENCE))).unwrap();
-    assert!(ready > 0, "waited in vain for {what}");
+    assert!(is_ready(fd, PATIENCE), "waited in vain for {what}");
+}
+
+/// Waits until there is something to read, or the end of it; false if that takes longer than `patience`.
+pub(crate) fn is_ready(fd: &impl AsFd, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap();
+    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&patience))).unwrap() > 0
 }
 
 /// The lines of a text, sorted.

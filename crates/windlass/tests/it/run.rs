@@ -3,6 +3,7 @@
 use crate::rig::{Bell, Gate, Process, Rig, lines_of, sorted};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use windlass_core::scheduler::STOCK_PER_SLOT_MAX;
 
@@ -223,11 +224,28 @@ fn other_input_begins_another_run_and_says_so() {
     let run = rig.start_fed(&words, "1\n2\n");
     bell.next();
     run.kill();
-    // The jobs of the first one are still owed: whoever serves the directory next does them as well.
     gate.open(9);
     let told = rig.feed(&words, "7\n");
     assert_eq!(told.fine(), "done 7\n");
-    told.says("was begun with other lines; what is left of it is done as well, and this one is");
+    told.says("was begun with other lines and is left as it is; this one is");
+    // The jobs of the first one are still there, and its own input goes on with them.
+    assert_eq!(rig.call(&["ls", "--json", "--", "-state:succeeded"]).json().as_array().unwrap().len(), 2);
+    let told = rig.feed(&words, "1\n2\n");
+    assert_eq!(sorted(told.fine()), ["done 1", "done 2"]);
+    told.says("continuing run");
+}
+
+#[test]
+fn other_input_in_a_shared_queue_is_refused() {
+    let rig = Rig::new();
+    let (mut bell, gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!("echo > {}; read x < {}", bell.path, gate.path);
+    let words = ["run", "-Q", "q", "--", "sh", "-c", &script, "sh"];
+    let run = rig.start_fed(&words, "1\n2\n");
+    bell.next();
+    run.kill();
+    rig.feed(&words, "7\n").says("is unfinished in this queue and was begun with other lines").ended(75);
+    rig.call(&["cancel", "queue:q", "--yes"]).says("2 jobs cancelled").fine();
 }
 
 #[test]
@@ -282,5 +300,29 @@ fn a_running_server_does_the_work_and_stays() {
     let id = told.stderr.split("windlass wait ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     gate.open(1);
     rig.call(&["wait", &id]).says("nothing failed").fine();
+    server.stop();
+}
+
+#[test]
+fn an_input_that_may_still_come_leaves_the_run_open_and_wait_says_so() {
+    let rig = Rig::new();
+    let server = rig.serve("# nothing\n");
+    let mut bell = rig.bell("bell");
+    let script = format!("echo $1 > {}", bell.path);
+    let mut run = rig.start(&["run", "--", "sh", "-c", &script, "sh"], std::process::Stdio::piped());
+    let mut stdin = run.stdin();
+    stdin.write_all(b"a\n").unwrap();
+    assert_eq!(bell.next(), "a");
+    run.signal(Signal::INT);
+    let told = run.end();
+    told.says("1 lines were taken; the rest of the input was not, and the run stays open for it").ended(130);
+    let id = told.stderr.split("windlass wait ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    rig.call(&["wait", &id, "--timeout", "1ms"]).ended(124);
+    let mut waits = rig.start(&["wait", &id], std::process::Stdio::null());
+    waits.until(&format!("{id} is open for more jobs"));
+    drop(stdin);
+    rig.call(&["cancel", &id]).fine();
+    waits.signal(Signal::TERM);
+    drop(waits.end());
     server.stop();
 }

@@ -125,6 +125,11 @@ fn a_queue_whose_worker_cannot_serve_says_so() {
         }
     }
     rig.call(&["status"]).says("the workers of [queue.q] cannot serve: its worker ended with exit 3");
+    for of in ["q", &id] {
+        let why = rig.call(&["why", of, "--json"]).json();
+        let mut codes = why["reasons"].as_array().unwrap().iter().map(|reason| reason["code"].as_str().unwrap());
+        assert_eq!(codes.next_back(), Some("workers_cannot_serve"), "{why}");
+    }
     let job = rig.call(&["show", &id, "--json"]).json();
     assert_eq!(job["attempts"]["failures"], 0, "{job}");
     server.stop();

@@ -56,7 +56,9 @@ fn what_cannot_run_says_why_and_is_not_tried_again() {
         ),
         (
             command(&["true", "{}"]).data(&[b'x'; 200_000]),
-            "`true`: its arguments are too long; without {} the data comes on stdin".into(),
+            "`true`: its arguments are too long (one may have 128 KiB); \
+             a queue's command without {} gets the data on stdin"
+                .into(),
         ),
     ] {
         assert_eq!(rig.error(job), format!("{cannot} {expected}"));

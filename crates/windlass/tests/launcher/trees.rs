@@ -2,6 +2,7 @@
 
 use crate::rig::{Job, Rig, children, command, descriptors, lives, pids_from, shell, survivors};
 use rustix::process::{Pid, Signal};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use windlass::runner::launcher::slots;
@@ -164,8 +165,11 @@ fn a_thousand_quick_jobs_leave_no_trace() {
     for _ in 0..1000 {
         rig.start(command(&["/bin/true"]).data(b"x").slots(8));
     }
+    let mut ended = BTreeSet::new();
     for _ in 0..1000 {
-        assert_eq!(rig.hear().outcomes, [(1, Outcome::Succeeded { message: String::new() })]);
+        let finished = rig.hear();
+        assert_eq!(finished.outcomes, [(1, Outcome::Succeeded { message: String::new() })]);
+        assert!(ended.insert(finished.flight.0), "start {} was reported twice", finished.flight.0);
     }
     let after: Vec<usize> = launchers.iter().map(|pid| descriptors(*pid)).collect();
     assert_eq!(after, before);
@@ -173,4 +177,16 @@ fn a_thousand_quick_jobs_leave_no_trace() {
         assert_eq!(children(launcher), "", "zombies are children too");
     }
     assert_eq!(std::fs::read_dir(rig.dir.output()).unwrap().count(), 0);
+}
+
+/// So many take a moment to die: a report that does not wait for them finds some alive.
+#[test]
+fn a_job_is_reported_when_the_last_of_its_tree_is_dead() {
+    let mut rig = Rig::new(1);
+    for round in 0..40 {
+        let id = rig.start(shell("for i in $(seq 100); do setsid sleep 1000 & done; exit 0"));
+        let finished = rig.hear();
+        assert_eq!(finished.outcomes[0].1.word(), "succeeded");
+        assert_eq!(survivors(id).len(), 0, "processes that outlived the report of round {round}");
+    }
 }

@@ -208,7 +208,8 @@ fn only_hosts_that_are_named_may_be_inside() {
 fn headers_name_the_job_and_the_signature_holds() {
     let server = Handler::new(|_, _, stream| fine(stream, ""));
     let mut rig = Rig::new();
-    let signed = policy(server.address, "/", |url| url.secret = Some(Secret(vec![7; 32])));
+    let signed =
+        policy(server.address, "/", |url| url.secret = Some(Secret { file: "hook.secret".into(), key: vec![7; 32] }));
     let id = rig.start(&signed, &[b"{\"a\":1}"], 1).remove(0).to_string();
     rig.outcomes(1);
     let asked = server.asked().remove(0);

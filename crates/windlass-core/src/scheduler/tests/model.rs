@@ -1,8 +1,10 @@
 //! Random lives against a naive model: slots are never exceeded, nobody starves, every count adds up.
 
-use super::{command, lane};
+use super::{command, hours, lane, made};
+use crate::overrides::{Key, Overrides, Target};
 use crate::policy::Service;
 use crate::scheduler::*;
+use std::time::Duration;
 
 /// A small xorshift, so that a failure repeats from its seed.
 struct Dice(u64);
@@ -30,7 +32,7 @@ fn queue_of_weight_each(weights: &[u32]) -> Scheduler {
 fn serve_one(s: &mut Scheduler) -> Option<Planned> {
     let planned = s.plan().first().copied();
     if let Some(p) = planned {
-        s.finished(p.crew, p.lane.kind);
+        s.finished(p.crew, p.lane);
     }
     planned
 }
@@ -92,6 +94,8 @@ struct World {
     flights: Vec<Planned>,
     extras: Vec<CrewNo>,
     slots: u32,
+    overrides: Overrides,
+    now: Time,
 }
 
 impl World {
@@ -102,7 +106,8 @@ impl World {
             if dice.below(2) == 0 {
                 policy.service = Service::Handler { name: "h".into(), batch: 1 + dice.below(9) as u32 };
             }
-            policy.paused = dice.below(8) == 0;
+            policy.enabled = dice.below(8) != 0;
+            policy.hours = (dice.below(4) == 0).then(|| hours("06:00-18:00"));
             policies.push(policy);
         }
         policies
@@ -115,10 +120,10 @@ impl World {
 
     fn plan(&mut self) {
         let before: BTreeMap<CrewNo, u32> = self.s.crews.iter().map(|(no, crew)| (*no, crew.used)).collect();
-        for p in self.s.plan() {
+        for p in self.plan_explained() {
             let (crew, policy) = self.s.policy_of(p.lane.queue).expect("only a served queue is claimed from");
             assert_eq!(crew, p.crew);
-            assert!(!policy.paused);
+            assert!(policy.enabled);
             let batch = policy.service.jobs_a_slot();
             let left = self.ready.get_mut(&p.lane).expect("a claimed lane had jobs");
             *left -= i64::from(p.most);
@@ -130,6 +135,10 @@ impl World {
                 self.flights.push(p);
             }
         }
+        for (number, queue) in &self.s.queues {
+            let of_queue = self.flights.iter().filter(|p| p.lane.queue == *number).count() as u32;
+            assert_eq!(queue.used, of_queue, "what a queue has in flight is counted");
+        }
         for (number, crew) in &self.s.crews {
             let in_flight = self.flights.iter().filter(|p| p.crew == *number).count() as u32;
             assert_eq!(crew.used, in_flight);
@@ -139,15 +148,52 @@ impl World {
         assert!(self.flights.iter().filter(|p| p.lane.kind == LaneKind::Suspect).count() <= 1);
     }
 
+    /// Plans start by start: what starts had no reason not to, and what does not start has one.
+    fn plan_explained(&mut self) -> Vec<Planned> {
+        let mut all = Vec::new();
+        loop {
+            let queues = (0..self.queues).map(QueueNo);
+            let runnable: Vec<QueueNo> = queues.filter(|queue| self.s.why(*queue) == Reason::Runnable).collect();
+            let planned = self.s.plan_up_to(1);
+            let Some(p) = planned.first() else {
+                assert_eq!(runnable, [], "nothing starts, and nothing says why");
+                return all;
+            };
+            assert_eq!(planned.len(), 1);
+            assert!(runnable.contains(&p.lane.queue), "{p:?} started against a reason");
+            all.extend(planned);
+        }
+    }
+
+    fn steer(&mut self) {
+        let queue = format!("q{}", self.dice.below(u64::from(self.queues)));
+        let target = ["", "q*", "q1*", "q2", &queue, &queue, &queue][self.dice.below(7) as usize];
+        let key = Key::ALL[self.dice.below(5) as usize];
+        let value = self.dice.below(5) as u32;
+        if key.check(&Target::from_text(target), value).is_ok() {
+            self.overrides.set(made(target, key, value));
+        } else {
+            Key::ALL.into_iter().for_each(|key| self.overrides.unset(&Target::from_text(target), key));
+        }
+        self.s.steer(self.overrides.clone());
+    }
+
+    /// Hours go by, and sometimes the clock is set back.
+    fn time_goes_on(&mut self) {
+        let step = Duration::from_secs(3600 * self.dice.below(20));
+        self.now = if self.dice.below(5) == 0 { Time(self.now.0 / 2) } else { self.now.after(step) };
+        self.s.tell_time(self.now);
+    }
+
     fn step(&mut self) {
-        match self.dice.below(20) {
+        match self.dice.below(21) {
             0 => {
                 let policies = World::policies(&mut self.dice);
                 self.slots = 1 + self.dice.below(12) as u32;
                 self.s.reload(policies, self.slots);
             }
-            1 => self.s.pause(QueueNo(self.dice.below(u64::from(self.queues)) as u32)),
-            2 | 3 => self.s.unpause(QueueNo(self.dice.below(u64::from(self.queues)) as u32)),
+            1 | 2 => self.steer(),
+            3 => self.time_goes_on(),
             4 => {
                 let lane = self.random_lane();
                 let held = self.ready.get(&lane).copied().unwrap_or(0);
@@ -168,16 +214,23 @@ impl World {
                 self.s.ready(lane, count);
                 *self.ready.entry(lane).or_default() += count;
             }
+            20 => {
+                let queue = QueueNo(self.dice.below(u64::from(self.queues)) as u32);
+                let lingers = self.dice.below(2) == 0;
+                self.s.set_lingering(queue, lingers);
+                let held = lingers && self.s.waiting(queue) > 0;
+                assert!(!held || self.s.why(queue) != Reason::Runnable, "it waits for more");
+            }
             _ if !self.flights.is_empty() => {
                 let at = self.dice.below(self.flights.len() as u64) as usize;
                 let done = self.flights.swap_remove(at);
-                self.s.finished(done.crew, done.lane.kind);
+                self.s.finished(done.crew, done.lane);
             }
             _ => {}
         }
         let before = self.s.in_flight();
         self.plan();
-        assert!(self.s.in_flight() <= self.slots.max(before));
+        assert!(self.s.in_flight() <= self.overrides.server_slots(self.slots).max(before));
     }
 
     /// With every brake off, everything that can ever run does.
@@ -185,12 +238,11 @@ impl World {
         std::mem::take(&mut self.extras).into_iter().for_each(|extra| self.s.remove_crew(extra));
         self.s.reload(vec![command("*", 3, 1)], 5);
         self.slots = 5;
-        for queue in 0..self.queues {
-            self.s.unpause(QueueNo(queue));
-        }
+        self.s.steer(Overrides::default());
+        (0..self.queues).for_each(|queue| self.s.set_lingering(QueueNo(queue), false));
         while self.ready.values().any(|count| *count > 0) || !self.flights.is_empty() {
             for done in std::mem::take(&mut self.flights) {
-                self.s.finished(done.crew, done.lane.kind);
+                self.s.finished(done.crew, done.lane);
             }
             for p in self.s.plan() {
                 *self.ready.get_mut(&p.lane).unwrap() -= i64::from(p.most);
@@ -216,7 +268,8 @@ fn random_lives_keep_every_promise() {
         let mut s = Scheduler::new(policies, slots);
         (0..queues).for_each(|queue| s.queue_appeared(QueueNo(queue), &name(queue)));
         let (ready, flights, extras) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut world = World { s, dice, queues, ready, flights, extras, slots };
+        let (overrides, now) = (Overrides::default(), Time::ZERO);
+        let mut world = World { s, dice, queues, ready, flights, extras, slots, overrides, now };
         (0..400).for_each(|_| world.step());
         world.drain();
     }
@@ -233,7 +286,7 @@ fn fifty_thousand_queues_of_one_crew_leave_and_return_at_once() {
     let served: BTreeSet<_> = planned.iter().map(|p| p.lane.queue).collect();
     assert_eq!(served.len(), 50_000, "each once before any twice");
     assert!(s.index.is_empty(), "a full crew is out with all its queues");
-    s.finished(planned[0].crew, LaneKind::Fresh);
+    s.finished(planned[0].crew, planned[0].lane);
     assert_eq!((s.index.len(), s.plan().len()), (1, 1));
     assert!(std::mem::size_of::<Queue>() <= 64);
 }

@@ -29,6 +29,8 @@ pub(super) struct Wire {
     pub(super) door: Box<dyn Door>,
     pub(super) taken: Taken,
     pub(super) sealed: bool,
+    /// Only say whether the input begins with what the run has taken; nothing is handed over through this one.
+    pub(super) probe: bool,
 }
 
 /// Where the main thread leaves the next door, and what the feeder tells without being asked.
@@ -38,6 +40,7 @@ pub(super) struct Wiring {
     left: Condvar,
     lines: AtomicU64,
     ended: AtomicBool,
+    leaving: AtomicBool,
 }
 
 impl Wiring {
@@ -54,6 +57,11 @@ impl Wiring {
     /// True once the run is sealed: no more will come.
     pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Nothing more is to be handed over; an input that is at its end is still sealed.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> Wire {
@@ -84,14 +92,23 @@ struct Feeder<'a> {
 impl Feeder<'_> {
     fn run(&mut self) -> Result<(), Failure> {
         let mut wire = self.wiring.take();
-        while self.input.reach(wire.taken, wire.sealed)? == Reached::Different {
-            self.input.rewind()?;
-            self.tell(Event::Different { leg: wire.leg })?;
+        loop {
+            match self.input.reach(wire.taken, wire.sealed)? {
+                Reached::Different => {
+                    self.input.rewind()?;
+                    self.tell(Event::Different { leg: wire.leg })?;
+                }
+                Reached::Same if wire.probe => self.tell(Event::Agreed { leg: wire.leg })?,
+                Reached::Same => break,
+            }
             wire = self.wiring.take();
         }
         self.input.forget();
         self.note();
         while !wire.sealed {
+            if self.wiring.leaving.load(Ordering::Relaxed) && !self.input.is_over()? {
+                return self.tell(Event::Left);
+            }
             match self.step(&mut wire) {
                 Ok(()) => {}
                 Err(failure) if failure.kind == Kind::Conflict => {

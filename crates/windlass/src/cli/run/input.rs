@@ -7,8 +7,10 @@
 
 use crate::error::{Failure, Kind};
 use crate::store::Taken;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use windlass_core::job::DATA_MAX;
 
 /// Lines in one batch at most.
@@ -96,6 +98,16 @@ impl Input {
         }
     }
 
+    /// True where nothing follows what was consumed. Does not wait: an input that may still come is not over.
+    pub(super) fn is_over(&mut self) -> Result<bool, Failure> {
+        let empty = self.buffer[self.start..].iter().all(|byte| *byte == b'\n');
+        if empty && !self.ended && at_hand(&self.source) {
+            self.fill()?;
+            return Ok(self.ended);
+        }
+        Ok(empty && self.ended)
+    }
+
     /// The bytes of a batch.
     pub(super) fn bytes(&self, batch: Batch) -> &[u8] {
         &self.buffer[self.start..self.start + batch.bytes]
@@ -177,6 +189,13 @@ impl Input {
         }
         Ok(read)
     }
+}
+
+/// True where reading would not wait: there are bytes, or the end.
+pub(super) fn at_hand(source: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(source, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// The batch at the head of the buffer, if there is a whole line.
@@ -267,6 +286,25 @@ mod tests {
         write.write_all(b"ond\n").unwrap();
         let batch = input.peek(BATCH_LINES).unwrap().unwrap();
         assert_eq!(input.bytes(batch), b"second\n");
+    }
+
+    #[test]
+    fn an_input_is_over_only_at_its_end() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut piped = Input::new(File::from(std::os::fd::OwnedFd::from(reader)), tempfile::tempfile().unwrap());
+        assert!(!piped.is_over().unwrap(), "more may come");
+        writer.write_all(b"a\n").unwrap();
+        assert!(!piped.is_over().unwrap(), "a line is there");
+        let batch = piped.peek(9).unwrap().unwrap();
+        piped.consume(batch);
+        assert!(!piped.is_over().unwrap(), "nothing is there, but it is open");
+        drop(writer);
+        assert!(piped.is_over().unwrap() && piped.is_over().unwrap());
+        let mut file = input(b"a\n\n");
+        assert!(!file.is_over().unwrap());
+        let batch = file.peek(9).unwrap().unwrap();
+        file.consume(batch);
+        assert!(file.is_over().unwrap(), "empty lines are nothing");
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Order {
         if number == 1 { self.name.clone() } else { format!("{}.{number}", self.name) }
     }
 
+    /// True where another run of the same command may have jobs in the same queue.
+    pub(super) fn shares_its_queue(&self) -> bool {
+        self.queue.is_some()
+    }
+
     pub(super) fn queue(&self, number: u32) -> String {
         self.queue.clone().unwrap_or_else(|| format!("run.{}", self.name(number)))
     }

@@ -15,7 +15,7 @@ const HEARTBEAT_LEAST: Duration = Duration::from_secs(2);
 
 /// When and how to speak.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(in crate::cli) struct Progress {
     style: Style,
     spoken: Instant,
     /// When the tally was last found out.
@@ -36,25 +36,25 @@ enum Style {
 
 /// What there is to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) total: u64,
-    pub(super) done: u64,
-    pub(super) failed: u64,
-    pub(super) running: u64,
+pub(in crate::cli) struct Tally {
+    pub(in crate::cli) total: u64,
+    pub(in crate::cli) done: u64,
+    pub(in crate::cli) failed: u64,
+    pub(in crate::cli) running: u64,
     /// More lines may come.
-    pub(super) open: bool,
+    pub(in crate::cli) open: bool,
 }
 
 impl Tally {
     /// Out of a run's counters.
-    pub(super) fn of(counts: &Value, open: bool) -> Tally {
+    pub(in crate::cli) fn of(counts: &Value, open: bool) -> Tally {
         let of = |state: State| count(counts, state.word());
         let failed = of(State::Failed) + of(State::Cancelled);
         let total = State::ALL.into_iter().map(of).sum();
         Tally { total, done: of(State::Succeeded) + failed, failed, running: of(State::Running), open }
     }
 
-    pub(super) fn sentence(&self) -> String {
+    pub(in crate::cli) fn sentence(&self) -> String {
         let more = if self.open { "+" } else { "" };
         let mut text = format!("{}/{}{more} done", grouped(self.done), grouped(self.total));
         if self.failed > 0 {
@@ -66,7 +66,7 @@ impl Tally {
 }
 
 impl Progress {
-    pub(super) fn new(quiet: bool) -> Progress {
+    pub(in crate::cli) fn new(quiet: bool) -> Progress {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let style = match (quiet, std::io::stderr().is_terminal() && !dumb) {
             (true, _) => Style::Silent,
@@ -78,12 +78,12 @@ impl Progress {
     }
 
     /// Something has changed that is worth telling.
-    pub(super) fn changed(&mut self) {
+    pub(in crate::cli) fn changed(&mut self) {
         self.stale = true;
     }
 
     /// When `speak` wants to be called, if nothing else happens.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(in crate::cli) fn due(&self) -> Option<Instant> {
         match self.style {
             Style::Line => self.stale.then(|| self.spoken + REDRAW),
             Style::Heartbeat => Some(self.spoken + HEARTBEAT),
@@ -92,7 +92,7 @@ impl Progress {
     }
 
     /// True where it is worth finding out the tally now.
-    pub(super) fn wants(&self, now: Instant) -> bool {
+    pub(in crate::cli) fn wants(&self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.spoken);
         match self.style {
             Style::Line => self.stale && since >= REDRAW,
@@ -104,7 +104,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn speak(&mut self, now: Instant, tally: Tally) {
+    pub(in crate::cli) fn speak(&mut self, now: Instant, tally: Tally) {
         (self.stale, self.asked) = (false, now);
         match self.style {
             Style::Line => {
@@ -125,7 +125,7 @@ impl Progress {
     }
 
     /// Takes the line off the terminal, so that other text can stand there.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::cli) fn clear(&mut self) {
         if self.drawn {
             write("\r\x1b[K");
             (self.drawn, self.stale) = (false, true);

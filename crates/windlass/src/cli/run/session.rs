@@ -5,7 +5,7 @@
 
 use super::Tolerance;
 use super::feeder::{Door, Wire, Wiring, feed};
-use super::input::Input;
+use super::input::{Input, at_hand};
 use super::order::Order;
 use super::progress::{Progress, Tally};
 use crate::api::hash_from_text;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const BARREN_LEGS: u32 = 8;
 /// How long a server that is too busy for more lines is left alone.
 const TRY_LATER: Duration = Duration::from_secs(1);
+/// How long a signal waits for the end of the input to be handed over; another signal does not.
+const SEAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What can happen to a run under way.
 #[derive(Debug)]
@@ -56,8 +58,14 @@ pub(crate) enum Event {
     Different {
         leg: u64,
     },
+    /// The input begins with the lines that the run has taken.
+    Agreed {
+        leg: u64,
+    },
     /// Everything is handed over, and the run is sealed.
     InputEnded,
+    /// The feeder was told to leave, and did so before the end of the input.
+    Left,
     FeedFailed(Failure),
     Signal(i32),
 }
@@ -85,6 +93,8 @@ pub(super) struct Session {
     rewire_at: Option<Instant>,
     /// The first signal, if one came.
     signal: Option<i32>,
+    /// After a signal: the feeder gets until then to hand over the end of the input.
+    leave_by: Option<Instant>,
 }
 
 impl Session {
@@ -106,6 +116,7 @@ impl Session {
             barren: 0,
             rewire_at: None,
             signal: None,
+            leave_by: None,
             order,
             tolerance,
             dir,
@@ -136,7 +147,7 @@ impl Session {
 
     /// Waits for one event and deals with it; a code ends the session.
     fn turn(&mut self) -> Result<Option<u8>, Failure> {
-        let due = [self.progress.due(), self.rewire_at].into_iter().flatten().min();
+        let due = [self.progress.due(), self.rewire_at, self.leave_by].into_iter().flatten().min();
         let event = match due {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -148,6 +159,7 @@ impl Session {
                 None
             }
             Ok(Event::Closed { leg, failure }) if leg == self.leg => self.change_server(failure)?,
+            Ok(Event::Lost { leg, .. }) if leg == self.leg && self.leave_by.is_some() => Some(self.detach()),
             Ok(Event::Lost { leg, failure }) if leg == self.leg => {
                 self.plan_rewiring(&failure);
                 None
@@ -156,15 +168,28 @@ impl Session {
                 self.open_another()?;
                 None
             }
+            Ok(Event::Agreed { leg }) if leg == self.leg => {
+                let taken = grouped(taken_of(&self.run).lines);
+                self.say(format!("continuing run {}: {taken} lines were taken before", self.id()));
+                self.begin_leg()?;
+                None
+            }
+            // The end that was asked for ends the feeding, too: the follower will tell.
+            Ok(Event::FeedFailed(_)) if self.signal.is_some() && self.leave_by.is_none() => None,
             Ok(Event::FeedFailed(failure)) => return Err(failure),
             Ok(Event::Signal(signal)) => self.signalled(signal)?,
+            Ok(Event::InputEnded | Event::Left) if self.leave_by.is_some() => Some(self.detach()),
+            Ok(Event::Left) => None,
             Ok(Event::InputEnded) => {
                 self.progress.changed();
                 None
             }
             // Told by a leg that is over.
             Ok(Event::Listening { .. } | Event::Told { .. } | Event::Closed { .. }) => None,
-            Ok(Event::Lost { .. } | Event::Different { .. }) => None,
+            Ok(Event::Lost { .. } | Event::Different { .. } | Event::Agreed { .. }) => None,
+            Err(RecvTimeoutError::Timeout) if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
+                Some(self.detach())
+            }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new(Kind::Internal, "all threads of the run have ended"));
@@ -190,21 +215,30 @@ impl Session {
     fn open_run(&mut self) -> Result<(), Failure> {
         let request = self.order.request(self.number);
         self.run = self.connection()?.post_json("/api/v1/runs", &request)?;
-        let taken = taken_of(&self.run);
-        if taken.lines > 0 {
-            let sentence = format!("continuing run {}: {} lines were taken before", self.id(), grouped(taken.lines));
-            self.say(sentence);
+        if taken_of(&self.run).lines == 0 {
+            return self.begin_leg();
         }
-        self.begin_leg()
+        // Following it would start what is left of it: first it must be certain that it is the run of this input.
+        self.leg += 1;
+        let gone = || Failure::new(Kind::NoServer, "the server went away");
+        let connection = Link::to_server(&self.dir)?.ok_or_else(gone)?;
+        self.wire(connection, true);
+        Ok(())
     }
 
-    /// The unfinished run of that name has other lines: nothing is added to it, and the next name is tried.
+    /// The unfinished run of that name has other lines: it is left alone, and the next name is tried.
     fn open_another(&mut self) -> Result<(), Failure> {
         let (left, name) = (self.id(), self.order.name(self.number));
+        if self.order.shares_its_queue() {
+            let text = format!("run {left} is unfinished in this queue and was begun with other lines");
+            let hint = format!("finish it with its own input, give it up (windlass cancel {left}), or leave -Q out");
+            return Err(Failure::new(Kind::Conflict, text).hint(hint));
+        }
         self.number += 1;
         let next = self.order.name(self.number);
         self.say(format!(
-            "run {left} ({name}) was begun with other lines; what is left of it is done as well, and this one is {next}"
+            "run {left} ({name}) was begun with other lines and is left as it is; this one is {next}. \
+             Give the other up: windlass cancel {left}"
         ));
         self.open_run()
     }
@@ -225,16 +259,16 @@ impl Session {
     fn begin_feeding(&mut self) -> Result<(), Failure> {
         // A server that has gone away again is told of by the follower.
         if let Some(connection) = Link::to_server(&self.dir)? {
-            self.wire(connection);
+            self.wire(connection, false);
         }
         Ok(())
     }
 
     /// Gives the feeder a door to the run as it is now known.
-    fn wire(&mut self, connection: Connection) {
+    fn wire(&mut self, connection: Connection, probe: bool) {
         let door = RunDoor { connection, run: self.id(), queue: self.order.queue(self.number) };
         let sealed = self.run.get("sealed") == Some(&Value::Bool(true));
-        self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed });
+        self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed, probe });
         self.rewire_at = None;
     }
 
@@ -256,7 +290,7 @@ impl Session {
         match connection.get_json(&path) {
             Ok(run) => {
                 self.run = run;
-                self.wire(connection);
+                self.wire(connection, false);
                 Ok(())
             }
             // Going away or not ready: if the follower does not tell of its end, it will answer later.
@@ -346,6 +380,10 @@ impl Session {
             let (id, state, error) = (field(&told, "job"), field(&told, "state"), field(&told, "error"));
             self.say(format!("{id} {state}: {error} ({})", shortened(&data, 60)));
         }
+        if self.context.verbose && field(&told, "state") == "succeeded" {
+            let data = visible(&String::from_utf8_lossy(&data_of(&told, "data")?));
+            self.say(format!("{} succeeded ({})", field(&told, "job"), shortened(&data, 60)));
+        }
         self.progress.changed();
         Ok(None)
     }
@@ -355,10 +393,14 @@ impl Session {
         self.signal.get_or_insert(signal);
         let own = self.link.as_ref().is_some_and(Link::is_own);
         if !own {
-            let id = self.id();
-            self.say(format!("detached; the jobs of {id} go on. Wait: windlass wait {id}  Stop: windlass cancel {id}"));
-            self.tell_untaken();
-            return Ok(Some(exit_code(signal)));
+            // A run whose input is at its end has to be sealed, or nobody could ever wait for it. An input that may
+            // still come is not waited for.
+            if !again && !self.wiring.ended() && at_hand(&std::io::stdin()) {
+                self.wiring.leave();
+                self.leave_by = Some(Instant::now() + SEAL_PATIENCE);
+                return Ok(None);
+            }
+            return Ok(Some(self.detach()));
         }
         if !again {
             self.say("stopping when the running jobs have ended; once more stops them now".to_owned());
@@ -371,6 +413,14 @@ impl Session {
         }
     }
 
+    /// The last words of a run that goes on without this process.
+    fn detach(&mut self) -> u8 {
+        let id = self.id();
+        self.say(format!("detached; the jobs of {id} go on. Wait: windlass wait {id}  Stop: windlass cancel {id}"));
+        self.tell_untaken();
+        self.signal.map_or(0, exit_code)
+    }
+
     /// The last words of a run that was stopped by a signal.
     fn stopped(&mut self, signal: i32) -> u8 {
         self.say(format!("stopped; run {} is kept, and the same command goes on with it", self.id()));
@@ -380,7 +430,9 @@ impl Session {
 
     fn tell_untaken(&mut self) {
         if !self.wiring.ended() {
-            let sentence = format!("{} lines were taken; the rest of the input was not", grouped(self.wiring.lines()));
+            let lines = grouped(self.wiring.lines());
+            let sentence =
+                format!("{lines} lines were taken; the rest of the input was not, and the run stays open for it");
             self.say(sentence);
         }
     }

@@ -42,6 +42,18 @@ pub(super) const KEYS: [&str; CHOICES.len() + BELONGING.len()] = {
     keys
 };
 
+/// The keys of this file that may stand beside a service.
+pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
+    let choice = match service {
+        Service::Batch(_) => "batch",
+        Service::Worker(_) => "worker",
+        Service::Url(_) => "url",
+        Service::Command(_) | Service::Handler { .. } => "run",
+    };
+    let belongs = move |(key, of): (&'static str, &[&str])| of.contains(&choice).then_some(key);
+    std::iter::once(choice).chain(BELONGING.into_iter().filter_map(belongs))
+}
+
 /// Reads the one service of a queue; a queue that is switched off may have none.
 pub(super) fn read(
     table: &Table<'_, '_>,

@@ -67,7 +67,7 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
         linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
         framing: table.map("framing", framing)?.unwrap_or(default.framing),
-        secret: read_secret(table, enabled)?,
+        secret: read_secret(table)?,
         ..default
     };
     if url.method == Method::Get && url.size > 1 {
@@ -166,12 +166,10 @@ fn split(authority: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// The secret as `whsec_` and base64, alone in a file that not everybody reads.
-fn read_secret(table: &Table<'_, '_>, enabled: bool) -> Result<Option<Secret>, Failure> {
+/// The secret as `whsec_` and base64, alone in a file that not everybody reads. It must be there also where the queue is
+/// switched off: a person may switch it on, and no call may go out unsigned.
+fn read_secret(table: &Table<'_, '_>) -> Result<Option<Secret>, Failure> {
     let Some(text) = table.text("secret_file")? else { return Ok(None) };
-    if !enabled {
-        return Ok(None);
-    }
     let base = table.source.path.parent().unwrap_or(Path::new(""));
     let path = base.join(text);
     let refuse = |why: String| table.refuse_value("secret_file", &format!("`secret_file` {}: {why}", path.display()));
@@ -182,11 +180,11 @@ fn read_secret(table: &Table<'_, '_>, enabled: bool) -> Result<Option<Secret>, F
     if meta.mode() & 0o007 != 0 {
         return Err(refuse("everybody can read or write it".into()).hint(format!("chmod o= {}", path.display())));
     }
-    let text = std::fs::read_to_string(&path).map_err(|e| refuse(e.to_string()))?;
-    let coded = text.trim();
+    let whole = std::fs::read_to_string(&path).map_err(|e| refuse(e.to_string()))?;
+    let coded = whole.trim();
     let bytes = base64::decode(coded.strip_prefix("whsec_").unwrap_or(coded));
     match bytes.filter(|bytes| SECRET_BYTES.contains(&bytes.len())) {
-        Some(bytes) => Ok(Some(Secret(bytes))),
+        Some(key) => Ok(Some(Secret { file: text.to_owned(), key })),
         None => {
             let hint = "printf 'whsec_%s\\n' \"$(openssl rand -base64 32)\" > FILE makes one";
             Err(refuse("expected whsec_ and the base64 of 24 to 64 bytes".into()).hint(hint))

@@ -288,7 +288,7 @@ fn a_wide_address_needs_a_strong_token() {
     let rig = Rig::new();
     let start = |listen: &str, token: Option<&str>| -> Result<(), Failure> {
         let data = crate::data_dir::DataDir::open(&rig.dir.root().join("other"))?;
-        let mut options = Options::new(data, || Ok(()));
+        let mut options = Options::new(data, |_| Ok(Vec::new()));
         options.listen = Some(listen.parse().unwrap());
         options.token = token.map(str::to_owned);
         let (send, _receive) = std::sync::mpsc::channel();
@@ -302,4 +302,35 @@ fn a_wide_address_needs_a_strong_token() {
     assert_eq!(start("127.0.0.1:0", Some("")).unwrap_err().kind, Kind::Config);
     start("0.0.0.0:0", Some(strong)).unwrap();
     start("127.0.0.1:0", None).unwrap();
+}
+
+#[test]
+fn steering_that_does_not_hold_reaches_no_engine() {
+    let rig = Rig::new();
+    for body in ["{", "7", r#"{"sets":[]}"#, r#"{"set":[{"target":"q","key":"slots"}]}"#, r#"{"unset":[{}]}"#] {
+        let (status, problem) = rig.post("/api/v1/overrides", api::JSON, body.as_bytes());
+        assert_eq!((status, problem["code"].as_str()), (400, Some("usage")), "{body}");
+    }
+    let set = |key: &str, value: serde_json::Value| json!({"target": "q", "key": key, "value": value});
+    let unset: Vec<_> = (0..1001).map(|_| json!({"target": "q"})).collect();
+    for body in [
+        json!({}),
+        json!([]),
+        json!({"set": [set("colour", json!(3))]}),
+        json!({"set": [set("slots", json!(3)), set("slots", json!(-1))]}),
+        json!({"set": [set("slots", json!(true))]}),
+        json!({"set": [set("slots", json!(1u64 << 40))]}),
+        json!({"set": [set("paused", json!(1))]}),
+        json!({"set": [{"target": "q", "key": "paused", "value": true, "until": "soon"}]}),
+        json!({"unset": [{"target": "q", "key": "colour"}]}),
+        json!({ "unset": unset }),
+    ] {
+        let (status, problem) = rig.post("/api/v1/overrides", api::JSON, body.to_string().as_bytes());
+        assert_eq!((status, problem["code"].as_str()), (422, Some("bad_data")), "{body:.60}");
+    }
+    assert_eq!(rig.post("/api/v1/overrides", "text/plain", b"{}").0, 415);
+    for query in ["", "?of", "?of=a%09b", "?of=q&of=q", "?job=q"] {
+        let (status, _) = rig.get(&format!("/api/v1/why{query}"));
+        assert!([400, 422].contains(&status), "{query}: {status}");
+    }
 }

@@ -1,9 +1,11 @@
 //! A real server on a real socket, with an engine of hand-written replies behind it.
 
+use crate::archiver::Group;
 use crate::client::{Connection, Response};
 use crate::data_dir::DataDir;
-use crate::engine::event::{Answer, Drained, Event, FlightInfo, Follower};
+use crate::engine::event::{Answer, Drained, Event, FlightInfo, Follower, Report};
 use crate::engine::handle::{EngineHandle, IdSource};
+use crate::engine::operations::unexpected;
 use crate::error::{Failure, Kind};
 use crate::http::{Archive, Options, Reads, Server};
 use crate::store::{
@@ -11,6 +13,7 @@ use crate::store::{
     StoreError, StoreView, Taken,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +21,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use windlass_core::job::{Arrival, JobId, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 use windlass_core::run::RunCounts;
+use windlass_core::scheduler::Closed;
 use windlass_core::time::Time;
 
 pub(crate) const ORIGIN: u64 = 7;
@@ -53,6 +58,7 @@ pub(crate) fn run_info(ended: bool) -> RunInfo {
 pub(crate) struct Kept {
     pub(crate) lots: Vec<(Lot, Durability)>,
     pub(crate) amended: Vec<usize>,
+    pub(crate) staged: Vec<Vec<JobId>>,
     pub(crate) run_ended: bool,
     pub(crate) run_waiters: Vec<Answer<RunInfo>>,
     pub(crate) drained_waiters: Vec<Answer<Drained>>,
@@ -92,7 +98,7 @@ impl Rig {
         let engine = std::thread::spawn(move || engine(&receive, &tell, &keeping));
         let handle = EngineHandle::new(send, Arc::new(IdSource::new(Origin::from_random(ORIGIN))));
         let options =
-            Options::new(dir.clone(), || Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
+            Options::new(dir.clone(), |_| Err(Failure::new(Kind::Config, "windlass.toml:3: unknown key slotz")));
         let server = Server::start(options, handle.clone(), reads()).unwrap();
         Rig { dir, kept, server: Some(server), events, engine: Some(engine), handle, _temporary: temporary }
     }
@@ -141,7 +147,7 @@ impl Rig {
     }
 
     pub(crate) fn start_again(&mut self) {
-        let options = Options::new(self.dir.clone(), || Ok(()));
+        let options = Options::new(self.dir.clone(), |_| Ok(Vec::new()));
         self.server = Some(Server::start(options, self.handle.clone(), reads()).unwrap());
     }
 
@@ -186,6 +192,44 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(ids.iter().map(|id| amend(id.offset)).collect()));
                 "amend"
             }
+            Event::Operate { ids, expect, answer, .. } => {
+                let told = match expect.filter(|expected| *expected != ids.len() as u64) {
+                    Some(expected) => Err(unexpected(expected, ids.len() as u64)),
+                    None => Ok(report(&mut kept, &[ids])),
+                };
+                answer.give(told);
+                "operate"
+            }
+            Event::OpenOperation { answer, .. } => {
+                kept.staged.clear();
+                answer.give(Ok(1));
+                "open_operation"
+            }
+            Event::StageOperation { ids, answer, .. } => {
+                kept.staged.push(ids);
+                answer.give(Ok(()));
+                "stage_operation"
+            }
+            Event::AcceptOperation { expect, answer, .. } => {
+                let staged = std::mem::take(&mut kept.staged);
+                let count = staged.iter().map(Vec::len).sum::<usize>() as u64;
+                let told = match expect.filter(|expected| *expected != count) {
+                    Some(expected) => Err(unexpected(expected, count)),
+                    None => Ok(report(&mut kept, &staged)),
+                };
+                answer.give(told);
+                "accept_operation"
+            }
+            Event::AbandonOperation { .. } => "abandon_operation",
+            Event::Operations { answer } => {
+                answer.give(Ok(Vec::new()));
+                "operations"
+            }
+            Event::Watch { follower, answer } => {
+                kept.followers.push(follower);
+                answer.give(Ok(()));
+                "watch"
+            }
             Event::AwaitRun { answer, .. } => {
                 match kept.run_ended {
                     true => answer.give(Ok(run_info(true))),
@@ -193,7 +237,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 }
                 "await_run"
             }
-            Event::AwaitDrained { answer } => {
+            Event::AwaitDrained { answer, .. } => {
                 kept.drained_waiters.push(answer);
                 "await_drained"
             }
@@ -215,6 +259,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                     queue,
                     start: 2,
                     started,
+                    stocked: false,
                     worker: 1,
                     state,
                 }]));
@@ -224,9 +269,17 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(()));
                 "read_inbox"
             }
+            Event::Closed { answer } => {
+                answer.give(Ok(BTreeMap::from([("mail".to_owned(), Closed::Paused)])));
+                "closed"
+            }
+            Event::Dump { .. } => "dump",
             Event::Nudge => "nudge",
+            Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }
+            | Event::Steer { .. }
+            | Event::Explain { .. }
             | Event::Finished(_)
             | Event::Ingested(_)
             | Event::InboxRead { .. }
@@ -262,6 +315,23 @@ fn amend(offset: u64) -> Amended {
     }
 }
 
+fn report(kept: &mut Kept, slices: &[Vec<JobId>]) -> Report {
+    let mut report = Report::default();
+    for ids in slices {
+        kept.amended.push(ids.len());
+        report.matched += ids.len() as u64;
+        for id in ids {
+            match amend(id.offset) {
+                Amended::Done { .. } | Amended::Same(_) => report.changed += 1,
+                Amended::Running => report.running += 1,
+                Amended::Refused(_) => report.refused += 1,
+                Amended::Unknown => report.unknown += 1,
+            }
+        }
+    }
+    report
+}
+
 pub(super) fn reads() -> Reads {
     let known = |id: JobId| id == job_id(77_777);
     Reads {
@@ -279,6 +349,24 @@ pub(super) fn reads() -> Reads {
                 assert_eq!(filter.states, [State::Succeeded]);
                 let one = json!({"id": job_id(77_777).to_string(), "queue": "mail", "state": "succeeded"});
                 Ok((vec![one].into_iter().take(most).collect(), None))
+            }),
+            groups: Box::new(|since, show| {
+                let group = |queue, priority: i64, state, ran: u64| Group {
+                    queue,
+                    run: None,
+                    priority: Priority::new(priority).unwrap(),
+                    state,
+                    outcome: "succeeded",
+                    start: 1,
+                    admitted: since,
+                    started: since.after(std::time::Duration::from_secs(1)),
+                    finished: since.after(std::time::Duration::from_secs(1 + ran)),
+                    count: 10,
+                };
+                show(&group("mail", 0, State::Succeeded, 2));
+                show(&group("mail", 10, State::Failed, 4));
+                show(&Group { outcome: "deleted", ..group("img", 0, State::Cancelled, 0) });
+                Ok(())
             }),
             output: Box::new(move |id, start, stderr| {
                 Ok(known(id).then(|| format!("{start:?} {stderr}\0").into_bytes()))
@@ -338,6 +426,10 @@ impl StoreView for View {
     }
 
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
         Ok(Vec::new())
     }
 }

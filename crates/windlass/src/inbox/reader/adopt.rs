@@ -3,29 +3,26 @@
 //! A file is renamed before it is read unless programs still append to it, and the directory is synced before
 //! anything of it is handed over, so that its origin outlives a power cut.
 
+use super::super::disk::{Disk, Facts, OpenFile};
 use super::super::files::{self, Name};
 use super::super::frame::{FileHeader, is_other_version};
 use super::super::ingest::{Delivered, trouble};
-use super::super::lock::{PATIENCE, Waited, holder};
+use super::super::lock::{PATIENCE, Waited};
 use super::super::source::Source;
 use super::{Reader, SOURCES_MAX};
 use crate::error::{Failure, Kind};
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
-use windlass_core::job::Origin;
 
-impl Reader {
+impl<D: Disk> Reader<D> {
     /// Finds files that are new, and new names of those we know. True if there were any.
     pub(in crate::inbox) fn look(&mut self) -> Result<bool, Failure> {
         let wrong = |e: std::io::Error| Failure::io("cannot list the inbox", &e);
         let mut found = false;
         self.unopened = 0;
-        for entry in std::fs::read_dir(&self.inbox).map_err(wrong)? {
-            let entry = entry.map_err(wrong)?;
-            let inode = entry.ino();
-            let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
-                self.refuse(inode, &entry.path(), "its name is not UTF-8 text");
+        for entry in self.disk.list(&self.inbox).map_err(wrong)? {
+            let inode = entry.inode;
+            let Some(name) = entry.name.to_str().map(str::to_owned) else {
+                self.refuse(inode, &self.inbox.join(&entry.name), "its name is not UTF-8 text");
                 continue;
             };
             if let Some(source) = self.sources.get_mut(&inode) {
@@ -44,9 +41,12 @@ impl Reader {
         self.sync_directory()?;
         if !self.looked {
             self.looked = true;
-            if self.unopened == 0 && self.refused.is_empty() {
-                // Files that a crash kept us from reporting as removed.
-                self.lot.closed.extend(self.cursors.drain().map(|(origin, _)| origin));
+            if self.unopened == 0 && self.refused.is_empty() && !self.cursors.is_empty() {
+                // Files that a crash kept us from reporting as removed. Their removal may not be on disk either: one
+                // that came back without its cursor would be read as a whole again.
+                self.directory_dirty = true;
+                self.sync_directory()?;
+                self.lot.closed.extend(std::mem::take(&mut self.cursors).into_keys());
             }
         }
         self.set_targets();
@@ -71,7 +71,7 @@ impl Reader {
             }
         };
         // The name may lead to another file than when it was listed; what was opened is what counts.
-        let inode = file.metadata().map_or(inode, |meta| meta.ino());
+        let inode = file.facts().map_or(inode, |facts| facts.inode());
         if self.sources.contains_key(&inode) {
             return Ok(false);
         }
@@ -87,35 +87,36 @@ impl Reader {
     }
 
     /// Opens what is a plain file of our own user; `None` when it is gone.
-    fn open_checked(&self, path: &Path) -> Result<Option<File>, String> {
+    fn open_checked(&self, path: &Path) -> Result<Option<D::File>, String> {
         let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
-        let meta = match std::fs::symlink_metadata(path) {
-            Ok(meta) => meta,
+        let facts = match self.disk.facts(path) {
+            Ok(facts) => facts,
             Err(error) if gone(&error) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
-        if let Some(why) = refusal(&meta) {
+        if let Some(why) = refusal(&facts) {
             return Err(why.into());
         }
-        let file = match files::open(path, false) {
+        let file = match self.disk.open(path) {
             Ok(file) => file,
             Err(error) if gone(&error) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
-        match file.metadata().map(|meta| refusal(&meta)) {
+        match file.facts().map(|facts| refusal(&facts)) {
             Ok(None) => Ok(Some(file)),
             Ok(Some(why)) => Err(why.into()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn adopt_open(&mut self, name: &str, inode: u64, file: File) -> std::io::Result<()> {
+    fn adopt_open(&mut self, name: &str, inode: u64, file: D::File) -> std::io::Result<()> {
         let front = files::read_front(&file)?;
         if is_other_version(&front) {
             return Err(std::io::Error::other("it was written by another version"));
         }
         let header = FileHeader::decode(&front);
-        let current = |header: &FileHeader| !header.sealed && header.boot == Some(files::boot());
+        let boot = self.disk.boot();
+        let current = |header: &FileHeader| !header.sealed && header.boot == Some(boot);
         let (id, appended) = match (Name::of(name), &header) {
             (Name::Sealed(origin), _) => {
                 files::mark_sealed(&file)?;
@@ -123,7 +124,7 @@ impl Reader {
             }
             (Name::Appended, Some(header)) if current(header) => (header.origin, true),
             (Name::Appended, Some(header)) => (header.origin, false),
-            _ => (random()?, false),
+            _ => (files::random_origin(&self.disk)?, false),
         };
         let mut source = Source::new(name.to_owned(), file, id, header.as_ref(), appended);
         let known = self.cursors.get(&id).copied();
@@ -132,7 +133,7 @@ impl Reader {
             None => false,
         };
         if other {
-            source.id = random()?;
+            source.id = files::random_origin(&self.disk)?;
             source.appended = false;
         }
         if !source.appended && source.name != files::sealed_name(source.id) {
@@ -152,17 +153,17 @@ impl Reader {
 
     /// Renames a file to its origin's sealed name. The lock keeps writers that look at the path honest; one that
     /// does not let go cannot hold us up, because a late append to a sealed file is read as well.
-    pub(super) fn set_aside(&mut self, source: &mut Source) -> std::io::Result<()> {
+    pub(super) fn set_aside(&mut self, source: &mut Source<D::File>) -> std::io::Result<()> {
         let path = self.inbox.join(&source.name);
         let guard = self.locked(&path)?;
         // While we waited a writer may have put it aside itself, and another file have taken its name.
-        if !files::is_at(&source.file, &path)? {
+        if !files::is_at(&self.disk, &source.file, &path)? {
             return Err(std::io::ErrorKind::NotFound.into());
         }
-        let renamed = files::seal(&self.inbox, &source.name, source.id);
+        let renamed = files::seal(&self.disk, &self.inbox, &source.name, source.id);
         if renamed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists) {
-            source.id = random()?;
-            files::seal(&self.inbox, &source.name, source.id)?;
+            source.id = files::random_origin(&self.disk)?;
+            files::seal(&self.disk, &self.inbox, &source.name, source.id)?;
         } else {
             renamed?;
         }
@@ -174,13 +175,14 @@ impl Reader {
     }
 
     /// The lock of a file through a descriptor of its own; reports who keeps it and goes on without.
-    pub(super) fn locked(&mut self, path: &Path) -> std::io::Result<Option<File>> {
-        let file = files::open(path, false)?;
-        let meta = file.metadata()?;
-        match self.locker.wait(file, PATIENCE)? {
+    pub(super) fn locked(&mut self, path: &Path) -> std::io::Result<Option<D::File>> {
+        let file = self.disk.open(path)?;
+        let facts = file.facts()?;
+        match self.disk.wait_for_lock(file, PATIENCE)? {
             Waited::Locked(file) => Ok(Some(file)),
             Waited::Busy => {
-                let by = holder(&meta).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
+                let by =
+                    self.disk.holder(&facts).map_or("a program that is gone".into(), |pid| format!("process {pid}"));
                 let text = format!("{} has been locked for {} s by {by}", path.display(), PATIENCE.as_secs());
                 self.deliver(trouble(Kind::TryLater, text));
                 Ok(None)
@@ -190,25 +192,21 @@ impl Reader {
 
     pub(super) fn sync_directory(&mut self) -> Result<(), Failure> {
         if std::mem::take(&mut self.directory_dirty) {
-            files::sync_dir(&self.inbox).map_err(|e| Failure::io("cannot sync the inbox directory", &e))?;
+            self.disk.sync_dir(&self.inbox).map_err(|e| Failure::io("cannot sync the inbox directory", &e))?;
         }
         Ok(())
     }
 }
 
 /// Why a file is not ours to read.
-fn refusal(meta: &Metadata) -> Option<&'static str> {
-    if !meta.file_type().is_file() {
+fn refusal(facts: &Facts) -> Option<&'static str> {
+    if !facts.is_file {
         Some("it is not a regular file")
-    } else if meta.uid() != rustix::process::geteuid().as_raw() {
+    } else if !facts.is_ours {
         Some("it belongs to another user")
-    } else if meta.nlink() > 1 {
+    } else if facts.links > 1 {
         Some("it has a second name")
     } else {
         None
     }
-}
-
-fn random() -> std::io::Result<Origin> {
-    files::random_origin().map_err(|failure| std::io::Error::other(failure.text))
 }

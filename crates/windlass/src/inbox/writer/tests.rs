@@ -92,7 +92,7 @@ fn a_sealed_file_is_left_at_the_next_record_and_a_seal_names_what_came_before() 
     let first = writer.push(&to("q"), b"one").unwrap();
     let name = own(dir.path()).file_name().unwrap().to_str().unwrap().to_owned();
     let end = fs::metadata(own(dir.path())).unwrap().len();
-    files::seal(dir.path(), &name, first.origin).unwrap();
+    files::seal(&super::super::disk::Kernel::default(), dir.path(), &name, first.origin).unwrap();
     let run = RunId::first(Origin::from_random(9));
     writer.seal(run).unwrap();
     let bytes = fs::read(own(dir.path())).unwrap();
@@ -120,4 +120,45 @@ fn what_cannot_be_written_is_refused_in_words() {
     std::os::unix::fs::symlink("/dev/null", own(dir.path())).unwrap();
     assert!(writer.push(&to("q"), b"x").is_err(), "a link is not followed");
     assert_eq!(writer.push_lines(&to("q"), b"\n\n").unwrap(), []);
+}
+
+#[test]
+fn bulks_of_many_writers_do_not_mix_and_each_has_its_own_ids() {
+    const WRITERS: usize = 4;
+    const BULKS: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let begin = std::sync::Barrier::new(WRITERS);
+    let (place, begin) = (dir.path(), &begin);
+    let write = move |writer: usize| {
+        let mut inbox = InboxWriter::open(place).unwrap();
+        // Longer than one write of a bulk, so that another could come between; a stuck lock is not what is tested.
+        inbox.set_patience(Duration::from_secs(600));
+        let line = |bulk: usize, n: usize| format!("{writer} {bulk} {n} {}", "x".repeat(1000));
+        begin.wait();
+        let mut written = Vec::new();
+        for bulk in 0..BULKS {
+            let lines: Vec<String> = (0..3000).map(|n| line(bulk, n)).collect();
+            let ranges = inbox.push_lines(&to("q"), lines.join("\n").as_bytes()).unwrap();
+            written.extend(ranges.into_iter().flat_map(IdRange::ids).zip(lines));
+        }
+        written
+    };
+    let written: Vec<(JobId, String)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let bytes = fs::read(own(dir.path())).unwrap();
+    let origin = FileHeader::decode(&bytes).unwrap().origin;
+    let stretch = &bytes[FILE_HEADER..];
+    let mut gatherer = super::super::gather::Gatherer::default();
+    for found in Scan::new(stretch, FILE_HEADER as u64, Some(origin), End::Open, None) {
+        assert_eq!(gatherer.add(stretch, found), Ok(()), "nothing is torn");
+    }
+    let mut read = Vec::new();
+    gatherer.finish(stretch, origin, &mut read);
+    let read: std::collections::HashMap<JobId, &[u8]> =
+        read.iter().flat_map(|new| (0..new.jobs.len()).map(|n| (new.jobs.id(n), new.jobs.data(n)))).collect();
+    assert_eq!((read.len(), written.len()), (WRITERS * BULKS * 3000, WRITERS * BULKS * 3000));
+    let wrong = written.iter().filter(|(id, line)| read.get(id) != Some(&line.as_bytes())).count();
+    assert_eq!(wrong, 0, "ids that stand for another line than was told");
 }

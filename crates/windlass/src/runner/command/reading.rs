@@ -116,15 +116,20 @@ pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outco
         (_, libc::EACCES) => format!("cannot run `{program}`: not permitted, or not an executable file"),
         (_, libc::ENOEXEC) => format!("cannot run `{program}`: not in a format that can be run"),
         (_, libc::E2BIG) => {
-            format!("cannot run `{program}`: its arguments are too long; without {{}} the data comes on stdin")
+            format!(
+                "cannot run `{program}`: its arguments are too long (one may have 128 KiB); \
+                 a queue's command without {{}} gets the data on stdin"
+            )
         }
         _ => format!("cannot run `{program}`: {problem}"),
     };
-    match errno {
-        libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO => {
+    match (step, errno) {
+        // What we prepare is the same for every job: that it fails is a shortage, and never the job's fault.
+        (Step::Prepare, _)
+        | (_, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO | libc::ENOSPC) => {
             Outcome::RetryLater { after: None, error }
         }
-        _ => Outcome::FailedForGood { error },
+        (Step::Find | Step::Directory | Step::Child | Step::Exec, _) => Outcome::FailedForGood { error },
     }
 }
 

@@ -88,6 +88,15 @@ impl ControlFiles {
         Ok(())
     }
 
+    /// Closes the pairs of these numbers, which are made again when they are needed; true where there were any.
+    pub(super) fn close(&mut self, which: impl Fn(u32) -> bool) -> bool {
+        let mut closed = false;
+        for (number, pair) in (0..).zip(&mut self.pairs) {
+            closed |= which(number) && pair.take().is_some();
+        }
+        closed
+    }
+
     /// What a job left in its pair. What cannot be read is as if it had not been written; the job's exit still counts.
     pub(super) fn take(&mut self, number: u32) -> (Vec<u8>, Vec<u8>) {
         let Some(Some([control, emit])) = self.pairs.get_mut(number as usize) else { return Default::default() };
@@ -130,6 +139,8 @@ mod tests {
             let (said, emitted) = files.take(2);
             assert!(said.starts_with(format!("phase {round}\n").as_bytes()) && emitted == b"q\tx\n");
             assert_eq!(files.take(2), Default::default());
+            assert!(files.close(|number| number == 2) && !files.close(|_| true));
+            files.prepare(2).unwrap();
             if round == 1 {
                 std::fs::remove_file(&control).unwrap();
                 assert_eq!(files.take(2), Default::default());

@@ -393,3 +393,28 @@ impl Report {
         Some(Report { flight, end, cut, started, finished, stdout, stderr, control, emitted })
     }
 }
+
+/// For the rig FUZZ: some messages as both ends lay them out.
+pub(super) fn samples() -> Vec<Vec<u8>> {
+    let kept = |bytes: &[u8]| Kept { total: bytes.len() as u64, filed: false, bytes: bytes.to_vec() };
+    let report = Report {
+        flight: Flight(7),
+        end: End::Exit(Exit::Code(3)),
+        cut: Some(Cut::TimeLimit),
+        started: Time(5),
+        finished: Time(9),
+        stdout: kept(b"said"),
+        stderr: kept(b""),
+        control: b"progress 1/2\n".to_vec(),
+        emitted: b"next\tx\n".to_vec(),
+    };
+    vec![report.lay(), lay_stop(Flight(7), Stop::Cancel)]
+}
+
+/// For the rig FUZZ: reads bytes as both ends do; a report is laid out again.
+pub(super) fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
+    if let Some(Request::Start(task)) = Request::read(bytes) {
+        assert!(task.stdin().len() + task.strings().map(<[u8]>::len).sum::<usize>() <= bytes.len());
+    }
+    Report::read(bytes).map(|report| report.lay())
+}

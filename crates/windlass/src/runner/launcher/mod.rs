@@ -103,6 +103,18 @@ fn stand_alone() -> std::io::Result<OwnedFd> {
     std::io::stdin().as_fd().try_clone_to_owned()
 }
 
+/// For the rig FUZZ, which is outside: messages to begin with.
+#[doc(hidden)]
+pub fn samples() -> Vec<Vec<u8>> {
+    message::samples()
+}
+
+/// For the rig FUZZ: reads a message as both ends do; what a report looks like laid out again.
+#[doc(hidden)]
+pub fn reread(bytes: &[u8]) -> Option<Vec<u8>> {
+    message::reread(bytes)
+}
+
 /// Starts a launcher; the server's end of its socket comes back with the process.
 pub(in crate::runner) fn start(program: &Path, places: &Places) -> Result<(Child, OwnedFd), Failure> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -112,13 +124,10 @@ pub(in crate::runner) fn start(program: &Path, places: &Places) -> Result<(Child
             .map_err(|e| cannot(e.into()))?;
     let Places { slots, output, control } = places;
     let arguments: [OsString; 4] = [WORD.into(), slots.into(), output.into(), control.into()];
-    let child = Command::new(program)
-        .arg0("windlass-launcher")
-        .args(arguments)
-        .env_clear()
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(cannot)?;
+    let mut command = Command::new(program);
+    command.arg0("windlass-launcher").args(arguments).env_clear();
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    crate::sabotage::pass_on(&mut command);
+    let child = command.spawn().map_err(cannot)?;
     Ok((child, ours))
 }

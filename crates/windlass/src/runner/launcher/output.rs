@@ -5,6 +5,7 @@
 //! and the way back (`unroll`). It must not wait for a pipe.
 
 use super::message::Kept;
+use crate::sabotage::{self, Sabotage};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -114,7 +115,8 @@ impl Capture {
 
     /// What is reported.
     pub(super) fn finish(&mut self) -> Kept {
-        let total = self.total;
+        let most = if sabotage::on(Sabotage::CutOutputUnmarked) { self.limit } else { u64::MAX };
+        let total = self.total.min(most);
         match self.file.take() {
             None => Kept { total, filed: false, bytes: unroll(std::mem::take(&mut self.memory), total) },
             Some((file, _)) => Kept { total, filed: true, bytes: self.tail(&file).unwrap_or_default() },

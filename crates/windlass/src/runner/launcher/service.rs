@@ -8,17 +8,18 @@ use super::control::ControlFiles;
 use super::message::{Cut, End, Kept, Report, Request, Step, Task};
 use super::output::{Capture, file_name};
 use super::slots::Table;
-use super::spawn::{Child, Pipe, Spawner};
+use super::spawn::{Child, Pipe, Refusal, Spawner};
 use super::tree::{Family, Orphanage};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
 use crate::runner::{Flight, Stop};
+use crate::sabotage::{self, Sabotage};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ use windlass_core::time::Time;
 const STARTS_A_ROUND: usize = 8;
 /// How much is taken from a pipe after the exit: the most that a pipe can hold.
 const LAST_WORDS: usize = 1 << 20;
+/// Without memory to send, sending is tried again after this pause, and for so long.
+const SEND_PAUSE: Duration = Duration::from_millis(20);
+const SEND_PATIENCE: Duration = Duration::from_secs(5);
 
 const SOCKET: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
@@ -86,6 +90,8 @@ pub(super) struct Service {
     inbox: Inbox,
     outbox: Outbox,
     wants_to_write: bool,
+    /// Since when there has been no memory to send.
+    unsent: Option<Instant>,
     /// The server is gone: nobody hears us, everything is killed.
     orphaned: bool,
     /// Out of descriptors or memory; tried again when a job has ended.
@@ -118,6 +124,7 @@ impl Service {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             wants_to_write: false,
+            unsent: None,
             orphaned: false,
             short: false,
             buffer: vec![0; 64 << 10],
@@ -159,8 +166,8 @@ impl Service {
         if !self.waiting.is_empty() && !self.short {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let (first, ..) = self.deadlines.first()?;
-        let left = first.saturating_duration_since(Instant::now());
+        let due = self.deadlines.first().map(|(first, ..)| first.saturating_duration_since(Instant::now()));
+        let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
 
@@ -306,7 +313,8 @@ impl Service {
         let ended = std::mem::take(&mut self.ended);
         for index in ended {
             let Some(job) = &self.jobs[index] else { continue };
-            if held.contains(&job.pid.as_raw_nonzero().get()) {
+            let lives = held.contains(&job.pid.as_raw_nonzero().get());
+            if lives && !sabotage::on(Sabotage::SlotFreedEarly) {
                 // Its end has been seen; only the death of the others is news now.
                 self.ended.push(index);
             } else {
@@ -376,15 +384,12 @@ impl Service {
                 self.short = true;
                 break;
             };
-            if let Some(number) = task.control
-                && let Err(error) = self.control.prepare(number)
-            {
-                self.table.ended(note, true);
-                self.refuse(task.flight, error.raw_os_error().unwrap_or(libc::EIO))?;
-                continue;
-            }
             let started = clock::now();
-            match self.spawner.start(&task, self.table.pid_of(note)) {
+            let mut begun = self.begin(&task, note);
+            if matches!(begun, Err((_, libc::EMFILE | libc::ENFILE))) && self.close_idle_control_files() {
+                begun = self.begin(&task, note);
+            }
+            match begun {
                 Ok(child) => {
                     self.table.started(note);
                     task.let_go();
@@ -408,6 +413,21 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Makes what a task needs, and then its process.
+    fn begin(&mut self, task: &Task, note: usize) -> Result<Child, Refusal> {
+        if let Some(number) = task.control {
+            let errno = |e: io::Error| (Step::Prepare, e.raw_os_error().unwrap_or(libc::EIO));
+            self.control.prepare(number).map_err(errno)?;
+        }
+        self.spawner.start(task, self.table.pid_of(note))
+    }
+
+    /// Control files of jobs that have ended stay open for the next, unless descriptors are short.
+    fn close_idle_control_files(&mut self) -> bool {
+        let used: HashSet<u32> = self.jobs.iter().flatten().filter_map(|job| job.task.control).collect();
+        self.control.close(|number| !used.contains(&number))
     }
 
     /// Takes a new child into the loop.
@@ -451,10 +471,19 @@ impl Service {
         if self.orphaned {
             return Ok(());
         }
-        if !self.outbox.is_empty() && self.outbox.flush(&self.socket, SendFlags::DONTWAIT).is_err() {
-            // The server went away while we spoke; the socket will say so as well, but it says it only once.
-            self.lose_server();
-            return Ok(());
+        match self.outbox.flush(&self.socket, SendFlags::DONTWAIT) {
+            Ok(_) => self.unsent = None,
+            // What runs here need not die of a shortage that passes.
+            Err(Errno::NOMEM | Errno::NOBUFS)
+                if self.unsent.get_or_insert_with(Instant::now).elapsed() < SEND_PATIENCE =>
+            {
+                return Ok(());
+            }
+            Err(_) => {
+                // The server went away while we spoke; the socket will say so as well, but it says it only once.
+                self.lose_server();
+                return Ok(());
+            }
         }
         if self.outbox.is_empty() == self.wants_to_write {
             self.wants_to_write = !self.wants_to_write;

@@ -9,6 +9,7 @@
 use super::process;
 use crate::data_dir::boot_id;
 use crate::error::Failure;
+use crate::sabotage::{self, Sabotage};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -92,7 +93,8 @@ impl Table {
         let values = [job.origin.bits(), job.offset, 0, process::ticks_now(), 0, self.boot, last];
         slot[STATE].store(0, Ordering::Release);
         slot[ORIGIN..].iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        slot[STATE].store(u64::from(LIVE) | u64::from(start) << 32, Ordering::Release);
+        let state = if sabotage::on(Sabotage::StartNotNoted) { REPORTED } else { LIVE };
+        slot[STATE].store(u64::from(state) | u64::from(start) << 32, Ordering::Release);
         self.words[1].store((index + 1) as u64, Ordering::Relaxed);
         Some(index)
     }

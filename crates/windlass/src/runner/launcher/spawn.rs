@@ -163,10 +163,11 @@ impl Spawner {
             let plan = std::ptr::from_mut(plan).cast::<c_void>();
             libc::clone(become_the_program, top, FLAGS, plan, &raw mut handle)
         };
-        match Pid::from_raw(pid) {
+        // A refusal is a negative number, which is no pid to even ask about.
+        match Pid::from_raw(pid.max(0)) {
             // SAFETY: the kernel has just made this descriptor for us.
-            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
-            _ => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
+            Some(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
+            None => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
         }
     }
 }
@@ -268,8 +269,14 @@ fn find_program(task: &Task) -> Result<CString, Refusal> {
         let path = Path::new(OsStr::from_bytes(directory))
             .join(OsStr::from_bytes(entry))
             .join(OsStr::from_bytes(name.to_bytes()));
-        if !rustix::fs::stat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFREG) {
-            continue;
+        match rustix::fs::stat(&path) {
+            Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFREG => {}
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => continue,
+            // Whether it is there cannot be told; that is not the same as that it is not.
+            Err(error) => {
+                errno = error.raw_os_error();
+                continue;
+            }
         }
         match rustix::fs::access(&path, rustix::fs::Access::EXEC_OK) {
             Ok(()) => return CString::new(path.into_os_string().into_encoded_bytes()).map_err(|_| (Step::Find, errno)),

@@ -116,38 +116,13 @@ fn replies(body: &[u8], count: usize, id: &dyn Fn(usize) -> JobId) -> Result<Vec
         }
         _ => body.split(|b| *b == b'\n').map(|line| reply::read(line.trim_ascii())).collect(),
     };
-    let in_order = said.iter().filter(|reply| names(reply).is_none()).count();
-    if in_order > count {
-        return Err(format!("the answer has {in_order} replies without an id to {count} jobs, so none counts"));
-    }
-    let named = in_order < said.len();
-    let by_id: HashMap<JobId, usize> = if named { (0..count).map(|at| (id(at), at)).collect() } else { HashMap::new() };
-    let mut ends: Vec<Option<(Outcome, Emits)>> = (0..count).map(|_| None).collect();
-    let mut next = 0..count;
-    for reply in said {
-        let at = match names(&reply) {
-            Some(id) => by_id.get(&id).copied(),
-            None => next.next(),
-        };
-        let Some(end) = at.map(|at| &mut ends[at]).filter(|end| end.is_none()) else { continue };
-        *end = Some(match reply {
-            Ok(reply) => (reply.outcome, reply.emitted),
-            Err((_, error)) => (Outcome::Failed { error }, Emits::new()),
-        });
-    }
-    let silent = || (Outcome::Failed { error: "the answer has no reply for this job".into() }, Emits::new());
+    let (ends, believed) = reply::allot(said, count, id);
+    let silent = believed.err().unwrap_or_else(|| "the answer has no reply for this job".into());
     let whole = |(at, end): (usize, Option<(Outcome, Emits)>)| {
-        let (outcome, emitted) = end.unwrap_or_else(silent);
+        let (outcome, emitted) = end.unwrap_or_else(|| (Outcome::Failed { error: silent.clone() }, Emits::new()));
         (at, outcome, emitted)
     };
     Ok(ends.into_iter().enumerate().map(whole).collect())
-}
-
-fn names(reply: &Result<reply::Reply, (Option<JobId>, String)>) -> Option<JobId> {
-    match reply {
-        Ok(reply) => reply.id,
-        Err((id, _)) => *id,
-    }
 }
 
 /// The list of those that failed; all others are done. A list that names somebody else cannot be believed.

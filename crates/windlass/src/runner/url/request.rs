@@ -15,7 +15,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method as HttpMethod, Request, Uri};
 use ring::hmac;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Framing, Host, Method, Url};
+use windlass_core::policy::{Framing, Method, Url};
 use windlass_core::template::{self, Values};
 
 /// The most bytes of one call's body; what is left over goes with the next.
@@ -40,16 +40,9 @@ pub(super) struct Prepared {
 impl Prepared {
     pub(super) fn new(url: &Url) -> Prepared {
         let uri = (!url.target.contains('{')).then(|| Uri::try_from(url.target.as_str()).ok()).flatten();
-        let key = url.secret.as_ref().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, &secret.0));
-        Prepared { host: HeaderValue::try_from(authority(&url.host)).ok(), uri, key }
+        let key = url.secret.as_ref().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, &secret.key));
+        Prepared { host: HeaderValue::try_from(url.host.to_string()).ok(), uri, key }
     }
-}
-
-/// A host as its header names it.
-fn authority(host: &Host) -> String {
-    let name = if host.name.contains(':') { format!("[{}]", host.name) } else { host.name.clone() };
-    let usual = if host.tls { 443 } else { 80 };
-    if host.port == usual { name } else { format!("{name}:{}", host.port) }
 }
 
 /// A request for some of the jobs.

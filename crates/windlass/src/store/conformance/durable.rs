@@ -14,6 +14,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("a crash keeps every commit and drops the open turn", crashed),
         ("each opening draws another epoch", epochs),
         ("claims of an earlier opening are stale once the job was given back", old_claims),
+        ("the claim of an earlier start is stale while a later start is held", earlier_start),
         ("a claim that never began is given back as it was", never_begun),
         ("a reboot accuses nobody", rebooted),
         ("a job that kills its server is isolated, then convicted", poison),
@@ -97,6 +98,25 @@ fn old_claims<B: Bench>(rig: &mut Rig<'_, B>) {
     for held in &new {
         rig.settle(held, succeed());
     }
+}
+
+fn earlier_start<B: Bench>(rig: &mut Rig<'_, B>) {
+    let id = rig.push("q", 1)[0];
+    let first = rig.claim("q", 1);
+    rig.settle(&first[0], retry(rig.now));
+    rig.release(1);
+    let lane = rig.lane("q", 0, LaneKind::Retry);
+    let second = rig.claim_lane(lane, 1);
+    rig.step();
+    rig.crash(&|_, _| true, true);
+    let third = rig.claim_lane(lane, 1);
+    rig.step();
+    assert_eq!((ids(&third), third[0].start()), (vec![id], 3), "it is held again");
+    for (old, what) in [(&first[0], "the first start"), (&second[0], "the second start")] {
+        assert_stale(rig.try_settle(old, succeed()), what);
+    }
+    rig.settle(&third[0], fail());
+    assert_eq!(rig.job(id).state, State::Failed, "only the start that was held counted");
 }
 
 fn never_begun<B: Bench>(rig: &mut Rig<'_, B>) {

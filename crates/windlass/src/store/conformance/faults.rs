@@ -9,8 +9,8 @@ use super::audit;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amendment, Cursor, Durability, Evidence, Filter, Held, Lot, NewJobs, Order, Seal, Settlement, Store, StoreError,
-    StoreView,
+    Amendment, Cursor, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Seal, Settlement, Store,
+    StoreError, StoreView,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,10 +63,12 @@ pub fn each_call(shaky: &mut impl Shaky, from_then_on: bool) -> u64 {
 /// What a job looks like to the checker.
 type Seen = (State, Record, Vec<u8>, Option<RunId>, Priority);
 
-/// The store after a kill and a recovery: its jobs, and how many outcomes wait for the archive.
+/// The store after a kill and a recovery: its jobs, how far the inbox was read, and how many outcomes wait for the
+/// archive.
 #[derive(Debug, PartialEq, Eq)]
 struct Picture {
     jobs: BTreeMap<JobId, Seen>,
+    cursors: BTreeMap<Origin, (u64, u32)>,
     outcomes: usize,
 }
 
@@ -83,7 +85,10 @@ fn one_run(shaky: &mut impl Shaky, nth: u64, from_then_on: bool, expected: &[Pic
     let failed = shaky.disarm();
     assert!(failed || answered == TURNS, "{which}: nothing failed, and {answered} of {TURNS} turns were answered");
     let mut store = shaky.open().unwrap_or_else(|e| panic!("{which}: the store cannot be opened: {e}"));
-    let found = picture(&mut store, |store| audit::check(&*shaky.view(store)));
+    let found = picture(&mut store, |store| {
+        let view = shaky.view(store);
+        (audit::check(&*view), view.cursors())
+    });
     let found = found.unwrap_or_else(|e| panic!("{which}: {e}"));
     let one_further = expected.get(answered + 1).is_some_and(|next| *next == found);
     assert!(one_further || found == expected[answered], "{which}, {answered} turns were answered, and then: {found:?}");
@@ -103,20 +108,22 @@ fn expected() -> Vec<Picture> {
             assert_eq!(script.turn(&mut model, turn), Ok(()), "the script runs on the model store");
         }
         model.crash();
-        picture(&mut model, |model| audit::list(model, &Filter::default(), 1000))
+        picture(&mut model, |model| (audit::list(model, &Filter::default(), 1000), model.cursors()))
     };
     (0..=TURNS).map(|turns| played(turns).unwrap_or_else(|e| panic!("the model store failed: {e}"))).collect()
 }
 
 fn picture<S: Store>(
     store: &mut S,
-    list: impl FnOnce(&S) -> Vec<crate::store::JobInfo>,
+    look: impl FnOnce(&S) -> (Vec<JobInfo>, Result<Vec<Cursor>, StoreError>),
 ) -> Result<Picture, StoreError> {
     store.recover(Evidence { begun: &|_, _| false, same_boot: true }, NOW)?;
     let turns = store.unarchived()?;
     let outcomes = turns.iter().flat_map(|turn| &turn.settlements).map(|done| usize::from(done.held.count)).sum();
-    let jobs = list(store).into_iter().map(|job| (job.id, (job.state, job.record, job.data, job.run, job.priority)));
-    Ok(Picture { jobs: jobs.collect(), outcomes })
+    let (jobs, cursors) = look(store);
+    let cursors = cursors?.into_iter().map(|cursor| (cursor.origin, (cursor.offset, cursor.tail)));
+    let jobs = jobs.into_iter().map(|job| (job.id, (job.state, job.record, job.data, job.run, job.priority)));
+    Ok(Picture { jobs: jobs.collect(), cursors: cursors.collect(), outcomes })
 }
 
 /// A whole life of one more job.

@@ -2,8 +2,8 @@
 
 use super::rig::{Rig, assert_stale, fail, ids, ok, retry, succeed};
 use super::{Bench, Case};
-use crate::store::{Amended, Amendment, Filter, Store};
-use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record};
+use crate::store::{Amended, Amendment, DELETED, Deleted, Filter, Store};
+use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::time::Time;
@@ -20,6 +20,8 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("a returned job has one more start and no failure", returned),
         ("old ended jobs are forgotten, young ones and live ones are not", forgotten),
         ("an unknown job is said to be unknown", unknown),
+        ("a deleted job is gone, counted as it ended, and leaves its last line for the archive", deleted),
+        ("notes are kept by the turn that writes them", notes),
         ("a listing heeds queue, state and run, and pages do not matter", listings),
         ("statistics sum what settled starts took", statistics),
     ]
@@ -45,7 +47,7 @@ fn amendments<B: Bench>(rig: &mut Rig<'_, B>) {
             assert_eq!(rig.amend(id, amendment), expected, "{amendment:?} of a {from} job");
             let state = match expected {
                 Amended::Done { to, .. } => Some(to),
-                Amended::Running | Amended::Refused(_) => Some(from),
+                Amended::Running | Amended::Refused(_) | Amended::Same(_) => Some(from),
                 Amended::Unknown => None,
             };
             assert_eq!(rig.state(id), state, "after {amendment:?} of a {from} job");
@@ -201,6 +203,70 @@ fn forgotten<B: Bench>(rig: &mut Rig<'_, B>) {
     assert!(live.iter().all(|id| rig.state(*id).is_some()), "live jobs stay however old they are");
     assert_eq!(rig.state(young), Some(State::Failed), "a job that ended later stays");
     assert_eq!(rig.amend(old[0], Amendment::Retry), Amended::Unknown, "what is forgotten cannot be tried again");
+}
+
+fn deleted<B: Bench>(rig: &mut Rig<'_, B>) {
+    for from in State::ALL {
+        let run = RunId::first(Origin::from_random(100 + from.index() as u64));
+        let queue = format!("d.{from}");
+        let (id, held) = rig.job_in_run(&queue, from, run);
+        let now = rig.now;
+        let answer = ok(rig.store().delete(&[id, id], now));
+        rig.step();
+        match (&answer[0], from) {
+            (Deleted::Unknown, State::Succeeded) => continue,
+            (Deleted::Running, State::Running) => {
+                assert_eq!(rig.state(id), Some(State::Running), "a running job stays");
+                held.into_iter().for_each(|held| rig.settle(&held, succeed()));
+                continue;
+            }
+            (Deleted::Done { from: told, last }, _) => {
+                assert_eq!((*told, last.outcome), (from, DELETED));
+                assert_eq!(last.held.ids().collect::<Vec<_>>(), [id]);
+                let data = last.held.jobs.data(usize::from(last.held.first));
+                assert_eq!(data, format!("{queue}/0").as_bytes(), "with its data");
+            }
+            (other, _) => panic!("deleting a {from} job: {other:?}"),
+        }
+        assert!(matches!(answer[1], Deleted::Unknown), "deleted once");
+        assert_eq!(rig.state(id), None, "a deleted {from} job is gone");
+        let ended = if from.is_end() { from } else { State::Cancelled };
+        let counts = rig.run(run).counts;
+        assert_eq!((counts.by_state[ended.index()], counts.total()), (1, 1), "{from}: its run counts it as {ended}");
+        let lines = ok(rig.store().unarchived());
+        let told = lines.iter().flat_map(|turn| &turn.settlements).filter(|line| line.outcome == DELETED);
+        assert!(
+            told.flat_map(|line| line.held.ids().collect::<Vec<_>>()).any(|told| told == id),
+            "{from}: a line waits"
+        );
+        assert_eq!(rig.amend(id, Amendment::Retry), Amended::Unknown, "what was deleted cannot be tried again");
+    }
+    rig.crash(&|_, _| false, true);
+    rig.archive_all();
+    assert!(ok(rig.store().unarchived()).is_empty(), "the archive has all of it");
+}
+
+fn notes<B: Bench>(rig: &mut Rig<'_, B>) {
+    let all = |rig: &mut Rig<'_, B>| -> Vec<String> {
+        ok(rig.store().notes("a/", usize::MAX))
+            .into_iter()
+            .map(|(key, value)| format!("{key}={}", value.len()))
+            .collect()
+    };
+    for (key, value) in [("a/2", &b"xx"[..]), ("a/1", b""), ("b/1", b"x"), ("a", b"x")] {
+        ok(rig.store().note(key, Some(value)));
+    }
+    assert_eq!(all(rig), ["a/1=0", "a/2=2"], "seen in the turn that writes them, in order");
+    rig.step();
+    ok(rig.store().note("a/1", None));
+    ok(rig.store().note("a/2", Some(b"yyy")));
+    ok(rig.store().rollback());
+    assert_eq!(all(rig), ["a/1=0", "a/2=2"], "a dropped turn wrote nothing");
+    assert_eq!(ok(rig.store().notes("", 2)).len(), 2, "no more than asked for");
+    ok(rig.store().note("a/1", None));
+    rig.step();
+    rig.crash(&|_, _| false, true);
+    assert_eq!(all(rig), ["a/2=2"]);
 }
 
 fn unknown<B: Bench>(rig: &mut Rig<'_, B>) {

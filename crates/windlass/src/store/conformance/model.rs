@@ -9,8 +9,8 @@ use super::rig::{Rig, fail, ids, ok, queue_name, retry, succeed};
 use super::{Bench, Case, words_of};
 use crate::store::memory::Memory;
 use crate::store::{
-    Amendment, Changes, Cursor, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Seal, Settlement, Store,
-    StoreView,
+    Amendment, Changes, Cursor, Deleted, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Seal, Settlement,
+    Store, StoreView,
 };
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -247,8 +247,28 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
             Amendment::Priority(priority),
         ]);
         let now = self.rig.now;
+        if self.dice.below(12) == 0 {
+            return self.delete(&ids);
+        }
         let answers = ok(self.rig.store().amend(&ids, wish, now));
         assert_eq!(answers, ok(self.model.amend(&ids, wish, now)), "{wish:?}: the answers, and the model's");
+    }
+
+    fn delete(&mut self, ids: &[JobId]) {
+        let now = self.rig.now;
+        let told = |answers: Vec<Deleted>| -> Vec<String> {
+            let word = |answer: &Deleted| match answer {
+                Deleted::Done { from, last } => {
+                    let held = &last.held;
+                    format!("{from} {:?} {:?} {}", held.ids().collect::<Vec<_>>(), held.record, last.outcome)
+                }
+                Deleted::Running => "running".to_owned(),
+                Deleted::Unknown => "unknown".to_owned(),
+            };
+            answers.iter().map(word).collect()
+        };
+        let answers = told(ok(self.rig.store().delete(ids, now)));
+        assert_eq!(answers, told(ok(self.model.delete(ids, now))), "what was deleted, and in the model");
     }
 
     /// Forgets in turns of its own. Stores may keep what the archive does not hold yet, so it holds everything.
@@ -260,6 +280,10 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         while ok(self.rig.store().forget(before, 1000)) > 0 {}
         while ok(self.model.forget(before, 1000)) > 0 {}
         self.commit();
+        // A run that was forgotten and is named again is another one, with an end of its own.
+        let known: Vec<RunId> = ok(self.model.runs(audit::ALL)).into_iter().map(|run| run.id).collect();
+        self.mirror.ended.retain(|run, _| known.contains(run));
+        self.rig.mirror.ended.retain(|run, _| known.contains(run));
     }
 
     fn compare(&self) {

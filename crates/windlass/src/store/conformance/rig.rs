@@ -273,11 +273,18 @@ impl<'b, B: Bench> Rig<'b, B> {
 
     /// A job of its own queue, brought to this state by the shortest legal way.
     pub fn job_in(&mut self, queue: &str, state: State) -> (JobId, Option<Held>) {
-        if state == State::Scheduled {
-            let jobs = NewJobs { not_before: Some(self.in_seconds(60)), ..self.new_jobs(queue, 1) };
-            return (self.admit(vec![jobs])[0], None);
-        }
-        let id = self.push(queue, 1)[0];
+        self.job_of(queue, state, None)
+    }
+
+    /// The same in a run.
+    pub fn job_in_run(&mut self, queue: &str, state: State, run: RunId) -> (JobId, Option<Held>) {
+        self.job_of(queue, state, Some(run))
+    }
+
+    fn job_of(&mut self, queue: &str, state: State, run: Option<RunId>) -> (JobId, Option<Held>) {
+        let later = (state == State::Scheduled).then(|| self.in_seconds(60));
+        let jobs = NewJobs { not_before: later, run, ..self.new_jobs(queue, 1) };
+        let id = self.admit(vec![jobs])[0];
         let mut held = None;
         let mut settled = |rig: &mut Self, verdict: Option<Verdict>| {
             let claimed = rig.claim(queue, 1);

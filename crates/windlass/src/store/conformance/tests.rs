@@ -3,10 +3,11 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, NewRun, Order, Recovered, RunInfo,
-    Settlement, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
+    RunInfo, Settlement, Steer, StoreError, Unarchived,
 };
 use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// The model store on the bench.
@@ -159,6 +160,33 @@ impl Store for Liar {
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         self.store.amend(ids, amendment, now)
     }
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.store.steer(step)
+    }
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        self.store.overrides()
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        self.store.jobs(ids)
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        self.store.delete(ids, now)
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        self.store.run_numbered(no)
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.store.note(key, value)
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.store.notes(prefix, limit)
+    }
+
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
         self.store.forget(before, limit)
     }

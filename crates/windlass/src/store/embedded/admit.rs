@@ -7,12 +7,18 @@ use super::super::{FollowUp, Lot, NewJobs, StoreError};
 use super::Turn;
 use super::chunks::{self, Span};
 use super::part::Head;
+use super::schema::failed;
+use crate::sabotage::{self, Sabotage};
 use windlass_core::job::{Lane, LaneKind, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 impl Turn<'_> {
     pub(super) fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
+        if sabotage::on(Sabotage::CursorOutsideTransaction) && !lot.cursors.is_empty() {
+            lot.cursors.iter().try_for_each(|cursor| self.m.runs.read_to(self.db, cursor))?;
+            self.db.execute_batch("COMMIT; BEGIN IMMEDIATE").map_err(failed)?;
+        }
         if let Some((id, from, to)) = lot.taken {
             self.m.runs.take(self.db, id, from, to)?;
         }

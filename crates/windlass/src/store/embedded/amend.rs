@@ -3,27 +3,43 @@
 //! A job that is still in its chunk leaves it: its mark becomes gone and it goes on as a row. Nothing here decides
 //! whether a change is legal: `life_cycle::next` does.
 
-use super::super::{Amended, Amendment, StoreError};
-use super::part::Mark;
+use super::super::chunk::Chunk;
+use super::super::{Amended, Amendment, DELETED, Deleted, Held, JobInfo, Place, Settlement, StoreError};
+use super::part::{Head, Mark, Part};
 use super::rows::{self, Row};
 use super::schema::failed;
+use super::view::Names;
 use super::{Turn, chunks};
 use rusqlite::{Connection, params};
-use windlass_core::job::{JobId, Lane, Priority, Record, RunNo};
+use std::sync::Arc;
+use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunNo};
+use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::time::Time;
 
-/// A job that was found, and the chunk and index it is still in, if it is.
+/// A job that was found, and where it is in its chunk, if it is still in one.
 struct Found {
     row: Row,
-    inside: Option<(u64, usize)>,
+    inside: Option<Inside>,
 }
+
+/// A place in a chunk.
+#[derive(Clone)]
+struct Inside {
+    head: Head,
+    jobs: Arc<Chunk>,
+    index: usize,
+}
+
+/// The chunk that was looked into last: neighbours are mostly asked for together.
+type LookedInto = Option<(Head, Arc<Chunk>)>;
 
 impl Turn<'_> {
     pub(super) fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         let mut answers = Vec::with_capacity(ids.len());
+        let mut last = None;
         for id in ids {
-            answers.push(match self.find(*id)? {
+            answers.push(match self.find(*id, &mut last)? {
                 Some(found) => self.amend_one(found, amendment, now)?,
                 None => Amended::Unknown,
             });
@@ -32,11 +48,44 @@ impl Turn<'_> {
         Ok(answers)
     }
 
-    fn find(&mut self, id: JobId) -> Result<Option<Found>, StoreError> {
+    pub(super) fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        let mut answers = Vec::with_capacity(ids.len());
+        let mut last = None;
+        for id in ids {
+            answers.push(match self.find(*id, &mut last)? {
+                Some(found) => self.delete_one(found, now)?,
+                None => Deleted::Unknown,
+            });
+        }
+        self.end_runs(now);
+        Ok(answers)
+    }
+
+    pub(super) fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        let (mut names, mut last) = (Names::default(), None);
+        let mut infos = Vec::with_capacity(ids.len());
+        for id in ids {
+            let found = self.find(*id, &mut last)?.map(|mut found| {
+                // A claimed mark is the job's first start.
+                found.row.record.starts += u32::from(found.inside.is_some() && found.row.state == State::Running);
+                found.row
+            });
+            infos.push(found.map(|row| names.info(self.db, row)).transpose()?);
+        }
+        Ok(infos)
+    }
+
+    fn find(&self, id: JobId, last: &mut LookedInto) -> Result<Option<Found>, StoreError> {
         if let Some(row) = rows::by_id(self.db, id)? {
             return Ok((row.state != State::Succeeded).then_some(Found { row, inside: None }));
         }
-        let Some((head, jobs, index)) = chunks::find(self.db, id)? else { return Ok(None) };
+        let known = last.as_ref().and_then(|(head, jobs)| Some((*head, jobs.clone(), jobs.find(id)?)));
+        let found = match known {
+            Some(found) => Some(found),
+            None => chunks::find(self.db, id)?,
+        };
+        let Some((head, jobs, index)) = found else { return Ok(None) };
+        *last = Some((head, jobs.clone()));
         let mark = self.m.parts.get(&head.first).map_or(Mark::Waiting, |part| part.mark(index));
         let state = match mark {
             Mark::Gone => return Ok(None),
@@ -44,11 +93,52 @@ impl Turn<'_> {
             Mark::Waiting if head.due.is_some() => State::Scheduled,
             Mark::Waiting => State::Ready,
         };
-        if mark == Mark::Waiting {
-            self.m.parts.entry(head.first).or_insert_with(|| super::Part::fresh(head));
-        }
         let row = Row::from_chunk(&head, &jobs, index, state);
-        Ok(Some(Found { row, inside: Some((head.first, index)) }))
+        Ok(Some(Found { row, inside: Some(Inside { head, jobs, index }) }))
+    }
+
+    /// Takes it out of its chunk or marks its row as over; the archive still needs its data.
+    fn delete_one(&mut self, found: Found, now: Time) -> Result<Deleted, StoreError> {
+        let Found { row, inside } = found;
+        let (from, lane) = (row.state, row.lane());
+        if from == State::Running {
+            return Ok(Deleted::Running);
+        }
+        if !from.is_end() {
+            self.change(lane, row.run, from, Change::Cancel, 1, inside.is_none())?;
+        }
+        let ended = if from.is_end() { from } else { State::Cancelled };
+        self.shift(lane, None, Some(ended), None, 1, true)?;
+        let held = match &inside {
+            None => row.held(row.record),
+            Some(Inside { head, jobs, index }) => Held {
+                place: Place::Chunk(Arrival(head.first)),
+                lane,
+                run: row.run,
+                record: row.record,
+                admitted: row.admitted,
+                jobs: jobs.clone(),
+                first: *index as u16,
+                count: 1,
+            },
+        };
+        let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
+        self.note_outcome(&last);
+        match inside {
+            Some(inside) => self.leave(&inside)?,
+            None => {
+                let turn = self.number();
+                row.update_over(self.db, turn)?;
+                self.m.finished.push_back((turn, last.held.place));
+            }
+        }
+        Ok(Deleted::Done { from, last })
+    }
+
+    /// Its place in the chunk is empty from now on.
+    fn leave(&mut self, Inside { head, index, .. }: &Inside) -> Result<(), StoreError> {
+        self.m.parts.entry(head.first).or_insert_with(|| Part::fresh(*head));
+        self.mark(head.first, *index..*index + 1, Mark::Waiting, Mark::Gone)
     }
 
     fn amend_one(&mut self, found: Found, amendment: Amendment, now: Time) -> Result<Amended, StoreError> {
@@ -121,7 +211,7 @@ impl Turn<'_> {
             }
         }
         if row.priority == priority {
-            return Ok(Amended::Done { from: state, to: state });
+            return Ok(Amended::Same(state));
         }
         let left = row.lane();
         row.priority = priority;
@@ -139,10 +229,10 @@ impl Turn<'_> {
         Ok(Amended::Done { from: state, to: state })
     }
 
-    fn store(&mut self, row: &Row, inside: Option<(u64, usize)>) -> Result<(), StoreError> {
+    fn store(&mut self, row: &Row, inside: Option<Inside>) -> Result<(), StoreError> {
         match inside {
-            Some((first, index)) => {
-                self.mark(first, index..index + 1, Mark::Waiting, Mark::Gone)?;
+            Some(inside) => {
+                self.leave(&inside)?;
                 row.insert(self.db)
             }
             None => row.update(self.db),

@@ -138,6 +138,9 @@ impl Turn<'_> {
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
             let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
+            if count.rows > 0 && rows.is_empty() && most > 0 {
+                return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
+            }
             match order.lane.kind {
                 LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
                 LaneKind::Retry | LaneKind::Suspect => {
@@ -168,6 +171,9 @@ impl Turn<'_> {
                 Some((waiting, range)) if row_first.is_none_or(|row| waiting.arrival(range.start) <= row) => {
                     let until = row_first.map_or(range.end, |row| range.end.min((row - waiting.head.first) as usize));
                     let range = range.start..until;
+                    if range.is_empty() || range.len() as u64 > chunked {
+                        return Err(corrupt(format!("queue {} counts other jobs than its chunks hold", lane.queue.0)));
+                    }
                     left -= range.len();
                     chunked -= range.len() as u64;
                     held.push(self.claim_range(&waiting, range)?);

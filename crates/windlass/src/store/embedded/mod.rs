@@ -6,27 +6,33 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewRun, Order, Place, Recovered,
-    RunInfo, Settlement, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewRun, Order,
+    Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 mod admit;
 mod amend;
 mod chunks;
 mod lanes;
+mod notes;
 mod part;
 mod recover;
+mod reserve;
 mod rows;
 mod runs;
 mod schema;
 mod settle;
+pub mod snapshot;
+mod steer;
 mod tally;
 mod turns;
 mod view;
@@ -41,6 +47,7 @@ pub use view::View;
 
 use lanes::Windows;
 use part::{Mark, Part};
+use reserve::Reserve;
 use rows::Row;
 use runs::Runs;
 use schema::{StateRow, corrupt, failed};
@@ -55,6 +62,9 @@ pub struct Embedded {
     epoch: u64,
     memory: Memory,
     housekeeper: Housekeeper,
+    reserve: Reserve,
+    /// A verb or a commit found no space: the reserve is given up with the rollback.
+    full: bool,
     /// SQLite's count of changed rows when the turn began: a turn that changed none is not written.
     changes_before: u64,
     /// A verb or a commit failed: nothing but `rollback` makes sense.
@@ -98,11 +108,34 @@ struct Turn<'a> {
 impl Embedded {
     /// Opens or makes the store of a data directory, whose lock the caller holds.
     pub fn open(dir: &DataDir, boot: &str) -> Result<(Embedded, Opened), StoreError> {
-        let (mut db, epoch, opened) = schema::open_writer(dir, boot)?;
+        let mut reserve = Reserve::open(dir.reserve());
+        // SQLite has no word for it where it makes its index, so the disk is asked.
+        let open = || match schema::open_writer(dir, boot) {
+            Err(StoreError::Io(why)) if reserve::is_full(&dir.state_db()) => Err(StoreError::Full(why)),
+            other => other,
+        };
+        let (mut db, epoch, opened) = match open() {
+            // To open is to write a new epoch, and that must be possible on a full disk.
+            Err(StoreError::Full(_)) => {
+                reserve.release(&wal::log_path(&dir.state_db()), reserve::INDEX);
+                open()?
+            }
+            other => other?,
+        };
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
-        let store =
-            Embedded { db, epoch, memory, housekeeper, changes_before: 0, broken: false, unsynced: false, lost: None };
+        let store = Embedded {
+            db,
+            epoch,
+            memory,
+            housekeeper,
+            reserve,
+            full: false,
+            changes_before: 0,
+            broken: false,
+            unsynced: false,
+            lost: None,
+        };
         Ok((store, opened))
     }
 
@@ -135,6 +168,9 @@ impl Embedded {
         self.broken = true;
         Turn { db: &self.db, m: &mut self.memory }.flush()?;
         self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
+        if sabotage::on(Sabotage::CountOutsideTransaction) {
+            self.memory.runs.save(&self.db)?;
+        }
         self.broken = false;
         self.unsynced = true;
         Ok(())
@@ -144,6 +180,7 @@ impl Embedded {
     fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let done = act(&mut self.turn()?);
         self.broken |= done.as_ref().is_err_and(|error| !matches!(error, StoreError::Stale(_)));
+        self.full |= matches!(done, Err(StoreError::Full(_)));
         done
     }
 }
@@ -206,6 +243,36 @@ impl Store for Embedded {
         self.verb(|turn| turn.amend(ids, amendment, now))
     }
 
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        self.verb(|turn| turn.steer(step))
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        steer::overrides(&self.db)
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        self.verb(|turn| turn.jobs(ids))
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        self.verb(|turn| turn.delete(ids, now))
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        self.refuse_broken()?;
+        Ok(self.memory.runs.run(&self.db, no)?.cloned())
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.verb(|turn| notes::put(turn.db, key, value))
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.refuse_broken()?;
+        notes::first(&self.db, prefix, limit)
+    }
+
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
         if !amend::anything_to_forget(&self.db, before)? {
             return Ok(0);
@@ -231,9 +298,10 @@ impl Store for Embedded {
 
     fn commit(&mut self, durability: Durability) -> Result<u64, StoreError> {
         self.refuse_broken()?;
-        self.write_turn()?;
+        self.write_turn().inspect_err(|error| self.full |= matches!(error, StoreError::Full(_)))?;
         if durability == Durability::Full && self.unsynced {
-            self.housekeeper.sync_log().inspect_err(|error| self.lost = Some(error.clone()))?;
+            let lose = |error: &StoreError| Some(error.clone()).filter(|_| !sabotage::on(Sabotage::SyncTriedAgain));
+            self.housekeeper.sync_log().inspect_err(|error| self.lost = lose(error))?;
             self.unsynced = false;
         }
         self.housekeeper.look(&self.db).inspect_err(|error| self.lost = Some(error.clone()))?;
@@ -250,7 +318,14 @@ impl Store for Embedded {
         }
         self.memory = Memory::load(&self.db)?;
         self.broken = false;
+        if std::mem::take(&mut self.full) {
+            self.reserve.release(self.housekeeper.log(), 0);
+        }
         Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.reserve.has_room()
     }
 
     fn epoch(&self) -> u64 {
@@ -406,10 +481,14 @@ impl Turn<'_> {
             let Some(part) = self.m.parts.get_mut(&first) else { continue };
             part.dirty = false;
             let gone = part.is_gone().then_some(number);
-            statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
+            if part.claimed == 0 || !sabotage::on(Sabotage::ClaimNotStored) {
+                statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
+            }
         }
         self.m.queues.save(self.db)?;
-        self.m.runs.save(self.db)?;
+        if !sabotage::on(Sabotage::CountOutsideTransaction) {
+            self.m.runs.save(self.db)?;
+        }
         self.save_outcomes(number)?;
         self.m.state.turn = number;
         self.m.state.save(self.db)

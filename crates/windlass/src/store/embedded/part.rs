@@ -5,6 +5,7 @@
 
 use super::super::StoreError;
 use super::schema::corrupt;
+use crate::sabotage::{self, Sabotage};
 use std::ops::Range;
 use windlass_core::job::{Lane, RunNo};
 use windlass_core::time::Time;
@@ -51,7 +52,7 @@ impl Part {
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        self.waiting == 0 && self.claimed == 0
+        self.waiting == 0 && (self.claimed == 0 || sabotage::on(Sabotage::ChunkGoneEarly) && self.claimed == 1)
     }
 
     pub(super) fn mark(&self, index: usize) -> Mark {

@@ -8,6 +8,7 @@ use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::corrupt;
 use super::{Turn, chunks};
+use crate::sabotage::{self, Sabotage};
 use windlass_core::job::Record;
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
@@ -20,6 +21,7 @@ impl Turn<'_> {
         let mut recovered = Recovered::default();
         let mut claimed: Vec<u64> =
             self.m.parts.values().filter(|part| part.claimed > 0).map(|part| part.head.first).collect();
+        claimed.retain(|_| !sabotage::on(Sabotage::ClaimsForgotten));
         claimed.sort_unstable();
         for first in claimed {
             self.recover_chunk(first, evidence, now, &mut recovered)?;

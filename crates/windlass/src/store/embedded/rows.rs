@@ -163,6 +163,14 @@ impl Row {
         done.map_err(failed).map(|_| ())
     }
 
+    /// Writes that it was deleted: as a job that succeeded it stays for the archive only, and no index may find it.
+    pub(super) fn update_over(&self, db: &Connection, turn: u64) -> Result<(), StoreError> {
+        let sql = "UPDATE job SET state = ?2, turn = ?3, due = NULL, ended = NULL WHERE arrival = ?1";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let key = params![self.arrival, State::Succeeded.index(), turn];
+        statement.execute(key).map_err(failed).map(|_| ())
+    }
+
     /// Writes that it succeeded; it stays for the archive only, so nothing else of it matters any more.
     pub(super) fn update_succeeded(&self, db: &Connection) -> Result<(), StoreError> {
         let sql = "UPDATE job SET state = ?2, turn = ?3 WHERE arrival = ?1";

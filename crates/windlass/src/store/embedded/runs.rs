@@ -6,6 +6,7 @@
 use super::super::{Cursor, NewRun, RunInfo, Seal, StoreError, Taken};
 use super::schema::{StateRow, corrupt, failed};
 use super::wire::{Reader, Writer};
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{BTreeSet, HashMap};
 use windlass_core::job::{Origin, RunId, RunNo};
@@ -182,7 +183,7 @@ impl Runs {
         let Some(run) = self.run(db, no)? else { return Ok(()) };
         if !run.counts.sealed {
             run.seal_after.extend_from_slice(&seal.after);
-            run.counts.sealed = seal.after.is_empty();
+            run.counts.sealed = seal.after.is_empty() || sabotage::on(Sabotage::SealOvertakes);
             if run.counts.sealed {
                 run.seal_after.clear();
             }
@@ -237,7 +238,10 @@ impl Runs {
     pub(super) fn take_ended(&mut self, now: Time) -> Vec<RunInfo> {
         let mut ended = Vec::new();
         for no in std::mem::take(&mut self.touched) {
-            if let Some(run) = self.known.get_mut(&no).filter(|run| run.counts.sealed && !run.counts.ended)
+            if let Some(run) = self
+                .known
+                .get_mut(&no)
+                .filter(|run| run.counts.sealed && (!run.counts.ended || sabotage::on(Sabotage::EndTwice)))
                 && run.counts.take_end()
             {
                 run.ended_at = Some(now);

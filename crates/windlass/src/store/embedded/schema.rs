@@ -1,10 +1,11 @@
-//! The tables of the embedded store, format 1, and how its connections are opened.
+//! The tables of the embedded store, format 2, and how its connections are opened.
 //!
 //! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
 //! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
 
 use super::super::StoreError;
 use crate::data_dir::DataDir;
+use crate::sabotage::{self, Sabotage};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -62,6 +63,14 @@ CREATE INDEX span_origin ON span (origin, first_offset);
 CREATE TABLE turn (no INTEGER PRIMARY KEY, outcomes BLOB NOT NULL);
 ";
 
+/// What format 2 has and format 1 had not.
+const SINCE_2: &str = "
+CREATE TABLE override (
+    target TEXT NOT NULL, key TEXT NOT NULL, value INTEGER NOT NULL, made_by TEXT NOT NULL, since INTEGER NOT NULL,
+    until INTEGER, reason TEXT NOT NULL, PRIMARY KEY (target, key)) WITHOUT ROWID;
+CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+";
+
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRow {
@@ -94,9 +103,11 @@ pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64,
     if made.map_err(failed)? == 0 {
         make_tables(&db, dir)?;
     }
-    known_format(&db)?;
+    if known_format(&db)? < FORMAT {
+        bring_up_to_date(&db, dir)?;
+    }
     let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
-    let epoch = random()?;
+    let epoch = if sabotage::on(Sabotage::EpochReused) { 1 } else { random()? };
     // The epoch is synced here; after that a commit syncs the log itself when its turn asks for it, because the
     // pragma cannot change inside a transaction.
     db.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
@@ -114,6 +125,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    steady_plans(&db)?;
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
     db.pragma_update(None, "query_only", true).map_err(failed)?;
     known_format(&db)?;
@@ -128,24 +140,43 @@ pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-fn known_format(db: &Connection) -> Result<(), StoreError> {
+fn known_format(db: &Connection) -> Result<u32, StoreError> {
     let found = db.query_row("SELECT format FROM state", [], |r| r.get(0)).map_err(failed)?;
-    if found > FORMAT { Err(StoreError::Newer { found, known: FORMAT }) } else { Ok(()) }
+    if found > FORMAT { Err(StoreError::Newer { found, known: FORMAT }) } else { Ok(found) }
+}
+
+/// Adds what an older format lacks, in one transaction; nothing that was there is changed.
+fn bring_up_to_date(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
+    let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
+    db.execute_batch(&format!("{head}{SINCE_2}COMMIT;")).map_err(failed)?;
+    into_main_file(db, dir)
 }
 
 fn settings(db: &Connection) -> Result<(), StoreError> {
-    // Plans must not depend on bound values: else SQLite parses a statement again whenever its limit changes.
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
+    steady_plans(db)?;
     db.pragma_update(None, "cache_size", -i64::from(CACHE_KIB)).map_err(failed)?;
     db.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    if sabotage::on(Sabotage::SynchronousOff) {
+        db.pragma_update(None, "synchronous", "OFF").map_err(failed)?;
+    }
     db.pragma_update(None, "temp_store", "MEMORY").map_err(failed)
 }
 
-/// Makes everything in one transaction and brings it into the main file, where its format is read before opening.
+/// Plans must not depend on bound values: else SQLite parses a statement again whenever its limit changes.
+fn steady_plans(db: &Connection) -> Result<(), StoreError> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed).map(|_| ())
+}
+
+/// Makes everything in one transaction.
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
     let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0); COMMIT;");
-    db.execute_batch(&format!("{head}{TABLES}{first}")).map_err(failed)?;
+    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{first}")).map_err(failed)?;
+    into_main_file(db, dir)
+}
+
+/// Brings the log into the main file, where the format is read before opening.
+fn into_main_file(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
     let synced = File::open(dir.root()).and_then(|dir| dir.sync_all());
     synced.map_err(|error| StoreError::Io(format!("cannot sync {}: {error}", dir.root().display())))

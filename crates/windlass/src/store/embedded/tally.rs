@@ -224,8 +224,10 @@ fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
     }
     let mut statement = db.prepare_cached("SELECT block, counts FROM tally ORDER BY block").map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
+    let mut blocks = 0;
     while let Some(row) = rows.next().map_err(failed)? {
         let block: usize = row.get(0).map_err(failed)?;
+        blocks += usize::from(block == blocks);
         let blob: Vec<u8> = row.get(1).map_err(failed)?;
         let mut reader = Reader::versioned(&blob, VERSION, "a block of counters")?;
         for (_, tally) in queues.iter_mut().skip(block * BLOCK).take(BLOCK) {
@@ -234,6 +236,10 @@ fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
             }
             *tally = Tally::decode(&mut reader)?;
         }
+    }
+    // A table whose first page was lost looks like an empty one: then its jobs would be lost in silence.
+    if blocks != queues.len().div_ceil(BLOCK) {
+        return Err(corrupt(format!("{} queues have {blocks} blocks of counters", queues.len())));
     }
     Ok(queues)
 }

@@ -7,13 +7,14 @@ use super::super::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::{self, failed};
-use super::{chunks, runs, tally};
+use super::{chunks, runs, steer, tally};
 use crate::store::chunk::Chunk;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use windlass_core::job::{Arrival, JobId, Origin, QueueName, QueueNo, RunId, RunNo};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 
 /// How many chunk heads, and how many rows, one page of a listing looks at.
 const LOOKED_AT: usize = 1000;
@@ -78,6 +79,10 @@ impl StoreView for View {
             cursors.and_then(Iterator::collect).map_err(failed)
         })
     }
+
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
+        self.snapshot(steer::overrides)
+    }
 }
 
 /// The state of a job that is still in its chunk.
@@ -99,13 +104,13 @@ fn claimed(head: &Head, jobs: &Chunk, index: usize, state: State) -> Row {
 
 /// Names of queues and runs by their numbers, fetched once per call.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     queues: HashMap<u32, QueueName>,
     runs: HashMap<u32, Option<RunId>>,
 }
 
 impl Names {
-    fn info(&mut self, db: &Connection, row: Row) -> Result<JobInfo, StoreError> {
+    pub(super) fn info(&mut self, db: &Connection, row: Row) -> Result<JobInfo, StoreError> {
         let kind = row.kind();
         Ok(JobInfo {
             id: row.id,

@@ -2,12 +2,14 @@
 //!
 //! A helper thread checkpoints passively from 4 MiB on, round after round, and does the bulk without stopping the
 //! engine. From 32 MiB on the engine restarts the log between two turns, when the helper has just ended a round, so
-//! that little is left to do. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on the
+//! that little is left to do, and after a turn that wrote little, so that no turn is long twice; from 56 MiB on after
+//! any turn. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on the
 //! engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by doubling.
 //! Our own readers hold a snapshot only within a call.
 
 use super::super::{StoreError, fault};
 use super::schema::{self, PAGE, failed};
+use crate::sabotage::{self, Sabotage};
 use rusqlite::Connection;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,10 @@ use std::time::Duration;
 const MIB: u32 = (1 << 20) / PAGE;
 const PASSIVE_AT: u32 = 4 * MIB;
 const RESTART_AT: u32 = 32 * MIB;
+const LATE_AT: u32 = 56 * MIB;
 const PATIENT_AT: u32 = 64 * MIB;
+/// A turn that wrote no more than this was short.
+const LITTLE: u32 = 2 * MIB;
 /// A reader's call is over by then.
 const SHORT: Duration = Duration::from_millis(5);
 const PATIENT: Duration = Duration::from_secs(2);
@@ -30,6 +35,8 @@ const PATIENT: Duration = Duration::from_secs(2);
 pub(super) struct Housekeeper {
     /// Pages in the log after the last commit.
     pages: Arc<AtomicU32>,
+    /// Pages in the log at the last look.
+    seen: u32,
     restart_at: u32,
     path: PathBuf,
     log: Option<File>,
@@ -59,11 +66,16 @@ impl Housekeeper {
             .name("checkpoint".into())
             .spawn(move || checkpoint(&own, &nudged, &done, &reported))
             .map_err(|error| StoreError::Io(format!("cannot start the checkpoint thread: {error}")))?;
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let path = PathBuf::from(log);
+        let path = log_path(path);
         let (nudge, helper) = (Some(nudge), Some(helper));
-        Ok(Housekeeper { pages, restart_at: RESTART_AT, path, log: None, nudge, busy, helper, trouble })
+        // Opened now: later there may be no descriptor left for it.
+        let log = File::open(&path).ok();
+        Ok(Housekeeper { pages, seen: 0, restart_at: RESTART_AT, path, log, nudge, busy, helper, trouble })
+    }
+
+    /// The log's path.
+    pub(super) fn log(&self) -> &Path {
+        &self.path
     }
 
     /// Makes the last commit survive a power cut. What failed once is not tried again: the process ends.
@@ -73,7 +85,9 @@ impl Housekeeper {
             Some(log) => log,
             None => File::open(&self.path).map_err(cannot)?,
         };
-        fault::sync_data(&log).map_err(cannot)?;
+        if !sabotage::on(Sabotage::LogNotSynced) {
+            fault::sync_data(&log).map_err(cannot)?;
+        }
         self.log = Some(log);
         Ok(())
     }
@@ -81,6 +95,7 @@ impl Housekeeper {
     /// After each commit: asks the helper, or restarts the log.
     pub(super) fn look(&mut self, db: &Connection) -> Result<(), StoreError> {
         let pages = self.pages.load(Ordering::Relaxed);
+        let wrote = pages.saturating_sub(std::mem::replace(&mut self.seen, pages));
         if pages < PASSIVE_AT {
             return Ok(());
         }
@@ -89,7 +104,8 @@ impl Housekeeper {
         }
         // Two who checkpoint would wait for each other, so the engine does it only while the helper rests.
         let rests = !self.busy.load(Ordering::Acquire);
-        if pages >= self.restart_at && rests || pages >= self.restart_at.max(PATIENT_AT) {
+        let due = pages >= self.restart_at && (wrote <= LITTLE || pages >= LATE_AT);
+        if due && rests || pages >= self.restart_at.max(PATIENT_AT) {
             return self.restart(db, pages);
         }
         if let Some(nudge) = self.nudge.as_ref().filter(|_| rests) {
@@ -118,6 +134,7 @@ impl Housekeeper {
         };
         if !busy {
             self.pages.store(0, Ordering::Relaxed);
+            self.seen = 0;
         }
         Ok(())
     }
@@ -131,6 +148,13 @@ impl Drop for Housekeeper {
             let _ = helper.join();
         }
     }
+}
+
+/// The log of a database file.
+pub(super) fn log_path(db: &Path) -> PathBuf {
+    let mut log = db.as_os_str().to_owned();
+    log.push("-wal");
+    PathBuf::from(log)
 }
 
 fn checkpoint(db: &Connection, nudged: &Receiver<()>, busy: &AtomicBool, trouble: &Mutex<Option<StoreError>>) {

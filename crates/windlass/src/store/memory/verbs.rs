@@ -6,14 +6,15 @@
 
 use super::{Job, Memory, Number};
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, FollowUp, Held, Lot, Move, NewJobs, NewRun, Order, Place,
-    Recovered, RunInfo, Seal, Settlement, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, DELETED, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
+    NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::outcome::Outcome;
+use windlass_core::overrides::Override;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -165,6 +166,56 @@ impl Store for Memory {
         }
         self.end_runs(now);
         Ok(answers)
+    }
+
+    fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
+        match step {
+            Steer::Set(new) => self.overrides.put((new.target.clone(), new.key), Some(new.clone())),
+            Steer::Unset(target, key) => self.overrides.put((target.clone(), *key), None),
+        }
+        Ok(())
+    }
+
+    fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
+        Ok(self.overrides.rows().values().cloned().collect())
+    }
+
+    fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
+        let found = |id: &JobId| self.ids.get(id).and_then(|arrival| self.jobs.get(arrival));
+        let info = |job: &Job| {
+            let (name, _) = self.queues.get(&job.queue)?;
+            Some(job.info(name, job.run.and_then(|no| self.runs.get(&no)).map(|run| run.id)))
+        };
+        Ok(ids.iter().map(|id| found(id).and_then(info)).collect())
+    }
+
+    fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            let arrival = self.ids.get(id).copied();
+            let found = arrival.and_then(|arrival| Some((arrival, self.jobs.get(&arrival)?.clone())));
+            answers.push(match found {
+                Some((_, job)) if job.state == State::Running => Deleted::Running,
+                Some((arrival, job)) => self.delete_one(arrival, job, now),
+                None => Deleted::Unknown,
+            });
+        }
+        self.end_runs(now);
+        Ok(answers)
+    }
+
+    fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
+        Ok(self.runs.get(&no).cloned())
+    }
+
+    fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.notes.put(key.to_owned(), value.map(<[u8]>::to_vec));
+        Ok(())
+    }
+
+    fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let from = self.notes.rows().range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+        Ok(from.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
@@ -402,11 +453,25 @@ impl Memory {
         Amended::Done { from, to: self.transit(arrival, job, change) }
     }
 
+    /// A waiting job is given up first; then it is gone, and the archive has its last line.
+    fn delete_one(&mut self, arrival: Arrival, job: Job, now: Time) -> Deleted {
+        let (from, lane, held) = (job.state, job.lane(), hold(&job));
+        let ended = if from.is_end() { from } else { self.transit(arrival, job, Change::Cancel) };
+        self.count(lane, None, Some(ended), None);
+        self.write(arrival, None);
+        let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
+        self.note_outcomes(std::slice::from_ref(&last));
+        Deleted::Done { from, last }
+    }
+
     /// Moves a waiting job to the lane of another priority: no change of state, so no counter changes.
     fn rank(&mut self, arrival: Arrival, mut job: Job, priority: Priority) -> Amended {
         let state = job.state;
         if !waits(state) {
             return Amended::Refused(state);
+        }
+        if job.priority == priority {
+            return Amended::Same(state);
         }
         let (lane, run) = (job.lane(), job.run);
         job.priority = priority;

@@ -2,8 +2,9 @@
 
 use super::{Job, Memory};
 use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError, StoreView};
-use windlass_core::job::{Arrival, JobId, RunId};
+use windlass_core::job::{Arrival, JobId, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 
 impl StoreView for Memory {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
@@ -46,6 +47,10 @@ impl StoreView for Memory {
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
         Ok(self.cursors.committed().into_values().copied().collect())
     }
+
+    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
+        Ok(self.overrides.committed().into_values().cloned().collect())
+    }
 }
 
 impl Memory {
@@ -53,23 +58,29 @@ impl Memory {
         let Some((queue, _)) = self.queues.committed_row(&job.queue) else {
             return Err(StoreError::Corrupt(format!("{} is in a queue that is not there", job.id)));
         };
-        let mut record = job.record;
+        Ok(job.info(queue, job.run.and_then(|no| self.runs.committed_row(&no)).map(|run| run.id)))
+    }
+}
+
+impl Job {
+    pub(super) fn info(&self, queue: &QueueName, run: Option<RunId>) -> JobInfo {
+        let mut record = self.record;
         // Its start is stored before it happens, so a running job has it.
-        record.starts += u32::from(job.state == State::Running);
-        Ok(JobInfo {
-            id: job.id,
+        record.starts += u32::from(self.state == State::Running);
+        JobInfo {
+            id: self.id,
             queue: queue.clone(),
-            priority: job.priority,
-            kind: job.lane().kind,
-            state: job.state,
-            run: job.run.and_then(|no| self.runs.committed_row(&no)).map(|run| run.id),
+            priority: self.priority,
+            kind: self.lane().kind,
+            state: self.state,
+            run,
             record,
-            admitted: job.admitted,
-            not_before: job.due_key(Arrival(0)).map(|(due, _)| due),
-            ended: job.ended,
-            reason: job.reason,
-            errors: job.errors.clone(),
-            data: job.chunk.data(usize::from(job.index)).to_vec(),
-        })
+            admitted: self.admitted,
+            not_before: self.due_key(Arrival(0)).map(|(due, _)| due),
+            ended: self.ended,
+            reason: self.reason,
+            errors: self.errors.clone(),
+            data: self.chunk.data(usize::from(self.index)).to_vec(),
+        }
     }
 }

@@ -88,7 +88,7 @@ fn start(bytes: &[u8]) -> Rig {
 impl Rig {
     fn wire(&self, leg: u64, run: &FakeRun) {
         let (taken, sealed) = run.clone().taken().unwrap();
-        self.wiring.put(Wire { leg, door: Box::new(run.clone()), taken, sealed });
+        self.wiring.put(Wire { leg, door: Box::new(run.clone()), taken, sealed, probe: false });
     }
 }
 

@@ -126,6 +126,9 @@ fn cancelling_the_last_job_ends_the_run_and_its_chunk_goes() {
     bed.store().amend(&[id(1, 0), id(1, 1)], Amendment::Cancel, NOW).unwrap();
     assert_eq!(ended(&mut bed), [run(9)]);
     bed.commit();
+    bed.kill("boot");
+    let no = bed.store().run_numbered(RunNo(1)).unwrap().map(|info| info.id);
+    assert_eq!(no, Some(run(9)), "an ended run is known by its number, for outcomes that the archive lacks");
     assert_eq!(row_count(&bed, "chunk"), 0, "no outcome waits for the archive, so nothing is kept for it");
     let revived = bed.store().amend(&[id(1, 0)], Amendment::Retry, NOW).unwrap();
     assert_eq!(revived, [Amended::Done { from: State::Cancelled, to: State::Ready }]);

@@ -1,0 +1,183 @@
+//! Planted bugs: the closed list of one-line sabotages, and the check that must notice each of them.
+//!
+//! A check that cannot fail proves nothing. With the feature `sabotage`, which no shipped build has, one promise of
+//! the product can be broken on purpose; `cargo xtask prove sabotage` breaks them one after the other and expects the
+//! named check to fail. Without the feature `on` is a constant and nothing of this is in the program. This file owns
+//! the list and the switch. It must not read the environment: the edge does that and chooses.
+
+/// What notices a sabotage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// One test of `windlass`: of its library, or of the test binary of this name.
+    Test { of: &'static str, name: &'static str },
+    /// The simulator, within so many seeds.
+    Sim { seeds: u32 },
+}
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plant {
+    pub sabotage: Sabotage,
+    /// How it is chosen from outside.
+    pub name: &'static str,
+    /// What is broken, in one sentence.
+    pub breaks: &'static str,
+    pub caught_by: Check,
+}
+
+const fn unit(name: &'static str) -> Check {
+    Check::Test { of: "lib", name }
+}
+
+const fn test(of: &'static str, name: &'static str) -> Check {
+    Check::Test { of, name }
+}
+
+const fn sim(seeds: u32) -> Check {
+    Check::Sim { seeds }
+}
+
+/// Makes the list of names and the table out of one row per sabotage.
+macro_rules! sabotages {
+    ($($name:ident: $breaks:literal, $caught_by:expr;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Sabotage { $(#[doc = $breaks] $name,)* }
+
+        /// Every sabotage there is.
+        pub const PLANTS: &[Plant] = &[$(Plant {
+            sabotage: Sabotage::$name,
+            name: stringify!($name),
+            breaks: $breaks,
+            caught_by: $caught_by,
+        },)*];
+    };
+}
+
+sabotages! {
+    // The inbox: its format and its writers.
+    NoLock: "writers append to an inbox file without taking its lock",
+        unit("inbox::ingest::tests::read_to_end_names_who_holds_a_lock_and_does_not_wait_for_ever");
+    NoSealCheck: "a writer does not look, after taking the lock, whether its file was sealed meanwhile",
+        unit("inbox::writer::tests::a_sealed_file_is_left_at_the_next_record_and_a_seal_names_what_came_before");
+    NoBootCheck: "a writer appends to a file of an earlier boot, whose end may be torn",
+        unit("inbox::writer::tests::a_file_of_another_boot_and_a_foreign_file_are_put_aside");
+    NoChecksum: "a record is believed though its checksum does not match",
+        unit("inbox::scan::tests::every_flipped_bit_costs_only_the_records_it_touches");
+    FenceNotEscaped: "data that holds the mark of a record's start is written as it is",
+        unit("inbox::scan::tests::every_flipped_bit_costs_only_the_records_it_touches");
+    ShortWriteAccepted: "a write that found no room for its end counts as accepted",
+        unit("inbox::writer::tests::at_the_file_size_limit_a_job_is_rejected_whole");
+    NoFsync: "a push without a server is answered before its inbox file is synced",
+        test("it", "durable::a_push_without_a_server_is_told_after_file_and_directory_are_on_disk");
+    NoDirectoryFsync: "a push without a server is answered before the name of its new inbox file is synced",
+        test("it", "durable::a_push_without_a_server_is_told_after_file_and_directory_are_on_disk");
+    // The inbox: its reader.
+    TornLineRun: "a line that was cut by the next record becomes a job",
+        unit("inbox::scan::tests::a_torn_record_of_any_length_costs_nobody_else");
+    CursorBeforeSync: "the store notes an inbox file as read before the file is synced",
+        test("it", "durable::an_inbox_file_is_synced_before_the_store_says_how_far_it_was_read");
+    CursorOutsideTransaction: "the cursor of an inbox file is committed before the jobs that were read",
+        test("store_embedded", "whichever_call_fails_every_answered_turn_is_kept");
+    TailHashIgnored: "a file that was cut or replaced is read on from the old cursor",
+        unit("inbox::ingest::tests::a_file_that_is_not_what_the_cursor_knew_is_read_again_under_a_new_origin");
+    RemovedWhileOpen: "an inbox file is removed while a program still has it open",
+        unit("inbox::ingest::tests::a_late_append_to_a_sealed_file_is_read_before_it_goes");
+    RemovedBeforeCommit: "an inbox file is removed before the store has its last jobs on disk",
+        unit("inbox::ingest::tests::a_file_stays_until_its_last_lot_is_committed");
+    // The embedded store.
+    LogNotSynced: "a commit `full` is answered before the log is synced",
+        test("store_embedded", "a_power_cut_keeps_every_full_commit_also_across_checkpoints");
+    SynchronousOff: "checkpoints sync neither the log nor the main file",
+        test("store_embedded", "a_power_cut_keeps_every_full_commit_also_across_checkpoints");
+    SyncTriedAgain: "after a failed sync the store goes on and syncs again",
+        test("store_embedded", "a_full_commit_syncs_what_os_commits_left_also_where_it_changes_nothing");
+    ClaimNotStored: "a claim is kept in memory and not written",
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
+    SettleWithoutToken: "a settlement is taken for any start of the job, not for the one that is held",
+        test("store_embedded", "the_embedded_store_passes_the_suite");
+    CountOutsideTransaction: "the counters of runs are written after the commit, in a transaction of their own",
+        test("store_embedded", "whichever_call_fails_every_answered_turn_is_kept");
+    ClaimsForgotten: "recovery overlooks the claims of a dead server",
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
+    ChunkGoneEarly: "a chunk counts as done while its last job is still claimed",
+        unit("store::embedded::tests::runs::a_run_ends_once_when_sealed_and_done");
+    DataGoneEarly: "the data of finished jobs goes before the archive has their turn",
+        unit("store::embedded::tests::crash::outcomes_that_the_archive_lacks_come_back_with_their_data");
+    EpochReused: "a store that is opened again keeps its epoch",
+        unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
+    SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
+        unit("store::embedded::tests::runs::a_seal_does_not_overtake_the_inbox");
+    // The turn.
+    AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(20);
+    StartBeforeCommit: "the starts of a turn that found no space are performed", sim(20);
+    SettledWithoutSync: "outcomes go to the archive before their turn is on disk",
+        unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
+    IngestedWithoutSync: "the reader is told that a lot is committed before it is on disk",
+        unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
+    DueForgotten: "jobs whose time has come are not released", sim(20);
+    ReportTwice: "a second report of the same start is settled too", sim(20);
+    DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
+    WallClockTrusted: "a wait is stretched when the wall clock is set back",
+        unit("engine::tests::a_clock_that_is_set_back_stretches_no_wait");
+    // What core decides.
+    FailuresNotCounted: "the judge forgets the failures before this one", sim(20);
+    NeighboursConvicted: "a job is convicted the first time that its server dies", sim(20);
+    EndUnsealed: "a run ends although more jobs may be added to it", sim(20);
+    EndTwice: "a run ends again whenever something happens to one of its jobs",
+        unit("store::embedded::tests::runs::cancelling_the_last_job_ends_the_run_and_its_chunk_goes");
+    SlotTooMany: "a crew starts one job more than it has slots", sim(20);
+    RetriesStarve: "due retries wait for as long as fresh jobs come",
+        unit("engine::tests::retries_and_weights_get_their_share_of_the_starts");
+    WeightIgnored: "every queue gets the same share whatever its weight",
+        unit("engine::tests::retries_and_weights_get_their_share_of_the_starts");
+    // The launcher.
+    LeaderOnlyKilled: "what a job left behind in sessions of its own is not killed",
+        test("launcher", "trees::what_a_job_leaves_behind_dies_with_it_and_holds_nothing_up");
+    SlotFreedEarly: "an outcome is reported while something of the job's tree still lives",
+        test("launcher", "trees::a_job_is_reported_when_the_last_of_its_tree_is_dead");
+    OutcomeTwice: "an outcome is reported twice", test("launcher", "trees::a_thousand_quick_jobs_leave_no_trace");
+    StartNotNoted: "a start is not in the slot table while it runs",
+        test("launcher", "trees::a_killed_launcher_takes_its_trees_along_and_is_replaced");
+    CutOutputUnmarked: "output that was cut says that it is whole",
+        unit("runner::launcher::output::tests::head_and_tail_survive_whatever_the_pieces");
+    // The archive.
+    ForgottenBeforeSync: "the store forgets a turn before the archive's segment is synced",
+        test("it", "durable::the_archive_is_synced_before_the_store_forgets");
+    NameNotSynced: "a file that is written durably is renamed, and its new name is not synced",
+        test("it", "durable::the_archive_is_synced_before_the_store_forgets");
+    ArchivedTwice: "a turn that the archive holds already is written again",
+        unit("archiver::tests::an_old_turn_is_confirmed_and_not_written");
+    // The doors.
+    UnknownSaidRefused: "a lost answer is taken for a refusal, so the job is pushed again",
+        unit("client::tests::only_a_sure_refusal_leads_to_the_inbox");
+    NoServerLock: "two servers may have one data directory",
+        test("cli", "a_held_lock_with_a_silent_holder_is_75_and_names_it");
+    HostUnchecked: "requests that name another host are answered",
+        unit("http::tests::refusals::over_tcp_the_host_must_be_this_one");
+}
+
+/// Whether this promise is to be broken: never, in a build without the feature.
+#[cfg(not(feature = "sabotage"))]
+pub const fn on(_: Sabotage) -> bool {
+    false
+}
+
+/// Nothing is chosen.
+#[cfg(feature = "sabotage")]
+const NONE: u8 = u8::MAX;
+
+#[cfg(feature = "sabotage")]
+static CHOSEN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(NONE);
+
+/// Whether this promise is to be broken.
+#[cfg(feature = "sabotage")]
+pub fn on(sabotage: Sabotage) -> bool {
+    CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == sabotage as u8
+}
+
+/// From now on this promise is broken.
+#[cfg(feature = "sabotage")]
+pub fn choose(sabotage: Sabotage) {
+    CHOSEN.store(sabotage as u8, std::sync::atomic::Ordering::Relaxed);
+}

@@ -1,0 +1,160 @@
+//! How rules, overrides and the time reach the scheduler: whatever changes, all places are given up and taken anew.
+//!
+//! Crews keep their own rules beside those in force, so that an override that ends leaves what the config says. What
+//! is in flight keeps its slots through every change.
+
+use super::crew::Crew;
+use super::{CrewNo, Queue, Scheduler};
+use crate::job::QueueNo;
+use crate::overrides::Overrides;
+use crate::policy::Policy;
+use crate::time::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Scheduler {
+    /// Takes new rules. What is in flight keeps its slots; an entry with the same pattern keeps its usage.
+    pub fn reload(&mut self, policies: Vec<Policy>, slots: u32) {
+        self.own_slots = slots;
+        // Places depend on weights, so all are given up before any rule changes.
+        self.unlist_all();
+        let mut old: BTreeMap<String, CrewNo> = BTreeMap::new();
+        for (number, crew) in self.crews.iter_mut().filter(|(_, crew)| !crew.extra) {
+            crew.gone = true;
+            old.entry(crew.own.pattern.clone()).or_insert(*number);
+        }
+        self.in_order.clear();
+        for policy in policies {
+            let number = match old.remove(&policy.pattern) {
+                Some(number) => number,
+                None => self.number_crew(),
+            };
+            let crew = self.crews.entry(number).or_insert_with(|| Crew::new(policy.clone(), false));
+            crew.gone = false;
+            crew.own = Arc::new(policy);
+            self.in_order.push(number);
+        }
+        self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
+        self.lay_over();
+    }
+
+    /// Takes the overrides that are in force from now on.
+    pub fn steer(&mut self, overrides: Overrides) {
+        self.overrides = overrides;
+        self.lay_over();
+    }
+
+    pub fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
+    /// Tells the time; true where hours have begun or ended. A clock that was set back is noticed, too.
+    pub fn tell_time(&mut self, now: Time) -> bool {
+        let due = now < self.now || self.next_hours.is_some_and(|at| at <= now);
+        self.now = now;
+        if !due {
+            return false;
+        }
+        let before: Vec<bool> = self.crews.values().map(|crew| crew.shut).collect();
+        self.lay_over();
+        self.crews.values().map(|crew| crew.shut).ne(before)
+    }
+
+    /// When hours begin or end next.
+    pub fn next_hours(&self) -> Option<Time> {
+        self.next_hours
+    }
+
+    /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's.
+    pub fn add_crew(&mut self, policy: Policy) -> CrewNo {
+        let number = self.number_crew();
+        let name = policy.pattern.clone();
+        let mut crew = Crew::new(policy, true);
+        crew.policy = Arc::new(self.overrides.lay_over(&crew.own));
+        self.crews.insert(number, crew);
+        self.extras.entry(name.clone()).or_default().push(number);
+        self.assign(|queue| *queue.name == *name);
+        number
+    }
+
+    /// Gives a crew that was added other terms; what it has in flight counts against its new slots.
+    pub fn change_crew(&mut self, number: CrewNo, policy: Policy) {
+        if let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) {
+            crew.own = Arc::new(policy);
+            self.lay_over();
+        }
+    }
+
+    /// Removes a crew that was added; what it has in flight still counts until it finishes.
+    pub fn remove_crew(&mut self, number: CrewNo) {
+        let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) else { return };
+        crew.gone = true;
+        let name = crew.policy.pattern.clone();
+        if let Some(crews) = self.extras.get_mut(&name) {
+            crews.retain(|crew| *crew != number);
+            if crews.is_empty() {
+                self.extras.remove(&name);
+            }
+        }
+        self.assign(|queue| queue.crew == Some(number));
+        self.crews.retain(|other, crew| *other != number || crew.used > 0);
+    }
+
+    /// Lays the overrides and the time over every rule, and places every queue anew.
+    fn lay_over(&mut self) {
+        self.unlist_all();
+        self.slots = self.overrides.server_slots(self.own_slots);
+        self.paused = self.overrides.server_pause().cloned().map(Arc::new);
+        let (overrides, now) = (&self.overrides, self.now);
+        for crew in self.crews.values_mut() {
+            crew.policy = Arc::new(overrides.lay_over(&crew.own));
+            crew.tell_time(now);
+            // What is in stock begins where there are more slots now.
+            let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
+            (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
+            self.used += begun;
+        }
+        self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
+        self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
+        self.assign(|_| true);
+    }
+
+    /// Gives the queues that meet the test to the crews that the rules name now.
+    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) {
+        let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| *number);
+        for number in concerned.collect::<Vec<_>>() {
+            self.unlist(number);
+            let crew = self.crew_for(&self.queues[&number].name);
+            if let Some(queue) = self.queues.get_mut(&number) {
+                queue.crew = crew;
+                queue.hope_again();
+            }
+            self.lay_over_queue(number);
+            self.place(number);
+        }
+    }
+
+    /// Notes what overrides say about a single queue; it is placed by the caller.
+    pub(super) fn lay_over_queue(&mut self, number: QueueNo) {
+        let Some(queue) = self.queues.get_mut(&number) else { return };
+        queue.paused = self.overrides.pause_of(&queue.name).is_some();
+        let table = queue.crew.and_then(|crew| self.crews.get(&crew)).map(|crew| crew.own.pattern.as_str());
+        // Where the queue's table has its very name, the table's slots were changed.
+        let cap = self.overrides.slots_of(&queue.name).filter(|_| table != Some(&*queue.name));
+        match cap {
+            Some(cap) => self.caps.insert(number, cap),
+            None => self.caps.remove(&number),
+        };
+    }
+
+    pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
+        let extra = self.extras.get(name).and_then(|crews| crews.last()).copied();
+        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.matches(name));
+        extra.or_else(of_config)
+    }
+
+    fn number_crew(&mut self) -> CrewNo {
+        self.next_crew += 1;
+        CrewNo(self.next_crew)
+    }
+}

@@ -1,0 +1,52 @@
+//! The checkers can fail: a store that lies in some way is found out within a few worlds, and by the right one.
+
+use crate::watched::Lie;
+use crate::world::World;
+
+/// What the world says of a store that tells this lie, and in which seed.
+fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
+    (1..400).find_map(|seed| {
+        let story = || {
+            let mut world = World::new(seed, false)?;
+            world.over = end.then(crate::over::Over::default);
+            if let Some(store) = &mut world.down {
+                store.lie = Some(lie);
+            }
+            world.run()
+        };
+        crate::caught(story).err().map(|what| (seed, what))
+    })
+}
+
+/// Which checkers, or which other sentence of the world, may speak up first.
+fn witnesses(lie: Lie) -> &'static [&'static str] {
+    match lie {
+        Lie::LosesAJob => &["was answered before it was committed", "nothing accepted is lost", "stands in the inbox"],
+        Lie::AltersData => &["never handed over with this data"],
+        Lie::SyncsNothing => &["went with the power", "in the store, expected", "is not the file", "gone"],
+        Lie::HoldsTwice => {
+            &["one live token", "slots are never exceeded", "is held twice", "panic", "not held any more"]
+        }
+        Lie::EndsEarly => &["exact end of runs"],
+        Lie::MissesAnEnd => &["exact end of runs"],
+        Lie::ReleasesEarly => &["nothing starts before its time"],
+        Lie::ForgetsOutcomes => &["every settled start is archived once", "is not in the archive"],
+        Lie::SettlesNothing => &["liveness", "in the store, expected", "legal transitions", "drained is exact"],
+        Lie::SkipsWithTheCursor => {
+            &["stands in the inbox", "drained is exact", "caught up", "nothing accepted is lost"]
+        }
+    }
+}
+
+#[test]
+fn every_planted_lie_is_found_out() {
+    for lie in Lie::ALL {
+        let (seed, what) = found(lie, false).unwrap_or_else(|| panic!("{lie:?} was not noticed"));
+        assert!(witnesses(lie).iter().any(|word| what.contains(word)), "{lie:?}, seed {seed}: {what}");
+    }
+}
+
+#[test]
+fn an_early_and_a_late_end_are_told_by_the_answers() {
+    assert!(found(Lie::SettlesNothing, true).is_some());
+}

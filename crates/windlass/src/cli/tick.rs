@@ -1,0 +1,124 @@
+//! `windlass tick`: does everything that is due, waits for it and ends: for cron.
+//!
+//! Without a server it is the server for so long; with one it nudges that and waits for it. What becomes due later,
+//! a retry's back-off included, is the next tick's.
+
+use super::Context;
+use super::connect::{Connection, Link, ServerOptions, start_server};
+use super::print::{self, count, grouped};
+use super::signals::{Signals, exit_code};
+use crate::config::{self, Config};
+use crate::data_dir::DataDir;
+use crate::engine::event::Event;
+use crate::error::{Failure, Kind};
+use crate::log::{Level, Log, LogOptions};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::sync_channel;
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass tick
+  */5 * * * *  windlass -q tick --config /etc/windlass/windlass.toml";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The config; by default windlass.toml in the data directory, else in the user's config directory
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn tick(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+    // The config is checked first: a wrong one must not make a data directory.
+    let file = args.config.clone().or_else(|| config::usual_file(&context.dir_path().ok()?));
+    let config = file.map_or_else(|| Ok(Config::default()), |path| Config::load(&path))?;
+    let dir = context.data_dir()?;
+    if let Some(mut server) = Link::to_server(&dir)? {
+        let _: Value = server.post_empty("/api/v1/nudge")?;
+        return through(server, signals, context);
+    }
+    alone(&config, &dir, signals, context)
+}
+
+/// Somebody serves: a signal ends the wait, not the work.
+fn through(server: Connection, signals: Signals, context: &Context) -> Result<u8, Failure> {
+    enum Happened {
+        Answer(Result<Value, Failure>),
+        Signal(i32),
+    }
+    let (tell, happened) = sync_channel(2);
+    let tell_signal = tell.clone();
+    std::thread::spawn(move || signals.next().map(|signal| tell_signal.send(Happened::Signal(signal))));
+    std::thread::spawn(move || tell.send(Happened::Answer(wait(server))));
+    match happened.recv() {
+        Ok(Happened::Answer(answer)) => conclude(&answer?, context),
+        Ok(Happened::Signal(signal)) => {
+            context.say("no longer waiting; the jobs go on");
+            Ok(exit_code(signal))
+        }
+        Err(_) => Err(Failure::new(Kind::Internal, "the question was lost")),
+    }
+}
+
+/// Nobody serves: this does, until nothing is left that could run now.
+fn alone(config: &Config, dir: &DataDir, signals: Signals, context: &Context) -> Result<u8, Failure> {
+    // Cron mails what is said: where the log has no file of its own only what is wrong is worth a mail.
+    let options = match &config.log.file {
+        Some(_) => config.log.clone(),
+        None => LogOptions { level: Level::Warn, ..config.log.clone() },
+    };
+    let log = if context.quiet { Log::off() } else { Log::start(options)? };
+    let server = start_server(|| ServerOptions {
+        policies: config.policies(),
+        slots: config.slots,
+        serves: true,
+        drain: config.server.drain,
+        archive: config.archive,
+        log: log.clone(),
+        ..ServerOptions::new(dir.clone())
+    })?;
+    let stopped_by = Arc::new(AtomicI32::new(0));
+    let (engine, noted) = (server.handle().clone(), stopped_by.clone());
+    std::thread::spawn(move || {
+        let mut order = Event::Drain;
+        while let Some(signal) = signals.next() {
+            noted.store(signal, Ordering::Relaxed);
+            if engine.send(order).is_err() {
+                return;
+            }
+            order = Event::Halt;
+        }
+    });
+    let answer = match Connection::open(dir)? {
+        Some(connection) => wait(connection),
+        None => Err(Failure::new(Kind::Internal, "the server that was just started does not answer")),
+    };
+    server.stop()?;
+    match (stopped_by.load(Ordering::Relaxed), answer) {
+        (0, answer) => conclude(&answer?, context),
+        (signal, _) => {
+            context.say("stopped; what was not done waits for the next tick");
+            Ok(exit_code(signal))
+        }
+    }
+}
+
+fn wait(mut server: Connection) -> Result<Value, Failure> {
+    server.set_patience(None);
+    server.get_json("/api/v1/drained?due_only=true")
+}
+
+fn conclude(answer: &Value, context: &Context) -> Result<u8, Failure> {
+    let failed = count(answer, "failed");
+    if context.json {
+        print::document(answer)?;
+    } else {
+        let how = if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed", grouped(failed)) };
+        context.say(format_args!("everything that was due is done: {how}"));
+    }
+    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+}

@@ -1,0 +1,251 @@
+//! `windlass watch`: follows what happens to jobs: a line for each change, and for a run how far it is, to its end.
+//!
+//! It never starts or stops anything: leaving it leaves the jobs alone, and says so.
+
+use super::Context;
+use super::amend::selector_of;
+use super::connect::{Connection, Link, encoded};
+use super::print::{self, Out, count, data_of, field, grouped, shortened, visible};
+use super::run::{Progress, Tally};
+use super::signals::{Signals, exit_code};
+use crate::data_dir::DataDir;
+use crate::error::{Failure, Kind};
+use serde_json::Value;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Instant;
+use windlass_core::job::RunId;
+use windlass_core::life_cycle::State;
+
+/// So much of a job's data stands in a line.
+const DATA_SHOWN: usize = 60;
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass watch
+  windlass watch queue:mail state:failed
+  windlass watch r-0c3k5p7m2x          ends with the run; Ctrl-C only ends the watching";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A run's id, or a selector; none means everything
+    #[arg(value_name = "RUN|SELECTOR")]
+    targets: Vec<String>,
+}
+
+/// What can happen while one watches.
+enum Happened {
+    Line(Value),
+    /// The server ended the stream.
+    Over(Failure),
+    Signal(i32),
+}
+
+pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+    let run = match args.targets.as_slice() {
+        [only] => only.parse::<RunId>().ok(),
+        _ => None,
+    };
+    let dir = context.data_dir()?;
+    let query = match run {
+        Some(run) => format!("run={run}"),
+        None => format!("selector={}", encoded(&selector_of(&args.targets))),
+    };
+    let Some(server) = Link::to_server(&dir)? else { return unserved(run, &dir, context) };
+    let (tell, happened) = sync_channel(64);
+    spawn_signals(signals, tell.clone());
+    spawn_lines(server, format!("/api/v1/watch?{query}"), tell);
+    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context.quiet || context.json), dir };
+    let result = view.follow(&happened);
+    view.progress.clear();
+    let printed = view.out.finish();
+    let code = result?;
+    printed.map(|_| code)
+}
+
+/// Nobody works, so nothing will change.
+fn unserved(run: Option<RunId>, dir: &DataDir, context: &Context) -> Result<u8, Failure> {
+    let gone =
+        Failure::new(Kind::NoServer, format!("no server is running in {}: nothing changes", dir.root().display()))
+            .hint("start one: windlass serve");
+    let Some(run) = run else { return Err(gone) };
+    let info: Value = Link::with(dir, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
+    if info.get("ended") == Some(&Value::Bool(true)) { conclude(&info, context) } else { Err(gone) }
+}
+
+struct View<'a> {
+    run: Option<RunId>,
+    context: &'a Context,
+    out: Out,
+    progress: Progress,
+    dir: DataDir,
+}
+
+impl View<'_> {
+    /// Shows what comes until there is a reason to end.
+    fn follow(&mut self, happened: &Receiver<Happened>) -> Result<u8, Failure> {
+        loop {
+            let event = match self.progress.due().filter(|_| self.run.is_some()) {
+                None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => happened.recv_timeout(due.saturating_duration_since(Instant::now())),
+            };
+            match event {
+                Ok(Happened::Line(line)) => {
+                    if let Some(code) = self.told(&line)? {
+                        return Ok(code);
+                    }
+                }
+                Ok(Happened::Over(failure)) => return Err(failure),
+                Ok(Happened::Signal(signal)) => {
+                    self.progress.clear();
+                    self.context.say("no longer watching; the jobs go on");
+                    return Ok(exit_code(signal));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::new(Kind::Internal, "all threads of the watch have ended"));
+                }
+            }
+            if self.out.closed() {
+                return Ok(0);
+            }
+            self.show_progress();
+        }
+    }
+
+    /// One line of the stream; a code ends the watching.
+    fn told(&mut self, line: &Value) -> Result<Option<u8>, Failure> {
+        if line.get("watching").is_some() {
+            // From here on nothing is missed; what ended before this is known now.
+            if self.context.json {
+                self.print(line, "");
+            }
+            let Some(run) = self.run else { return Ok(None) };
+            let info = self.ask(&format!("/api/v1/runs/{run}"))?;
+            return match info.get("ended") == Some(&Value::Bool(true)) {
+                true => conclude(&info, self.context).map(Some),
+                false => Ok(None),
+            };
+        }
+        if line.get("error").is_some_and(Value::is_object) {
+            let problem: crate::api::FollowLine = serde_json::from_value(line.clone())
+                .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else: {e}")))?;
+            if let crate::api::FollowLine::Broken { error } = problem {
+                return Err(error.into_failure());
+            }
+        }
+        self.progress.changed();
+        if let Some(ended) = line.get("ended") {
+            if self.run.is_some() {
+                self.progress.clear();
+                return conclude(ended, self.context).map(Some);
+            }
+            self.print(line, &format!("{} ended", field(ended, "id")));
+            return Ok(None);
+        }
+        let sentence = change_line(line)?;
+        self.print(line, &sentence);
+        Ok(None)
+    }
+
+    fn print(&mut self, line: &Value, sentence: &str) {
+        self.progress.clear();
+        if self.context.json {
+            self.out.line(line);
+        } else {
+            self.out.line(sentence);
+        }
+        self.out.flush();
+    }
+
+    fn show_progress(&mut self) {
+        let now = Instant::now();
+        let Some(run) = self.run.filter(|_| self.progress.wants(now)) else { return };
+        // A server that has gone away is told of by the stream.
+        if let Ok(info) = self.ask(&format!("/api/v1/runs/{run}")) {
+            let open = info.get("sealed") != Some(&Value::Bool(true));
+            self.progress.speak(now, Tally::of(info.get("counts").unwrap_or(&Value::Null), open));
+        }
+    }
+
+    fn ask(&self, path: &str) -> Result<Value, Failure> {
+        let gone = || Failure::new(Kind::NoServer, "the server went away");
+        Link::to_server(&self.dir)?.ok_or_else(gone)?.get_json(path)
+    }
+}
+
+/// `10:00:05 j-… mail failed (start 2, 1.2 s): exit 3  customer-42`
+fn change_line(line: &Value) -> Result<String, Failure> {
+    let at = field(line, "at");
+    let clock = at.split_once('T').map_or(at.as_str(), |(_, time)| time.get(..8).unwrap_or(time));
+    let (state, outcome) = (field(line, "state"), field(line, "outcome"));
+    let how = if outcome == state { String::new() } else { format!(" {outcome}") };
+    let ran = line.get("run_s").and_then(Value::as_f64);
+    let ran = ran.map(|ran| format!(", {ran:.1} s")).unwrap_or_default();
+    let error = Some(field(line, "error")).filter(|error| !error.is_empty() && *error != state);
+    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    let data = visible(&String::from_utf8_lossy(&data_of(line, "data")?));
+    let (job, queue, start) = (field(line, "job"), field(line, "queue"), field(line, "start"));
+    Ok(format!("{clock} {job} {queue} {state}{how} (start {start}{ran}){error}  {}", shortened(&data, DATA_SHOWN)))
+}
+
+/// The last line about a run, and its exit code.
+fn conclude(run: &Value, context: &Context) -> Result<u8, Failure> {
+    let counts = run.get("counts").unwrap_or(&Value::Null);
+    let of = |state: State| count(counts, state.word());
+    let failed = of(State::Failed) + of(State::Cancelled);
+    if context.json {
+        print::document(&serde_json::json!({ "ended": run }))?;
+    } else {
+        let (id, succeeded) = (field(run, "id"), grouped(of(State::Succeeded)));
+        let retry = if failed > 0 { format!("; retry: windlass retry run:{id} state:failed") } else { String::new() };
+        context.say(format_args!("{id} has ended: {succeeded} succeeded, {} failed{retry}", grouped(failed)));
+    }
+    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+}
+
+fn spawn_signals(signals: Signals, tell: SyncSender<Happened>) {
+    std::thread::spawn(move || signals.next().map(|signal| tell.send(Happened::Signal(signal))));
+}
+
+/// Passes the lines of a stream on.
+fn spawn_lines(server: Connection, path: String, tell: SyncSender<Happened>) {
+    std::thread::spawn(move || {
+        let failure = read_lines(server, &path, &tell).err();
+        let over = failure.unwrap_or_else(|| Failure::new(Kind::NoServer, "the server went away"));
+        // Nobody watches any more: nothing is left to tell.
+        let _ = tell.send(Happened::Over(over));
+    });
+}
+
+fn read_lines(server: Connection, path: &str, tell: &SyncSender<Happened>) -> Result<(), Failure> {
+    let mut lines = server.lines(path)?;
+    while let Some(line) = lines.next_line()? {
+        let value = serde_json::from_slice(&line)
+            .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else than JSON: {e}")))?;
+        if tell.send(Happened::Line(value)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_change_on_one_line() {
+        let line = json!({ "job": "j-1", "queue": "mail", "state": "retrying", "outcome": "failed", "start": 2,
+            "at": "2026-11-15T10:00:05.123Z", "run_s": 1.25, "error": "exit 3\u{1b}", "data": "customer-42" });
+        assert_eq!(
+            change_line(&line).unwrap(),
+            "10:00:05 j-1 mail retrying failed (start 2, 1.2 s): exit 3\\u{1b}  customer-42"
+        );
+        let line = json!({ "job": "j-1", "queue": "mail", "state": "succeeded", "outcome": "succeeded", "start": 1,
+            "at": "2026-11-15T10:00:05Z", "run_s": 0.0, "data": "x" });
+        assert_eq!(change_line(&line).unwrap(), "10:00:05 j-1 mail succeeded (start 1, 0.0 s)  x");
+    }
+}

@@ -1,0 +1,38 @@
+//! `windlass why`: why a job or a queue does not start, or what a run waits for, out of the scheduler's own decision.
+
+use super::Context;
+use super::connect::{Link, encoded};
+use super::print::{self, Out, field};
+use super::show::whole_id;
+use crate::error::Failure;
+use serde_json::Value;
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass why j-0c3k5p7m2x-1f
+  windlass why mail
+  windlass why r-0c3k5p7m2x --json";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A job's or a run's id (its beginning is enough), or a queue
+    #[arg(value_name = "ID|QUEUE|RUN")]
+    of: String,
+}
+
+pub(super) fn why(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let dir = context.data_dir()?;
+    let told: Value = Link::with(&dir, |server| {
+        let of = whole_id(server, &args.of)?;
+        server.get_json(&format!("/api/v1/why?of={}", encoded(&of)))
+    })?;
+    if context.json {
+        return print::document(&told);
+    }
+    let mut out = Out::new();
+    for reason in told.get("reasons").and_then(Value::as_array).into_iter().flatten() {
+        out.line(field(reason, "text"));
+    }
+    out.finish()
+}

@@ -1,0 +1,304 @@
+//! The config as it holds, key by key: each value as the file would have it, and the line on which it stands.
+//!
+//! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
+//! among them. It must not know overrides: those are laid over by whoever shows them.
+
+use super::{Config, reader};
+use crate::config::units::exact_size;
+use crate::when;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
+
+/// A table and a key of it, and the line on which the key stands.
+pub(super) type Lines = BTreeMap<(String, String), usize>;
+
+/// A config as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// None where there is no file, and every value is a default.
+    pub file: Option<PathBuf>,
+    pub config: Config,
+    pub(super) lines: Lines,
+}
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// `limits`, `server`, `archive`, or the name of a queue's table.
+    pub table: String,
+    /// True for the table of a queue.
+    pub queue: bool,
+    pub key: String,
+    /// As TOML; none where the key has no value by default.
+    pub value: Option<String>,
+    /// None where it is the default.
+    pub line: Option<usize>,
+}
+
+impl Entry {
+    /// As it stands in the file: `[queue.mail] slots`.
+    pub fn name(&self) -> String {
+        match self.queue {
+            true => format!("[queue.{}] {}", reader::quoted(&self.table), self.key),
+            false => format!("[{}] {}", self.table, self.key),
+        }
+    }
+
+    /// True where a running server takes a new value over.
+    pub fn is_live(&self) -> bool {
+        self.queue || self.table == "limits"
+    }
+}
+
+/// One key that differs between two configs; a table that only one of them has differs in every key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub name: String,
+    pub table: String,
+    pub key: String,
+    pub old: Option<String>,
+    pub new: Option<String>,
+    /// The line of the new value.
+    pub line: Option<usize>,
+    /// False where it takes a restart.
+    pub live: bool,
+}
+
+impl Loaded {
+    pub fn entries(&self) -> Vec<Entry> {
+        let Config { slots, hosts, server, archive, log, queues } = &self.config;
+        let mut entries = Vec::new();
+        let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
+            let section = if queue { format!("queue.{table}") } else { table.to_owned() };
+            let line = self.lines.get(&(section, key.to_owned())).copied();
+            entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
+        };
+        add("limits", false, "slots", Some(slots.to_string()));
+        let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
+        add("limits", false, "hosts", Some(format!("[{}]", names.join(", "))));
+        add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
+        add("server", false, "drain", Some(format!("\"{}\"", when::exact(server.drain))));
+        add("archive", false, "bodies", Some(archive.bodies.to_string()));
+        add("archive", false, "keep_succeeded", Some(format!("\"{}\"", when::exact(archive.keep_succeeded))));
+        add("archive", false, "keep_failed", Some(format!("\"{}\"", when::exact(archive.keep_failed))));
+        add("archive", false, "max_size", Some(format!("\"{}\"", exact_size(archive.max_size))));
+        add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
+        add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
+        add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
+        for policy in queues {
+            let is_url = matches!(policy.service, Service::Url(_));
+            let of_commands = |key: &&str| is_url && matches!(*key, "environment" | "directory");
+            for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
+                add(&policy.pattern, true, key, queue_value(policy, key));
+            }
+        }
+        entries
+    }
+}
+
+/// The value of a queue's key.
+fn queue_value(policy: &Policy, key: &str) -> Option<String> {
+    let none = Command::default();
+    let command = policy.service.command().unwrap_or(&none);
+    let time = |time| format!("\"{}\"", when::exact(time));
+    let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    match key {
+        "run" | "batch" | "worker" if command.argv.is_empty() => None,
+        "run" | "batch" | "worker" => {
+            Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", ")))
+        }
+        "slots" => Some(policy.slots.to_string()),
+        "weight" => Some(policy.weight.to_string()),
+        "attempts" => Some(policy.attempts.to_string()),
+        "time_limit" => policy.time_limit.map(time),
+        "grace" => Some(time(policy.grace)),
+        "backoff" => Some(time(policy.backoff.base)),
+        "backoff_max" => Some(time(policy.backoff.cap)),
+        "output" => Some(format!("\"{}\"", exact_size(policy.output_max))),
+        "environment" => {
+            let pair = |(name, value): &(Vec<u8>, Vec<u8>)| {
+                format!("{} = {}", reader::quoted(&String::from_utf8_lossy(name)), text(value))
+            };
+            let pairs: Vec<String> = command.environment.iter().map(pair).collect();
+            Some(if pairs.is_empty() { "{}".into() } else { format!("{{ {} }}", pairs.join(", ")) })
+        }
+        "directory" => Some(text(&command.directory)),
+        "enabled" => Some(policy.enabled.to_string()),
+        "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
+        _ => match &policy.service {
+            Service::Batch(batch) => batch_value(batch, key),
+            Service::Worker(worker) => worker_value(worker, key),
+            Service::Url(url) => url_value(url, key),
+            Service::Command(_) | Service::Handler { .. } => None,
+        },
+    }
+}
+
+fn batch_value(batch: &Batch, key: &str) -> Option<String> {
+    match key {
+        "batch_size" => Some(batch.size.to_string()),
+        "batch_linger" => Some(format!("\"{}\"", when::exact(batch.linger))),
+        "reply" => Some(format!("\"{}\"", batch.reply.word())),
+        "framing" => Some(format!("\"{}\"", batch.framing.word())),
+        _ => None,
+    }
+}
+
+fn worker_value(worker: &Worker, key: &str) -> Option<String> {
+    match key {
+        "framing" => Some(format!("\"{}\"", worker.framing.word())),
+        "in_flight" => Some(worker.in_flight.to_string()),
+        "worker_jobs" => Some(worker.jobs.to_string()),
+        "worker_age" => worker.age.map(|age| format!("\"{}\"", when::exact(age))),
+        "worker_memory" => Some(format!("\"{}\"", exact_size(worker.memory))),
+        "worker_idle" => Some(format!("\"{}\"", when::exact(worker.idle))),
+        _ => None,
+    }
+}
+
+fn url_value(url: &Url, key: &str) -> Option<String> {
+    let reply = match url.reply {
+        Reply::Lines => "lines",
+        Reply::Exit => "status",
+    };
+    match key {
+        "url" => Some(format!("\"{url}\"")),
+        "method" => Some(format!("\"{}\"", url.method.word())),
+        "batch_size" => Some(url.size.to_string()),
+        "secret_file" => url.secret.as_ref().map(|secret| format!("{:?}", secret.file)),
+        // These are for calls with many jobs.
+        "batch_linger" | "reply" | "framing" if url.size == 1 => None,
+        "batch_linger" => Some(format!("\"{}\"", when::exact(url.linger))),
+        "reply" => Some(format!("\"{reply}\"")),
+        "framing" => Some(format!("\"{}\"", url.framing.word())),
+        _ => None,
+    }
+}
+
+/// What taking over `new` in the place of `old` would change.
+pub fn diff(old: &[Entry], new: &[Entry]) -> Vec<Change> {
+    let same = |a: &Entry, b: &Entry| (a.queue, &a.table, &a.key) == (b.queue, &b.table, &b.key);
+    let change = |entry: &Entry, old: Option<String>, new: Option<String>, line: Option<usize>| Change {
+        name: entry.name(),
+        table: entry.table.clone(),
+        key: entry.key.clone(),
+        old,
+        new,
+        line,
+        live: entry.is_live(),
+    };
+    let mut changes = Vec::new();
+    for entry in new {
+        let before = old.iter().find(|old| same(old, entry)).and_then(|old| old.value.clone());
+        if before != entry.value {
+            changes.push(change(entry, before, entry.value.clone(), entry.line));
+        }
+    }
+    for entry in old.iter().filter(|old| !new.iter().any(|new| same(old, new))) {
+        if entry.value.is_some() {
+            changes.push(change(entry, entry.value.clone(), None, None));
+        }
+    }
+    let tables = |entries: &[Entry]| -> Vec<String> {
+        let mut tables: Vec<String> = entries.iter().filter(|e| e.queue).map(|e| e.table.clone()).collect();
+        tables.dedup();
+        tables
+    };
+    let (before, after) = (tables(old), tables(new));
+    let names = |tables: &[String]| tables.iter().cloned().collect::<BTreeSet<_>>();
+    if before != after && names(&before) == names(&after) {
+        // The first match wins, so the order is a value of its own.
+        let list = |tables: &[String]| Some(tables.join(", "));
+        let (old, new) = (list(&before), list(&after));
+        let (name, table, key) = ("the order of the queues".to_owned(), "queue".to_owned(), "order".to_owned());
+        changes.push(Change { name, table, key, old, new, line: None, live: true });
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn loaded(text: &str) -> Loaded {
+        Loaded::parse(Path::new("w.toml"), text).unwrap()
+    }
+
+    fn shown(text: &str) -> Vec<String> {
+        let line = |line: Option<usize>| line.map(|line| format!(" # {line}")).unwrap_or_default();
+        let entries = loaded(text).entries();
+        entries
+            .iter()
+            .map(|e| format!("{} = {}{}", e.name(), e.value.as_deref().unwrap_or("-"), line(e.line)))
+            .collect()
+    }
+
+    #[test]
+    fn every_value_with_its_line() {
+        let text = "[limits]\nslots = 0x3\n\n[queue.\"a.*\"]\nrun = [\"true\", \"{}\"]\nhours = \"1:00-2:00 UTC\"\n\
+                    environment = { LEVEL = \"3\" }\ngrace = \"PT90M\"\n";
+        let shown = shown(text);
+        for line in [
+            "[limits] slots = 3 # 2",
+            "[server] drain = \"25s\"",
+            "[archive] max_size = \"10GiB\"",
+            "[queue.\"a.*\"] run = [\"true\", \"{}\"] # 5",
+            "[queue.\"a.*\"] hours = \"1:00-2:00 UTC\" # 6",
+            "[queue.\"a.*\"] environment = { LEVEL = \"3\" } # 7",
+            "[queue.\"a.*\"] grace = \"1h30m\" # 8",
+            "[queue.\"a.*\"] time_limit = -",
+            "[queue.\"a.*\"] slots = 4",
+        ] {
+            assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
+        }
+        assert_eq!(shown.len(), 11 + 13, "eight of the server, three of its log, and those of a queue with `run`");
+    }
+
+    #[test]
+    fn what_is_shown_means_the_same_when_it_is_read_again() {
+        let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
+             backoff = \"1500ms\"\n\
+             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
+             framing = \"json\"\n\
+             [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
+             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
+             [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
+             framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
+             [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n";
+        let first = loaded(text);
+        let mut again = String::new();
+        let mut table = String::new();
+        for entry in first.entries() {
+            let head = entry.name().rsplit_once(' ').unwrap().0.to_owned();
+            if head != table {
+                again.push_str(&format!("{head}\n"));
+                table = head;
+            }
+            again.extend(entry.value.map(|value| format!("{} = {value}\n", entry.key)));
+        }
+        assert_eq!(loaded(&again).config, first.config);
+        let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
+        assert_eq!((said("b"), said("w")), (2, 2), "but for `time_limit` and `hours` every key has a value");
+    }
+
+    #[test]
+    fn differences() {
+        let old = loaded("[queue.a]\nrun = [\"true\"]\n[queue.b]\nrun = [\"true\"]\nslots = 3\n").entries();
+        let new =
+            loaded("[server]\ndrain = \"1s\"\n[queue.b]\nrun = [\"true\"]\n[queue.a]\nrun = [\"true\"]\n").entries();
+        assert_eq!(diff(&old, &old), []);
+        let changes = diff(&old, &new);
+        let told: Vec<_> = changes.iter().map(|c| (c.name.as_str(), c.line, c.live)).collect();
+        let expected = [
+            ("[server] drain", Some(2), false),
+            ("[queue.b] slots", None, true),
+            ("the order of the queues", None, true),
+        ];
+        assert_eq!(told, expected);
+        let gone = diff(&old, &loaded("[queue.b]\nrun = [\"true\"]\nslots = 3\n").entries());
+        assert!(gone.iter().all(|c| c.table == "a" && c.new.is_none()) && gone.len() > 5);
+    }
+}

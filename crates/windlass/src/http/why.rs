@@ -1,0 +1,244 @@
+//! Why something does not start or end: the scheduler's own decision, and what the store says of the rest.
+//!
+//! For a job, its state decides what there is to say; a ready one is asked about at the scheduler. For a run, the
+//! sentences name everything that it still waits for. It must not guess: what it cannot see it does not say.
+
+use super::app::{App, Call, json};
+use super::problem::Problem;
+use crate::api::steering::{Why, WhyReason};
+use crate::clock;
+use crate::engine::event::{Event, QueueExplained};
+use crate::error::Failure;
+use crate::store::{Filter, JobInfo, RunInfo};
+use crate::when;
+use axum::http::StatusCode;
+use axum::response::Response;
+use std::collections::BTreeSet;
+use windlass_core::job::{Arrival, JobId, LaneKind, Priority, QueueName, RunId};
+use windlass_core::life_cycle::State;
+use windlass_core::scheduler::Reason;
+use windlass_core::time::Time;
+
+/// Of a run's jobs so many are looked at for their queues and times.
+const LOOKED_AT: usize = 1000;
+/// And so many of their queues are asked about.
+const QUEUES_ASKED: usize = 10;
+
+pub(super) async fn why(call: Call) -> Result<Response, Problem> {
+    let query = call.query(&["of"])?;
+    let of = query.needed("of")?.to_owned();
+    let why = if let Ok(id) = of.parse::<JobId>() {
+        job(&call.app, id).await?
+    } else if let Ok(id) = of.parse::<RunId>() {
+        run(&call.app, id).await?
+    } else {
+        queue(&call.app, &of).await?
+    };
+    json(StatusCode::OK, &why)
+}
+
+async fn explain(app: &App, queue: &str, lane: Option<(Priority, LaneKind)>) -> Result<QueueExplained, Failure> {
+    let queue = queue.to_owned();
+    app.ask(|answer| Event::Explain { queue, lane, answer }).await
+}
+
+async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
+    QueueName::new(name.as_bytes()).map_err(|bad| Problem::refused(format!("{name:?} is no queue: {bad}")))?;
+    app.catch_up().await?;
+    let explained = explain(app, name, None).await?;
+    if !explained.known && explained.table.is_none() {
+        return Err(
+            Problem::not_found(format!("no queue {name}")).hint("no job of it is known, and no table serves it")
+        );
+    }
+    let mut reasons = vec![told(&explained.reason)];
+    for (state, words) in [
+        (State::Running, "running"),
+        (State::Scheduled, "not due yet"),
+        (State::Retrying, "waiting for their next try"),
+        (State::Suspended, "suspended"),
+    ] {
+        let count = explained.by_state[state.index()];
+        if count > 0 {
+            reasons
+                .push(WhyReason::new(state.word(), format!("{count} of its jobs {} {words}", are(count))).count(count));
+        }
+    }
+    let table = explained.table;
+    reasons.extend(ailing(app, table.as_deref()).await?);
+    Ok(Why { what: "queue".into(), name: name.into(), state: None, queue: Some(name.into()), table, reasons })
+}
+
+async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
+    let mut found = app.read(move |reads| Ok((reads.view)()?.job(id)?)).await?;
+    if found.is_none() {
+        // Its id was told before it was read in.
+        app.catch_up().await?;
+        found = app.read(move |reads| Ok((reads.view)()?.job(id)?)).await?;
+    }
+    let Some(info) = found else {
+        let history = app.read(move |reads| (reads.archive.find)(id)).await?;
+        let Some(last) = history.last() else { return Err(Problem::not_found(format!("no job {id}"))) };
+        let queue = last.get("queue").and_then(|queue| queue.as_str()).map(str::to_owned);
+        let reasons = vec![WhyReason::new("ended", "it has succeeded")];
+        let state = Some(State::Succeeded.word().to_owned());
+        return Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table: None, reasons });
+    };
+    let (mut reasons, table) = reasons_of(app, &info).await?;
+    if matches!(info.state, State::Ready | State::Running) {
+        reasons.extend(ailing(app, table.as_deref()).await?);
+    }
+    let (state, queue) = (Some(info.state.word().into()), Some(info.queue.to_string()));
+    Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table, reasons })
+}
+
+/// What keeps the workers of a table from serving: its jobs are claimed, and none of them gets on.
+async fn ailing(app: &App, table: Option<&str>) -> Result<Option<WhyReason>, Failure> {
+    let troubles = app.read(|reads| Ok(reads.board.troubles())).await?;
+    let trouble = troubles.into_iter().find(|(entry, _)| Some(entry.as_str()) == table);
+    Ok(trouble.map(|(_, text)| WhyReason::new("workers_cannot_serve", format!("its workers cannot serve: {text}"))))
+}
+
+/// What a job's state leaves to say.
+async fn reasons_of(app: &App, info: &JobInfo) -> Result<(Vec<WhyReason>, Option<String>), Failure> {
+    let explained = explain(app, info.queue.as_str(), Some((info.priority, info.kind))).await?;
+    let now = clock::now();
+    let due = |code: &str, words: &str| match info.not_before {
+        Some(at) => WhyReason::new(code, format!("{words} {} ({})", from_now(at, now), when::rfc3339(at))).at(at),
+        None => WhyReason::new(code, words),
+    };
+    let mut reasons = Vec::new();
+    match info.state {
+        State::Ready => {
+            reasons.push(told(&explained.reason));
+            if explained.ahead > 0 {
+                let text = format!("{} of a higher priority {} before it", jobs(explained.ahead), go(explained.ahead));
+                reasons.push(WhyReason::new("behind", text).count(explained.ahead));
+            }
+        }
+        State::Running => reasons.push(running(app, info).await?),
+        State::Scheduled if info.record.suspicions > 0 => {
+            reasons.push(due("suspect_waits", "its server died while it ran; it is tried again"))
+        }
+        State::Scheduled => reasons.push(due("not_before", "its time has not come; it is due")),
+        State::Retrying => {
+            let failures = info.record.failures;
+            reasons
+                .push(due("retry", &format!("it failed {failures} times; the next try is")).count(u64::from(failures)));
+        }
+        State::Suspended => {
+            reasons.push(WhyReason::new("suspended", "a person suspended it; `windlass resume` lets it go on"))
+        }
+        State::Succeeded | State::Failed | State::Cancelled => {
+            let why = info.reason.map(|reason| format!(" ({})", reason.word())).unwrap_or_default();
+            reasons.push(WhyReason::new("ended", format!("it has ended: {}{why}", info.state)));
+        }
+    }
+    let waits = matches!(info.state, State::Scheduled | State::Retrying);
+    if waits && explained.reason.is_lasting() {
+        // Even when its time has come it would not start.
+        reasons.push(told(&explained.reason));
+    }
+    Ok((reasons, explained.table))
+}
+
+async fn running(app: &App, info: &JobInfo) -> Result<WhyReason, Failure> {
+    let flights = app.ask(|answer| Event::Flights { answer }).await?;
+    let flight = flights.into_iter().find(|flight| flight.job == info.id);
+    Ok(match flight {
+        Some(flight) => {
+            let since = when::spoken(clock::now().since(flight.started));
+            let text = format!("it has been running for {since} (start {})", flight.start);
+            WhyReason::new("running", text).at(flight.started)
+        }
+        None => WhyReason::new("running", format!("it is running (start {})", info.record.starts)),
+    })
+}
+
+async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
+    app.catch_up().await?;
+    let found = app.read(move |reads| {
+        let view = (reads.view)()?;
+        let Some(run) = view.run(id)? else { return Ok(None) };
+        let states = vec![State::Ready, State::Scheduled, State::Retrying];
+        let filter = Filter { states, run: Some(id), ..Filter::default() };
+        Ok(Some((run, view.list(&filter, Arrival(0), LOOKED_AT)?.jobs)))
+    });
+    let Some((info, waiting)) = found.await? else { return Err(Problem::not_found(format!("no run {id}"))) };
+    let mut reasons = counted(&info, &waiting);
+    let ready = waiting.iter().filter(|job| job.state == State::Ready).map(|job| job.queue.to_string());
+    for queue in ready.collect::<BTreeSet<_>>().into_iter().take(QUEUES_ASKED) {
+        let explained = explain(app, &queue, None).await?;
+        let mut reason = told(&explained.reason);
+        reason.text = format!("queue `{queue}`: {}", reason.text);
+        reasons.push(reason);
+    }
+    let name = id.to_string();
+    Ok(Why { what: "run".into(), name, state: None, queue: None, table: None, reasons })
+}
+
+/// What a run's counters say.
+fn counted(info: &RunInfo, waiting: &[JobInfo]) -> Vec<WhyReason> {
+    let counts = &info.counts;
+    if counts.ended {
+        let reason = WhyReason::new("ended", "it has ended");
+        return vec![match info.ended_at {
+            Some(at) => reason.at(at),
+            None => reason,
+        }];
+    }
+    let now = clock::now();
+    let mut reasons = Vec::new();
+    if !info.seal_after.is_empty() {
+        let text = "it is sealed once the inbox has been read up to the place of the seal";
+        reasons.push(WhyReason::new("inbox_not_read", text));
+    } else if !counts.sealed {
+        let text = "it is not sealed: more jobs may be added from outside";
+        reasons.push(WhyReason::new("not_sealed", text));
+    }
+    for state in [State::Running, State::Ready, State::Retrying, State::Scheduled, State::Suspended] {
+        let count = counts.by_state[state.index()];
+        if count == 0 {
+            continue;
+        }
+        let next = waiting.iter().filter(|job| job.state == state).filter_map(|job| job.not_before).min();
+        let text = format!("{} {} {}", jobs(count), are(count), state);
+        reasons.push(match next {
+            Some(at) => WhyReason::new(state.word(), format!("{text}, the next {}", from_now(at, now))).at(at),
+            None => WhyReason::new(state.word(), text),
+        });
+        if let Some(last) = reasons.last_mut() {
+            last.count = Some(count);
+        }
+    }
+    reasons
+}
+
+/// The scheduler's reason in the API's words.
+fn told(reason: &Reason) -> WhyReason {
+    let told = WhyReason::new(reason.code(), reason.sentence(when::rfc3339));
+    match reason {
+        Reason::Paused(made) => WhyReason { overridden: Some((&**made).into()), ..told },
+        Reason::OutsideHours { opens: Some(opens), .. } => told.at(*opens),
+        Reason::QueueSlotsTaken { slots } | Reason::CrewSlotsTaken { slots } | Reason::ServerSlotsTaken { slots } => {
+            told.count(u64::from(*slots))
+        }
+        _ => told,
+    }
+}
+
+fn from_now(at: Time, now: Time) -> String {
+    if at <= now { "now".into() } else { format!("in {}", when::spoken(at.since(now))) }
+}
+
+fn jobs(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "job" } else { "jobs" })
+}
+
+fn are(count: u64) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+fn go(count: u64) -> &'static str {
+    if count == 1 { "goes" } else { "go" }
+}

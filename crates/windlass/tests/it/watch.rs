@@ -1,0 +1,130 @@
+//! The verbs that look on: stats, watch, wait for jobs; and the two that say "now": nudge and tick.
+
+use crate::rig::Rig;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::process::Stdio;
+
+const CONFIG: &str = "[queue.ok]\nrun = [\"true\"]\n[queue.bad]\nrun = [\"false\"]\nattempts = 1\n\
+                      [queue.later]\nrun = [\"sh\", \"-c\", \"exit 75\"]\nattempts = 2\n";
+
+#[test]
+fn statistics_of_what_ended() {
+    let rig = Rig::new();
+    let server = rig.serve(CONFIG);
+    rig.call(&["push", "ok", "1", "2", "3"]).fine();
+    rig.call(&["push", "bad", "x", "--priority", "7"]).fine();
+    rig.call(&["push", "nobody", "x", "y"]).fine();
+    rig.drained();
+    let row = |stats: &Value, key: &str| -> Value {
+        stats["rows"].as_array().unwrap().iter().find(|row| row["key"] == key).cloned().unwrap_or(Value::Null)
+    };
+    let stats = rig.call(&["stats", "--json"]).json();
+    let ok = row(&stats, "ok");
+    assert_eq!((ok["attempts"].as_u64(), ok["succeeded"].as_u64()), (Some(3), Some(3)), "{stats}");
+    assert!(ok["run_s"]["p50"].as_f64().unwrap() > 0.0 && ok["per_minute"].as_f64().unwrap() > 0.0, "{ok}");
+    assert_eq!(row(&stats, "bad")["failed"], 1);
+    assert_eq!(row(&stats, "nobody")["waiting"]["ready"], 2);
+    assert_eq!(stats["total"]["attempts"], 4);
+    let stats = rig.call(&["stats", "--by", "priority", "--since", "1h", "--json"]).json();
+    assert_eq!((row(&stats, "7")["failed"].as_u64(), row(&stats, "0")["succeeded"].as_u64()), (Some(1), Some(3)));
+    let stats = rig.call(&["stats", "queue:ok", "--by", "state", "--json"]).json();
+    assert_eq!((stats["rows"].as_array().unwrap().len(), &stats["total"]["attempts"]), (1, &3.into()));
+    server.stop();
+    let table = rig.call(&["stats", "--by", "hour"]).fine().to_owned();
+    assert!(table.starts_with("HOUR") && table.lines().last().unwrap().starts_with("total "), "{table}");
+    rig.call(&["stats", "--since", "soon"]).says("expected a span such as 30m").ended(64);
+    rig.call(&["stats", "--by", "colour"]).ended(64);
+    rig.call(&["stats", "text:x"]).says("statistics are about many jobs").ended(65);
+}
+
+#[test]
+fn a_job_that_says_later_is_tried_again_and_watched() {
+    let rig = Rig::new();
+    let server = rig.serve(CONFIG);
+    let mut watch = rig.start(&["--json", "watch", "queue:later"], Stdio::null());
+    assert_eq!(watch.out_line(), "{\"watching\":true}\n", "from here on nothing is missed");
+    let id = rig.call(&["push", "later", "x"]).fine().trim_end().to_owned();
+    let line: Value = serde_json::from_str(&watch.out_line()).unwrap();
+    assert_eq!((&line["job"], &line["start"]), (&id.as_str().into(), &1.into()), "{line}");
+    assert_eq!((&line["state"], &line["outcome"]), (&"retrying".into(), &"retry_later".into()), "{line}");
+    // A listing waits for the archive.
+    rig.call(&["ls", "queue:later"]).fine();
+    let shown = rig.call(&["show", &id, "--json"]).json();
+    assert_eq!(shown["history"][0]["outcome"], "retry_later", "exit 75 asks for another try");
+    rig.call(&["cancel", "queue:later", "--yes"]).fine();
+    watch.signal(Signal::INT);
+    let told = watch.end();
+    told.says("no longer watching; the jobs go on").ended(130);
+    server.stop();
+}
+
+#[test]
+fn a_run_is_watched_to_its_end() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!("echo > {}; read x < {}; test $0 != b", bell.path, gate.path);
+    let server =
+        rig.serve(&format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"{{}}\"]\nslots = 1\nattempts = 1\n"));
+    let run = rig.call(&["push", "q", "--run", "new", "a", "b"]).fine().trim_end().to_owned();
+    bell.next();
+    let watch = rig.start(&["watch", &run], Stdio::null());
+    let wait = rig.start(&["wait", "queue:q"], Stdio::null());
+    gate.open(2);
+    let told = watch.end();
+    told.says("has ended: 1 succeeded, 1 failed; retry: windlass retry").ended(1);
+    wait.end().says("queue:q has ended: 1 failed").ended(1);
+    rig.call(&["watch", &run]).says("has ended: 1 succeeded, 1 failed").ended(1);
+    rig.call(&["watch", "state:done"]).says("in the selector at character 1").ended(65);
+    rig.call(&["watch", "r-0000000000"]).ended(66);
+    server.stop();
+    rig.call(&["watch", &run]).says("1 failed").ended(1);
+    rig.call(&["watch"]).says("no server is running").ended(69);
+}
+
+#[test]
+fn jobs_are_waited_for_by_id_and_selector() {
+    let rig = Rig::new();
+    let server = rig.serve(CONFIG);
+    let good = rig.call(&["push", "ok", "1", "2"]).fine().to_owned();
+    let good: Vec<&str> = good.lines().collect();
+    rig.call(&["wait", good[0], good[1]]).says("has ended: nothing failed").fine();
+    rig.call(&["push", "nobody", "x"]).fine();
+    rig.call(&["wait", "queue:nobody", "--timeout", "100ms"]).says("not ended after").ended(124);
+    let waiting = rig.start(&["wait", "queue:nobody"], Stdio::null());
+    rig.call(&["delete", "queue:nobody"]).says("1 job deleted").fine();
+    let told = waiting.end();
+    // It either saw the end or came too late to find the job at all.
+    assert!([Some(1), Some(66)].contains(&told.code), "{told:?}");
+    rig.call(&["wait", "queue:unheard"]).says("no job matches queue:unheard").ended(66);
+    rig.call(&["wait", "hello"]).says("neither a job's id").ended(64);
+    server.stop();
+}
+
+#[test]
+fn a_nudge_needs_a_server_and_a_tick_does_not() {
+    let rig = Rig::new();
+    rig.call(&["nudge"]).says("nobody to nudge").ended(69);
+    rig.call(&["push", "ok", "1", "2"]).fine();
+    rig.call(&["push", "ok", "late", "--in", "1h"]).fine();
+    let file = rig.path("w.toml");
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, "[limits]\nslotz = 3\n").unwrap();
+    rig.call(&["tick", "--config", name]).says("unknown key `slotz`").ended(78);
+    std::fs::write(&file, CONFIG).unwrap();
+    rig.call(&["tick", "--config", name]).says("everything that was due is done: nothing failed").fine();
+    let status = rig.call(&["status", "--json"]).json();
+    assert_eq!(
+        (&status["totals"]["succeeded"], &status["totals"]["scheduled"]),
+        (&2.into(), &1.into()),
+        "what is not due waits for a later tick"
+    );
+    rig.call(&["push", "bad", "x"]).fine();
+    rig.call(&["tick", "--config", name]).says("1 failed").ended(1);
+    let server = rig.serve(CONFIG);
+    rig.call(&["nudge"]).says("the server looks for work").fine();
+    rig.call(&["push", "ok", "3"]).fine();
+    rig.call(&["tick"]).says("everything that was due is done").fine();
+    assert_eq!(rig.call(&["status", "--json"]).json()["totals"]["succeeded"], 3);
+    server.stop();
+}

@@ -1,0 +1,25 @@
+//! The rigs: real deaths, power cuts, failing system calls, full disks, damage, noise and long work, against a witness
+//! outside.
+//!
+//! Each prints one line of figures. Its size comes from the environment (`WINDLASS_KILL_CYCLES`, `WINDLASS_CUT_POINTS`,
+//! `WINDLASS_FAIL_POINTS`, `WINDLASS_FULL_TRIALS`, `WINDLASS_FLIP_CASES`, `WINDLASS_FUZZ_SECONDS`,
+//! `WINDLASS_SOAK_MINUTES`); the default is the short form of `cargo xtask test`, and `cargo xtask prove` sets the long
+//! one. What a machine lacks for a rig is a failure that says so, never a skip.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod chance;
+mod cut;
+mod disk;
+mod fail;
+mod flip;
+mod full;
+mod fuzz;
+mod kill;
+#[path = "../it/rig.rs"]
+#[expect(dead_code, reason = "shared with the tests of the verbs, which use the rest")]
+mod rig;
+mod scene;
+mod soak;
+mod tracer;
+mod witness;

@@ -1,0 +1,286 @@
+//! SOAK: mixed load on the real server for a long time, with one fault a minute, and the slopes of what it uses.
+//!
+//! Jobs come through the socket, through the inbox and from `windlass run`; servers are killed, drained, stopped for a
+//! while, told to reload, robbed of their launchers, and find damage in the inbox. Memory, descriptors, threads, the
+//! bytes of the store and the number of inbox files are sampled; a slope that is positive beyond its noise is a leak.
+//! What is kept on purpose is kept for a minute here, so that the store has all it will ever have when sampling begins.
+//! Every accepted job must have run. It takes minutes and is only run when asked for:
+//! `cargo xtask prove soak --size MINUTES`.
+
+use crate::chance::{Chance, size};
+use crate::rig::{Rig, lines_of};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use windlass::client::{Client, PushOptions};
+
+/// Between two samples.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A server that has just come up fills its caches; that is no leak.
+const WARM_UP: Duration = Duration::from_secs(60);
+/// A new store fills up to what it keeps: a minute's worth, looked through once a minute, and once more to be sure.
+const FILL_UP: Duration = Duration::from_secs(180);
+/// How many standard errors a slope must be above nought to count.
+const SURE: f64 = 4.0;
+
+/// What is sampled, in the order of a sample.
+const MEASURES: [&str; 5] = ["memory KiB", "descriptors", "threads", "store KiB", "inbox files"];
+
+/// Samples of one life of a server: seconds, values.
+type Life = Vec<(f64, [f64; 5])>;
+
+fn sample(pid: Pid, dir: &Path) -> Option<[f64; 5]> {
+    let place = format!("/proc/{}", pid.as_raw_nonzero());
+    let status = std::fs::read_to_string(format!("{place}/status")).ok()?;
+    let field = |name: &str| status.lines().find(|l| l.starts_with(name))?.split_whitespace().nth(1)?.parse().ok();
+    let descriptors = std::fs::read_dir(format!("{place}/fd")).ok()?.count() as f64;
+    // A file of the inbox grows until it is rotated, by design; what must not happen is that they pile up.
+    let inbox = std::fs::read_dir(dir.join("inbox")).ok()?.count() as f64;
+    let files =
+        std::fs::read_dir(dir).ok()?.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("state.db"));
+    let store: u64 = files.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum();
+    Some([field("VmRSS:")?, descriptors, field("Threads:")?, store as f64 / 1024.0, inbox])
+}
+
+/// The slope per hour by least squares, each life with a level of its own, and its standard error.
+fn slope(lives: &[Life], measure: usize) -> (f64, f64) {
+    let (mut xy, mut xx, mut yy, mut count) = (0.0, 0.0, 0.0, 0.0);
+    for life in lives.iter().filter(|life| life.len() > 2) {
+        let n = life.len() as f64;
+        let (mx, my) = life.iter().fold((0.0, 0.0), |(x, y), (t, v)| (x + t / n, y + v[measure] / n));
+        for (time, values) in life {
+            let (x, y) = (time - mx, values[measure] - my);
+            (xy, xx, yy) = (xy + x * y, xx + x * x, yy + y * y);
+        }
+        count += n - 1.0;
+    }
+    if xx == 0.0 || count < 3.0 {
+        return (0.0, 0.0);
+    }
+    let slope = xy / xx;
+    let error = ((yy - slope * xy).max(0.0) / (count - 1.0) / xx).sqrt();
+    // Neighbouring samples are alike, so there are fewer independent ones than samples.
+    (slope * 3600.0, error * 3600.0 * 10f64.sqrt())
+}
+
+/// A server whose log goes to a file: a pipe that nobody reads would hold it up.
+struct Server(Child);
+
+impl Server {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    fn end(mut self, signal: Signal) {
+        self.signal(signal);
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Most have ended by then; a failing test must not leave one behind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Time is what a soak measures; nothing is waited for here.
+fn let_time_pass() {
+    let (_kept, never) = std::sync::mpsc::channel::<()>();
+    // Nobody sends: it ends with the pause.
+    let _ = never.recv_timeout(PAUSE);
+}
+
+fn mean(lives: &[Life], measure: usize) -> f64 {
+    let values = lives.iter().flatten().map(|(_, values)| values[measure]);
+    values.clone().sum::<f64>() / values.count().max(1) as f64
+}
+
+/// A slope beyond its noise that comes to something over the whole time.
+fn grows(slope: f64, error: f64, hours: f64, mean: f64) -> bool {
+    slope > SURE * error && slope * hours > (mean / 200.0).max(0.5)
+}
+
+struct Soak {
+    rig: Rig,
+    server: Option<Server>,
+    chance: Chance,
+    accepted: BTreeSet<String>,
+    lives: Vec<Life>,
+    since: Instant,
+    faults: Vec<&'static str>,
+}
+
+impl Soak {
+    fn serve(&mut self) {
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(self.rig.path("log")).unwrap();
+        let mut child = self.rig.windlass(&["serve"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("windlass serves unix:"), "{ready}");
+        self.server = Some(Server(child));
+        self.lives.push(Life::new());
+        // The first damage of a life opens the quarantine for good, which is no leak either.
+        self.damage();
+        self.since = Instant::now();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.server.as_ref().unwrap().0)
+    }
+
+    /// One round of load: some jobs through each door.
+    fn load(&mut self, client: &Client, round: u64) {
+        for n in 0..10 {
+            let name = format!("push-{round}-{n}");
+            client.push("q", name.as_bytes(), PushOptions::default()).unwrap();
+            self.accepted.insert(name);
+        }
+        let path = self.rig.dir().join("inbox").join(rustix::process::geteuid().as_raw().to_string());
+        if path.exists() {
+            let lines: Vec<String> = (0..10).map(|n| format!("line-{round}-{n}")).collect();
+            let text: String = lines.iter().map(|name| format!("\x18\nq\t{name}\n")).collect();
+            let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            self.accepted.extend(lines);
+        } else {
+            let name = format!("inbox-{round}");
+            let mut writer = windlass::inbox::InboxWriter::open(&self.rig.dir().join("inbox")).unwrap();
+            let queue = windlass_core::job::QueueName::new(b"q").unwrap();
+            writer.push(&windlass::inbox::Envelope::new(queue), name.as_bytes()).unwrap();
+            self.accepted.insert(name);
+        }
+        if round.is_multiple_of(10) {
+            let told = self.rig.feed(&["run", "-j", "2", "--", "true"], "1\n2\n3\n4\n5\n");
+            assert_eq!(told.code, Some(0), "{told:?}");
+        }
+    }
+
+    fn damage(&self) {
+        let path = self.rig.dir().join("inbox").join(format!("noise-{}-{}", self.lives.len(), self.faults.len()));
+        std::fs::write(path, b"neither a line nor a record\n\x18\n\0\0\0\n").unwrap();
+    }
+
+    fn fault(&mut self) {
+        let server = self.server.take().unwrap();
+        let kind = ["kill -9", "drain", "hup", "stop and go on", "no launcher", "damage"][self.chance.below(6)];
+        self.faults.push(kind);
+        match kind {
+            "kill -9" => {
+                server.end(Signal::KILL);
+                self.serve();
+                return;
+            }
+            "drain" => {
+                server.end(Signal::TERM);
+                self.serve();
+                return;
+            }
+            "hup" => server.signal(Signal::HUP),
+            "stop and go on" => {
+                server.signal(Signal::STOP);
+                let_time_pass();
+                server.signal(Signal::CONT);
+            }
+            "no launcher" => {
+                let pid = server.0.id();
+                let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+                for child in children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+                    // It may have ended by itself.
+                    let _ = kill_process(child, Signal::KILL);
+                }
+            }
+            _ => self.damage(),
+        }
+        self.server = Some(server);
+    }
+}
+
+#[test]
+fn nothing_grows_and_nothing_is_lost() {
+    // It has no short form: without a size it is not taken.
+    let minutes = size("WINDLASS_SOAK_MINUTES", 0);
+    if minutes == 0 {
+        return;
+    }
+    let rig = Rig::new();
+    let witness = rig.path("witness");
+    let script = format!("echo $1 >> {}", witness.display());
+    let kept = "[archive]\nkeep_succeeded = \"1m\"\nkeep_failed = \"1m\"\n";
+    let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 0\n");
+    let config = format!("[limits]\nslots = 4\n{kept}{queue}");
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+    let (chance, since) = (Chance::new(size("WINDLASS_SOAK_SEED", 1)), Instant::now());
+    let (accepted, lives, faults) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut soak = Soak { rig, server: None, chance, accepted, lives, since, faults };
+    soak.serve();
+    let client = Client::open(&soak.rig.dir()).unwrap();
+    let (begun, mut round, mut next_fault) = (Instant::now(), 0, Duration::from_secs(60));
+    while begun.elapsed() < Duration::from_secs(60 * minutes) {
+        round += 1;
+        soak.load(&client, round);
+        // Between two samples time must pass: this is what is measured, not a wait for something.
+        let_time_pass();
+        if soak.since.elapsed() > WARM_UP
+            && begun.elapsed() > FILL_UP
+            && let Some(values) = sample(soak.pid(), &soak.rig.dir())
+        {
+            soak.lives.last_mut().unwrap().push((begun.elapsed().as_secs_f64(), values));
+        }
+        if begun.elapsed() > next_fault {
+            next_fault += Duration::from_secs(60);
+            soak.fault();
+        }
+    }
+    soak.rig.drained();
+    soak.server.take().unwrap().end(Signal::TERM);
+    let ran: BTreeSet<String> = lines_of(&witness).into_iter().collect();
+    let lost = soak.accepted.difference(&ran).count();
+    report(&soak, minutes, lost);
+}
+
+fn report(soak: &Soak, minutes: u64, lost: usize) {
+    let mut told = Vec::new();
+    let mut leaks = Vec::new();
+    for (measure, name) in MEASURES.iter().enumerate() {
+        let (slope, error) = slope(&soak.lives, measure);
+        told.push(format!("{name} {slope:+.1} ± {error:.1} an hour"));
+        if grows(slope, error, minutes as f64 / 60.0, mean(&soak.lives, measure)) {
+            leaks.push(*name);
+        }
+    }
+    let samples: usize = soak.lives.iter().map(Vec::len).sum();
+    println!(
+        "soak: {minutes} minutes, {} jobs accepted, lost {lost}, {} faults, {} lives, \
+         {samples} samples, {}, growing {}",
+        soak.accepted.len(),
+        soak.faults.len(),
+        soak.lives.len(),
+        told.join(", "),
+        leaks.len()
+    );
+    assert_eq!(lost, 0);
+    assert!(leaks.is_empty(), "these grow: {leaks:?}");
+}
+
+#[test]
+fn a_slope_is_found_and_noise_is_none() {
+    let mut chance = Chance::new(3);
+    let mut life = |leak: f64| -> Life {
+        (0..200)
+            .map(|n| (f64::from(n), [1000.0 + leak * f64::from(n) + chance.below(50) as f64, 5.0, 5.0, 5.0, 5.0]))
+            .collect()
+    };
+    let (flat, leaking) = (vec![life(0.0), life(0.0)], vec![life(1.0), life(1.0)]);
+    let found = |lives: &[Life], measure| {
+        let (slope, error) = slope(lives, measure);
+        grows(slope, error, 200.0 / 3600.0, mean(lives, measure))
+    };
+    assert!(!found(&flat, 0) && !found(&flat, 1));
+    assert!(found(&leaking, 0) && !found(&leaking, 1));
+}
