@@ -149,6 +149,8 @@ fn worker_value(worker: &Worker, key: &str) -> Option<String> {
         "worker_age" => worker.age.map(|age| format!("\"{}\"", when::exact(age))),
         "worker_memory" => Some(format!("\"{}\"", exact_size(worker.memory))),
         "worker_idle" => Some(format!("\"{}\"", when::exact(worker.idle))),
+        "lua" => worker.lua.as_ref().map(|lua| format!("{:?}", String::from_utf8_lossy(&lua.file))),
+        "lua_memory" => worker.lua.as_ref().map(|lua| format!("\"{}\"", exact_size(lua.memory))),
         _ => None,
     }
 }
