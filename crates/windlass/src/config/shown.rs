@@ -242,7 +242,8 @@ mod tests {
              [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
              framing = \"json\"\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
-             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n";
+             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
+             [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();

@@ -222,12 +222,12 @@ fn a_script_that_takes_too_much_memory_is_told_and_its_worker_lives() {
         ("grow", "local t = {} while true do t[#t + 1] = {} end"),
         ("concat", "local s = 'x' while true do s = s .. s end"),
         ("threads", "local t = {} while true do t[#t + 1] = coroutine.create(print) end"),
+        ("deep", "local function f() return 1 + f() end return f()"),
         ("json", "local t = {} for i = 1, 60 do t = {t, t} end return #windlass.encode(t)"),
     ];
     for (name, body) in bombs {
         modules.body(name, body);
     }
-    modules.body("deep", "local function f() return 1 + f() end return f()");
     modules.body("many", "while true do windlass.emit('q', ('x'):rep(1000)) end");
     let server = modules.serve("lua_memory = \"16MiB\"\n");
     for (name, _) in bombs {
@@ -237,8 +237,6 @@ fn a_script_that_takes_too_much_memory_is_told_and_its_worker_lives() {
         assert!(told.contains(words) || name == "json" && told.contains("json.lua:2: a "), "{name}: {told}");
         assert_eq!((&job["attempts"]["suspicions"], &job["attempts"]["starts"]), (&0.into(), &1.into()), "{name}");
     }
-    let told = modules.told("deep", "x");
-    assert!(told.starts_with("failed deep.lua:2: stack overflow"), "{told}");
     let told = modules.told("many", "x");
     assert!(told.starts_with("failed many.lua:2: a job of Lua may emit"), "{told}");
     server.stop();
@@ -292,7 +290,8 @@ fn data_passes_byte_for_byte_and_never_becomes_code() {
     modules.rig.drained();
     let mut came: Vec<Vec<u8>> =
         std::fs::read_dir(&out).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
-    (came.sort(), sent.sort()).0;
+    came.sort();
+    sent.sort();
     assert_eq!(came.len(), sent.len());
     for (came, sent) in came.iter().zip(&sent) {
         assert!(came == sent, "{} bytes came, {} were sent", came.len(), sent.len());
@@ -327,7 +326,7 @@ fn a_module_that_cannot_be_is_refused_by_the_config() {
     for (text, sentence) in [
         ("lua = \"no-such.lua\"\n", "cannot read the module"),
         ("lua = \".\"\n", "it is not a file"),
-        ("lua = [\"m.lua\"]\n", "`lua` in [queue.q] is an array, expected a string in quotes"),
+        ("lua = [\"m.lua\"]\n", "`lua` is an array, expected a string in quotes"),
         ("lua = \"{data}.lua\"\n", "`{data}` in `lua` means one job"),
         ("lua = \"m.lua\"\nrun = [\"true\"]\n", "[queue.q] has `run` and `lua`, expected exactly one"),
         ("lua = \"m.lua\"\nframing = \"raw\"\n", "`framing` belongs to `batch` or `worker`"),
