@@ -24,6 +24,7 @@ pub mod lua;
 pub mod progress;
 mod reply;
 mod tally;
+pub mod url;
 mod worker;
 
 /// The engine's number for one start under way; never reused while the engine lives.
