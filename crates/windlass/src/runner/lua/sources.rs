@@ -4,12 +4,14 @@
 //! inode, size and times. Clocks of file systems are coarse, so a file that changed within the last moments is not
 //! trusted to be the same next time. It must not run anything.
 
+use crate::clock;
 use std::collections::HashMap;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+use windlass_core::time::Time;
 
 /// No module needs more.
 const TEXT_MAX: u64 = 4 << 20;
@@ -72,8 +74,7 @@ fn stamp(meta: &std::fs::Metadata) -> Stamp {
 
 /// Its last change is long enough ago for the next one to have another time.
 fn is_settled(meta: &std::fs::Metadata) -> bool {
-    let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0) as u64);
-    SystemTime::now().duration_since(changed).is_ok_and(|age| age > COARSE)
+    clock::now().since(Time(meta.ctime().saturating_mul(1_000_000))) > COARSE
 }
 
 #[cfg(test)]
