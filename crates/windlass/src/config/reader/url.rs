@@ -166,8 +166,8 @@ fn split(authority: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// The secret as `whsec_` and base64, alone in a file that not everybody reads. It must be there also where the queue is
-/// switched off: a person may switch it on, and no call may go out unsigned.
+/// The secret as `whsec_` and base64, alone in a file that not everybody reads. It must be there also where the queue
+/// is switched off: a person may switch it on, and no call may go out unsigned.
 fn read_secret(table: &Table<'_, '_>) -> Result<Option<Secret>, Failure> {
     let Some(text) = table.text("secret_file")? else { return Ok(None) };
     let base = table.source.path.parent().unwrap_or(Path::new(""));
