@@ -268,3 +268,6 @@ impl Batch {
         self.tallies.iter().all(Tally::is_over)
     }
 }
+
+#[cfg(test)]
+mod tests;

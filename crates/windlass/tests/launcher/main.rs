@@ -7,5 +7,6 @@ mod control;
 mod ends;
 mod given;
 mod kept;
+mod mischief;
 mod rig;
 mod trees;

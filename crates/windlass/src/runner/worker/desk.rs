@@ -4,6 +4,7 @@
 //! first news of it, so that a flood of short jobs is told in large stretches. It must not block but in its one wait.
 
 use super::kept::{Ending, Kept, Line, Pipes, last_words};
+use super::marks::Marks;
 use super::pool::Pool;
 use super::{Message, News};
 use crate::clock;
@@ -46,6 +47,7 @@ pub(super) struct Desk {
     by_key: HashMap<(String, Option<String>), usize>,
     pools: Vec<Pool>,
     workers: HashMap<u32, Kept>,
+    marks: Marks,
     last_worker: u32,
     flights: HashMap<Flight, (usize, Tally)>,
     /// Flights that have something to tell, and since when.
@@ -64,6 +66,7 @@ impl Desk {
         epoll::add(&epoll, &news.bell, EventData::new_u64(BELL), EventFlags::IN).map_err(cannot)?;
         let random = getrandom::u64()
             .map_err(|e| Failure::new(crate::error::Kind::Internal, format!("no random numbers: {e}")))?;
+        let marks = Marks::open(&shared.settings.run)?;
         Ok(Desk {
             shared,
             news,
@@ -71,6 +74,7 @@ impl Desk {
             by_key: HashMap::new(),
             pools: Vec::new(),
             workers: HashMap::new(),
+            marks,
             last_worker: 0,
             flights: HashMap::new(),
             told_late: BTreeSet::new(),
@@ -194,6 +198,7 @@ impl Desk {
 
     fn flush(&mut self, number: u32) {
         let Some(worker) = self.workers.get_mut(&number) else { return };
+        worker.mark(&mut self.marks);
         let full = !worker.flush();
         let Some(to) = worker.to.as_ref().filter(|_| full != worker.wants_to_write) else { return };
         let token = EventData::new_u64(u64::from(number) << 2 | ROOM);
@@ -289,6 +294,7 @@ impl Desk {
 
     /// After a round with a worker: it may have had enough, or must go.
     fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
+        worker.mark(&mut self.marks);
         if matches!(worker.ending, Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
             worker.kill_at = Some(now + Duration::from_secs(3600));
             self.shared.stop_worker(worker.flight, Stop::Interrupt);

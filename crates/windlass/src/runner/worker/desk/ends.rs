@@ -24,6 +24,8 @@ impl Desk {
         self.pools[worker.pool].workers.retain(|other| *other != number);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
+        let places = taken.iter().chain(&left).filter_map(|line| line.place);
+        places.for_each(|place| self.marks.died(place));
         for line in left {
             self.end_line(&worker, line, Outcome::Interrupted);
         }
