@@ -2,9 +2,9 @@
 //! that are kept.
 //!
 //! It keeps a crew's starts within its slots: what it is given beyond them waits here, claimed and not begun, and
-//! takes the place of a job that ends without asking the engine. A launcher that dies is noticed, its trees are
-//! proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's end means is
-//! `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
+//! takes the place of a job that ends without asking the engine. A launcher that dies, or that cannot be sent to, is
+//! noticed, its trees are proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's
+//! end means is `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
 
 use super::batch::Batch;
 use super::launcher::{self, Outbox, Report};
@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
@@ -147,6 +147,8 @@ pub(super) struct Shared {
     pub(super) hear: Hear,
     fatal: Fatal,
     state: Mutex<State>,
+    /// Told when the runner stops: nobody sits out a pause.
+    stopped: Condvar,
     /// Where news of kept workers go.
     news: Arc<News>,
 }
@@ -170,7 +172,8 @@ impl CommandRunner {
     pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
         control_dir::make(&settings.control)?;
         let news = Arc::new(News::new()?);
-        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default(), news: Arc::clone(&news) });
+        let (state, stopped) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { settings, hear, fatal, state, stopped, news: Arc::clone(&news) });
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let mut runner = CommandRunner { shared, readers: Vec::new(), workers };
         for index in 0..runner.shared.settings.launchers.max(1) {
@@ -250,6 +253,7 @@ impl Runner for CommandRunner {
             crew.waiting.retain(|waiting| *waiting != flight);
         }
         let Some(work) = state.remove(flight) else { return };
+        state.let_go(&pattern);
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
@@ -270,6 +274,7 @@ impl Drop for CommandRunner {
             let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
         drop(state);
+        self.shared.stopped.notify_all();
         for reader in self.readers.drain(..) {
             // A reader that panicked has told so itself.
             let _told = reader.join();
@@ -366,8 +371,16 @@ impl State {
         }
         if let Some(pattern) = pattern {
             self.fill_slots(&pattern, settings, ends);
+            self.let_go(&pattern);
         }
         Some(work)
+    }
+
+    /// Forgets a crew that has nothing here: every run is a crew of its own, and they never come back.
+    fn let_go(&mut self, pattern: &str) {
+        if self.crews.get(pattern).is_some_and(|crew| crew.running == 0 && crew.waiting.is_empty()) {
+            self.crews.remove(pattern);
+        }
     }
 
     fn remove(&mut self, flight: Flight) -> Option<Work> {
@@ -396,8 +409,8 @@ impl State {
                 && !hand.outbox.is_empty()
                 && hand.outbox.flush(socket, SendFlags::empty()).is_err()
             {
-                // It died: its listener reports whatever it was given, this too.
-                hand.outbox = Outbox::default();
+                // It died, or there was no memory to send: what it was given is not all there.
+                hand.give_up();
             }
         }
     }
@@ -416,15 +429,26 @@ impl Hand {
     }
 
     fn tell_with(&mut self, record: &[u8], given: Vec<OwnedFd>) {
+        // Without a launcher there is nobody to tell: its listener reports whatever it was given.
+        if self.socket.is_none() {
+            return;
+        }
         let pushed = match given.is_empty() {
             true => self.outbox.push(record),
             false => self.outbox.push_with(record, given),
         };
         if pushed.is_err() {
-            // No memory file for a large record: as good as a launcher that never got it, so it is replaced.
-            if let Some(socket) = &self.socket {
-                let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
-            }
+            // No memory file for a large record: as good as a launcher that never got it.
+            self.give_up();
+        }
+    }
+
+    /// Counts the launcher as dead: it is given nothing more, and it ends when it hears that nobody speaks to it. Then
+    /// its listener reports whatever it was given, sent or not, and replaces it.
+    fn give_up(&mut self) {
+        self.outbox = Outbox::default();
+        if let Some(socket) = self.socket.take() {
+            let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
     }
 }

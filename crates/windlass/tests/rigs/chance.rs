@@ -1,23 +1,21 @@
 //! Chance from a seed, so that a case can be repeated, and how large a rig is.
 
-/// Splitmix64: any seed is a good one.
-pub(crate) struct Chance(u64);
+use crate::random::Random;
+
+/// The simulator's numbers, drawn as the rigs need them.
+pub(crate) struct Chance(Random);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Chance {
-        Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d)
+        Chance(Random::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ bits >> 31
+        self.0.next()
     }
 
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        self.0.below(end.max(1) as u64) as usize
     }
 
     pub(crate) fn one_in(&mut self, many: usize) -> bool {
