@@ -61,6 +61,7 @@ impl<S: Store> Driver<S> {
     pub fn run(mut self) -> Result<(), Failure> {
         // What waited through a restart announces itself to nobody: the first turn looks for it.
         let effects = self.engine.turn(clock::now(), [])?;
+        self.shown.set(self.engine.condition());
         self.perform(effects);
         while !self.engine.is_over() {
             let mut events = self.wait()?;

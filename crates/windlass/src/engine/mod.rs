@@ -147,7 +147,16 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let recovered = store.recover(evidence, now)?;
+        let recovered = match store.recover(evidence, now) {
+            // The reserve is given up with the rollback, for just this.
+            Err(StoreError::Full(_)) => {
+                store.rollback()?;
+                store.recover(evidence, now)?
+            }
+            other => other?,
+        };
+        // A server can come up on a full disk: what is done there has to be known before anything else.
+        let full_until = (!store.has_room()).then_some(now);
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
         let mut engine = Engine {
             store,
@@ -170,7 +179,7 @@ impl<S: Store> Engine<S> {
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
             sync_by: None,
-            full_until: None,
+            full_until,
             hushed: false,
             settled: 0,
             archived: 0,

@@ -75,6 +75,7 @@ impl<S: Store> Engine<S> {
         self.pending.extend(events);
         let mut effects = Effects::default();
         let settles = self.look_at_the_clock(now, &mut effects);
+        let said = effects.notes.len();
         let mut absorbed = self.absorb(settles);
         let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
@@ -83,7 +84,11 @@ impl<S: Store> Engine<S> {
                 self.after_commit(absorbed, &progress, now, &mut effects);
                 Ok(effects)
             }
-            Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
+            Err(StoreError::Full(what)) => {
+                // What the turn said of itself did not happen; whoever does it will say it.
+                effects.notes.truncate(said);
+                self.give_back(absorbed, &progress, &what, now, effects)
+            }
             Err(other) => Err(other),
         }
     }

@@ -14,9 +14,9 @@ pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 use crate::archiver::{Archiver, ArchiverOptions};
 use crate::audit::AuditLog;
 use crate::clock;
-use crate::data_dir::{Lock, boot_id};
+use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
-use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
+use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
@@ -64,6 +64,9 @@ impl Server {
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
+        if engine.condition() == Condition::NoSpace {
+            options.log.warn("no space left: nothing is admitted or started until there is");
+        }
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
@@ -88,9 +91,11 @@ impl Server {
             times: Arc::clone(&times),
             shown: handle.shown(),
         };
+        let dir = options.dir.clone();
+        let turns = move || driver.run().and_then(|()| trouble.verdict()).map_err(|failure| explained(failure, &dir));
         let engine = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || driver.run().and_then(|()| trouble.verdict()))
+            .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
         Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, lock })
     }
@@ -147,6 +152,17 @@ impl Server {
         self.drain();
         self.join()
     }
+}
+
+/// The store says of many things only that reading or writing failed: the directory itself is asked why.
+fn explained(failure: Failure, dir: &DataDir) -> Failure {
+    let Some(error) = Some(dir).filter(|_| failure.kind == Kind::Io).and_then(DataDir::write_error) else {
+        return failure;
+    };
+    let root = dir.root().display();
+    let text =
+        format!("cannot write in the data directory {root}: {error}, expected a writable file system; {failure}");
+    Failure { text, ..failure }.hint("mend the file system and start again: everything accepted is kept")
 }
 
 /// The first failure of a part beside the engine: it stops the server, and is its verdict.

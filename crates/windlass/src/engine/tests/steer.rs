@@ -123,6 +123,20 @@ fn failures_of_a_dropped_turn_are_not_counted_twice() {
 }
 
 #[test]
+fn what_a_dropped_turn_did_is_said_by_the_turn_that_does_it() {
+    let mut world = World::new(vec![serving("q")]);
+    let until = Some(world.now.after(Duration::from_secs(1)));
+    world.steer(vec![Override { until, ..made("q", Key::Paused, 1) }], Vec::new()).0.unwrap();
+    world.now = world.now.after(Duration::from_secs(1));
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let dropped = world.turn([]).notes;
+    assert!(dropped.len() == 1 && dropped[0].starts_with("no space left"), "{dropped:?}");
+    world.now = world.now.after(FULL_RETRY);
+    let said = world.turn([]).notes;
+    assert!(said.iter().filter(|note| note.contains("has ended")).count() == 1, "{said:?}");
+}
+
+#[test]
 fn overrides_are_checked_as_a_whole_before_any_holds() {
     let mut off = serving("off");
     off.enabled = false;
