@@ -6,6 +6,7 @@
 mod amend;
 mod backup;
 mod config;
+mod confirm;
 mod connect;
 mod doctor;
 mod emit;
@@ -109,6 +110,7 @@ enum Verb {
     /// Let paused queues, or the server, go on
     Unpause(steer::UnpauseArgs),
     /// Change the number of slots while running
+    #[command(alias = "parallel")]
     Scale(steer::ScaleArgs),
     /// Say why a job or a queue does not start, or what a run waits for
     Why(why::Args),
