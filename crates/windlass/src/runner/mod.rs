@@ -20,9 +20,11 @@ pub mod front;
 pub mod handler;
 pub mod launcher;
 mod lines;
+pub mod lua;
 pub mod progress;
 mod reply;
 mod tally;
+pub mod url;
 mod worker;
 
 /// The engine's number for one start under way; never reused while the engine lives.

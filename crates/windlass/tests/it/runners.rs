@@ -28,6 +28,11 @@ fn the_examples_of_the_page_do_what_it_says() {
     let blocks = blocks(&page);
     let config: String = blocks.iter().filter(|(language, _)| *language == "toml").map(|(_, text)| *text).collect();
     let rig = Rig::new();
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    for (_, module) in blocks.iter().filter(|(language, _)| *language == "lua") {
+        let name = module.lines().next().unwrap().trim_start_matches("-- ");
+        std::fs::write(rig.dir().join(name), module).unwrap();
+    }
     let server = rig.serve(&config);
     let mut checked = 0;
     for pair in blocks.windows(2) {
@@ -43,7 +48,7 @@ fn the_examples_of_the_page_do_what_it_says() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 11, "the page has as many lines of results");
+    assert_eq!(checked, 13, "the page has as many lines of results");
     let status = rig.call(&["status", "--json"]).json();
     assert_eq!(status["queues"]["word"]["succeeded"], 2, "what was emitted has run");
     server.stop();
@@ -142,7 +147,10 @@ fn exactly_one_of_the_services_is_taken() {
     for (text, sentence) in [
         ("[queue.q]\nrun = [\"true\"]\nbatch = [\"true\"]\n", "[queue.q] has `run` and `batch`, expected exactly one"),
         ("[queue.q]\nslots = 1\n", "[queue.q] has no `run`"),
-        ("[queue.q]\nrun = [\"true\"]\nbatch_size = 2\n", "`batch_size` belongs to `batch`, and [queue.q] has `run`"),
+        (
+            "[queue.q]\nrun = [\"true\"]\nbatch_size = 2\n",
+            "`batch_size` belongs to `batch` or `url`, and [queue.q] has `run`",
+        ),
         ("[queue.q]\nworker = [\"true\"]\nreply = \"exit\"\n", "`reply` belongs to `batch`"),
         ("[queue.q]\nrun = [\"true\"]\nframing = \"json\"\n", "`framing` belongs to `batch` or `worker`"),
         ("[queue.q]\nbatch = [\"true\", \"{}\"]\n", "`{}` in `batch` means one job"),

@@ -1,39 +1,46 @@
-//! The keys of a queue that say what serves it: exactly one of `run`, `batch` and `worker`, and what belongs to it.
+//! The keys of a queue that say what serves it: exactly one of `CHOICES`, and what belongs to it.
 //!
 //! A further kind of runner is one more name in `CHOICES`, its keys in `KEYS` with the choice they belong to, and its
 //! function here.
 
+use super::url::read_url;
 use super::{Table, positive, read_command};
 use crate::config::units::size;
+use crate::config::{checks, path_bytes};
 use crate::engine::linger::LINGER_MOST;
 use crate::error::Failure;
+use crate::runner::lua;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
-use windlass_core::policy::{Batch, Command, Framing, Reply, Service, Worker};
+use windlass_core::policy::{Batch, Command, Framing, Lua, Reply, Service, Worker};
 use windlass_core::template;
 
 /// What a queue can be served by.
-const CHOICES: [&str; 3] = ["run", "batch", "worker"];
+const CHOICES: [&str; 5] = ["run", "batch", "worker", "lua", "url"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 9] = [
-    ("batch_size", &["batch"]),
-    ("batch_linger", &["batch"]),
-    ("reply", &["batch"]),
+const BELONGING: [(&str, &[&str]); 12] = [
+    ("batch_size", &["batch", "url"]),
+    ("batch_linger", &["batch", "url"]),
+    ("reply", &["batch", "url"]),
     ("in_flight", &["worker"]),
-    ("worker_jobs", &["worker"]),
-    ("worker_age", &["worker"]),
-    ("worker_memory", &["worker"]),
-    ("worker_idle", &["worker"]),
-    ("framing", &["batch", "worker"]),
+    ("worker_jobs", &["worker", "lua"]),
+    ("worker_age", &["worker", "lua"]),
+    ("worker_memory", &["worker", "lua"]),
+    ("worker_idle", &["worker", "lua"]),
+    ("framing", &["batch", "worker", "url"]),
+    ("method", &["url"]),
+    ("secret_file", &["url"]),
+    ("lua_memory", &["lua"]),
 ];
 
 /// All keys of this file.
-pub(super) const KEYS: [&str; 12] = {
-    let mut keys = [""; 12];
+pub(super) const KEYS: [&str; CHOICES.len() + BELONGING.len()] = {
+    let mut keys = [""; CHOICES.len() + BELONGING.len()];
     let mut at = 0;
-    while at < 12 {
-        keys[at] = if at < 3 { CHOICES[at] } else { BELONGING[at - 3].0 };
+    while at < keys.len() {
+        keys[at] = if at < CHOICES.len() { CHOICES[at] } else { BELONGING[at - CHOICES.len()].0 };
         at += 1;
     }
     keys
@@ -43,7 +50,9 @@ pub(super) const KEYS: [&str; 12] = {
 pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
     let choice = match service {
         Service::Batch(_) => "batch",
+        Service::Worker(worker) if worker.lua.is_some() => "lua",
         Service::Worker(_) => "worker",
+        Service::Url(_) => "url",
         Service::Command(_) | Service::Handler { .. } => "run",
     };
     let belongs = move |(key, of): (&'static str, &[&str])| of.contains(&choice).then_some(key);
@@ -51,13 +60,18 @@ pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads the one service of a queue; a queue that is switched off may have none.
-pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Result<Service, Failure> {
+pub(super) fn read(
+    table: &Table<'_, '_>,
+    hosts: &[String],
+    enabled: bool,
+    place: Range<usize>,
+) -> Result<Service, Failure> {
     let chosen: Vec<&str> = CHOICES.into_iter().filter(|key| table.get(key).is_some()).collect();
     let choice = match chosen[..] {
         [choice] => choice,
         [] if enabled => {
             let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch` or `worker` in its place";
+            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua` or `url` in its place";
             return Err(table.source.refuse(place, &text).hint(hint));
         }
         [] => "run",
@@ -70,6 +84,12 @@ pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) ->
         let text = format!("`{key}` belongs to `{}`, and {} has `{choice}`", of.join("` or `"), table.title);
         return Err(table.refuse_value(key, &text));
     }
+    if choice == "lua" {
+        return read_lua(table, enabled).map(Service::Worker);
+    }
+    if choice == "url" {
+        return read_url(table, hosts, enabled).map(Service::Url);
+    }
     let command = read_command(table, choice, enabled)?;
     match choice {
         "batch" => read_batch(table, command).map(Service::Batch),
@@ -79,12 +99,8 @@ pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) ->
 }
 
 fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure> {
-    refuse_templates_of_one_job(table, "batch", &command)?;
+    refuse_templates_of_one_job(table, "batch", &command.argv)?;
     let default = Batch::new(command);
-    let linger = |text: &str| match crate::when::duration(text)? {
-        long if long > LINGER_MOST => Err(format!("{text:?} is longer than an hour, expected at most 1h")),
-        linger => Ok(linger),
-    };
     let reply = |text: &str| match text {
         "lines" => Ok(Reply::Lines),
         "exit" => Ok(Reply::Exit),
@@ -92,19 +108,53 @@ fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure>
     };
     Ok(Batch {
         size: table.count("batch_size")?.unwrap_or(default.size),
-        linger: table.map("batch_linger", linger)?.unwrap_or(default.linger),
+        linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
         framing: read_framing(table)?,
         ..default
     })
 }
 
+pub(super) fn read_linger(table: &Table<'_, '_>) -> Result<Option<Duration>, Failure> {
+    table.map("batch_linger", |text| match crate::when::duration(text)? {
+        long if long > LINGER_MOST => Err(format!("{text:?} is longer than an hour, expected at most 1h")),
+        linger => Ok(linger),
+    })
+}
+
 fn read_worker(table: &Table<'_, '_>, command: Command) -> Result<Worker, Failure> {
-    refuse_templates_of_one_job(table, "worker", &command)?;
+    refuse_templates_of_one_job(table, "worker", &command.argv)?;
     let default = Worker::new(command);
+    let in_flight = table.count("in_flight")?.unwrap_or(default.in_flight);
+    read_recycling(table, Worker { framing: read_framing(table)?, in_flight, ..default })
+}
+
+/// A module of the program's own worker, which is asked for as any other; what it needs of JSON is not a choice.
+fn read_lua(table: &Table<'_, '_>, enabled: bool) -> Result<Worker, Failure> {
+    if !lua::IS_BUILT_IN {
+        let text = "`lua`: this windlass was built without Lua";
+        return Err(table.refuse_value("lua", text).hint("build it with the feature `lua`, which is a default"));
+    }
+    let name = table.text("lua")?.unwrap_or_default();
+    let base = table.source.path.parent().unwrap_or(Path::new(""));
+    let file = std::path::absolute(base.join(name)).map_err(|e| table.refuse_value("lua", &e.to_string()))?;
+    let file = path_bytes(&file);
+    refuse_templates_of_one_job(table, "lua", std::slice::from_ref(&file))?;
+    if enabled {
+        checks::module(&file).map_err(|why| table.refuse_value("lua", &why))?;
+    }
+    // Without a key of that name there is no argv to read, and the rest of the command is read as everywhere.
+    let command = Command { argv: lua::argv(), ..read_command(table, "", enabled)? };
+    let memory = table.map("lua_memory", size)?.unwrap_or(Lua::MEMORY);
+    if memory < lua::MEMORY_LEAST {
+        return Err(table.refuse_value("lua_memory", "`lua_memory` is too little for any Lua, expected 1MiB or more"));
+    }
+    read_recycling(table, lua::worker(command, Lua { file, memory }))
+}
+
+/// When a worker is replaced.
+fn read_recycling(table: &Table<'_, '_>, default: Worker) -> Result<Worker, Failure> {
     Ok(Worker {
-        framing: read_framing(table)?,
-        in_flight: table.count("in_flight")?.unwrap_or(default.in_flight),
         jobs: table.number("worker_jobs", 0)?.map_or(default.jobs, u64::from),
         age: table.map("worker_age", positive)?.or(default.age),
         memory: table.map("worker_memory", size)?.unwrap_or(default.memory),
@@ -126,12 +176,16 @@ fn read_framing(table: &Table<'_, '_>) -> Result<Framing, Failure> {
 }
 
 /// Where a process serves many jobs, its arguments cannot tell one of them.
-fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, command: &Command) -> Result<(), Failure> {
-    match template::of_one_job(&command.argv) {
+fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, argv: &[Vec<u8>]) -> Result<(), Failure> {
+    refuse_template(table, key, argv)
+}
+
+pub(super) fn refuse_template(table: &Table<'_, '_>, key: &str, texts: &[Vec<u8>]) -> Result<(), Failure> {
+    match template::of_one_job(texts) {
         None => Ok(()),
         Some(name) => {
-            let text =
-                format!("`{{{name}}}` in `{key}` means one job, and this process gets many; only {{queue}} is known");
+            let many = if key == "url" { "this call has many" } else { "this process gets many" };
+            let text = format!("`{{{name}}}` in `{key}` means one job, and {many}; only {{queue}} is known");
             Err(table.refuse_value(key, &text))
         }
     }
