@@ -197,8 +197,8 @@ fn ask_all(
 ) -> Receiver<Result<Ended, Failure>> {
     let (tell, told) = channel();
     let mut first = Some(server);
-    for what in whats.iter().cloned() {
-        let (server, dir, context) = (first.take(), dir.clone(), context.clone());
+    for what in whats {
+        let (server, what, dir, context) = (first.take(), what.clone(), dir.clone(), context.clone());
         ask_in_thread(&tell, move || ask(connected(server, &dir)?, &dir, &what, until, &context));
     }
     let runs: Vec<String> = whats.iter().filter(|what| matches!(what, What::Run(_))).map(What::words).collect();
