@@ -1,5 +1,6 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod schedules;
 mod steer;
 
 use super::event::{
@@ -30,6 +31,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots: 4,
+            schedules: Vec::new(),
             durability: Durability::Full,
             serve_open_runs: false,
             serves_runs: true,
