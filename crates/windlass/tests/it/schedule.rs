@@ -34,8 +34,8 @@ fn what_a_command_lists_becomes_the_jobs_of_one_run() {
     let run =
         rig.call(&["schedule", "run", "nightly"]).says("schedule `nightly` was fired").fine().trim_end().to_owned();
     rig.call(&["wait", &run]).fine();
-    let jobs = rig.call(&["ls", &format!("run:{run}"), "--json"]);
-    let listed: Vec<serde_json::Value> = jobs.fine().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let jobs = rig.call(&["ls", &format!("run:{run}"), "--json"]).json();
+    let listed = jobs.as_array().unwrap();
     let of = |queue: &str| listed.iter().filter(|job| job["queue"] == queue).collect::<Vec<_>>();
     assert_eq!(of("_schedule.nightly").len(), 1);
     let mut data: Vec<&str> = of("reports").iter().map(|job| job["data"].as_str().unwrap()).collect();
@@ -86,7 +86,7 @@ fn what_does_not_fit_is_refused_with_its_place() {
     rig.call(&["schedule", "run", "weekly"]).says("no schedule `weekly`").says("nightly").ended(66);
     rig.call(&["schedule", "disable", "weekly"]).says("no schedule `weekly`").ended(66);
     rig.call(&["schedule", "next", "weekly"]).says("no schedule `weekly`").ended(66);
-    rig.call(&["schedule", "next", "-n", "0"]).says("expected 1 to 1000").ended(64);
+    rig.call(&["schedule", "next", "-n", "0"]).says("from 1 to 1000").ended(64);
     server.stop();
     rig.call(&["schedule", "ls"]).says("no server is running").ended(69);
     for (config, place, why) in [
