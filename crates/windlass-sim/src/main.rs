@@ -1,9 +1,9 @@
 //! Attacks the engine: the shipped turn on a model store and virtual time, with faults and checkers, from one seed.
 //!
 //! `windlass-sim --seeds N [--from S] [--twice]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
-//! invariant is named and ends it with exit 1. Those, every fiftieth, or with `--twice` every one are run twice and must
-//! tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N times.
-//! `--replay SEED` tells one seed's story, a line for each event.
+//! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
+//! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
+//! times. `--replay SEED` tells one seed's story, a line for each event.
 
 mod asks;
 mod checkers;

@@ -53,7 +53,7 @@ impl<D: Disk> Reader<D> {
         if !all || self.cursors.is_empty() {
             return Ok(false);
         }
-        // Their removal may not be on disk either: one that came back without its cursor would be read as a whole again.
+        // Their removal may not be on disk either: one that came back without its cursor would be read as a whole.
         self.directory_dirty = true;
         self.sync_directory()?;
         self.lot.closed.extend(std::mem::take(&mut self.cursors).into_keys());
