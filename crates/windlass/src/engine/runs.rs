@@ -1,7 +1,8 @@
 //! The runs that have not ended: their counters, who serves them, who waits for them and who follows them.
 //!
 //! Counters here mirror the store's: they change by the same moves. Runs that share a queue, as the generations of one
-//! run do, share its crew. It must not decide when a run ends: the store says so once, in the transaction that ended it.
+//! run do, share its crew. It must not decide when a run ends: the store says so once, in the transaction that ended
+//! it.
 
 use super::event::{Answer, Followed, Follower, OpenRun, RunService};
 use super::spec;
