@@ -3,8 +3,8 @@
 //! It syncs when nothing more waits, or after so many bytes; a channel that is never empty fills those in
 //! milliseconds, so no timer is needed and an idle archiver sleeps. What finds no space waits, and is tried again.
 //! Between syncs it does one small chore at a time: removing what is past its retention, after which free memory goes
-//! back to the kernel, or making an index again. It owns the open segment; after a failed write or sync that was no lack
-//! of space it writes nothing more.
+//! back to the kernel, or making an index again. It owns the open segment; after a failed write or sync that was no
+//! lack of space it writes nothing more.
 
 use super::attempt_line;
 use super::frame::{write_attempts, write_turn};

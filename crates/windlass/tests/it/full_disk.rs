@@ -111,8 +111,8 @@ fn until(rig: &Rig, holds: impl Fn(&Value) -> bool) {
     }
 }
 
-/// Accepted jobs in the store and in the inbox, and not a block left: the server comes up on its reserve, says so, starts
-/// nothing and refuses pushes in words. Nothing is lost: with space all of it is done, once.
+/// Accepted jobs in the store and in the inbox, and not a block left: the server comes up on its reserve, says so,
+/// starts nothing and refuses pushes in words. Nothing is lost: with space all of it is done, once.
 fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
     let witness = rig.path("witness");
     let script = format!("echo $WINDLASS_JOB_ID >> {}", witness.display());

@@ -4,8 +4,8 @@
 //! while, told to reload, robbed of their launchers, and find damage in the inbox. Memory, descriptors, threads, the
 //! bytes of the store and the number of inbox files are sampled; a slope that is positive beyond its noise is a leak.
 //! What is kept on purpose is kept for a minute here, so that the store has all it will ever have when sampling begins;
-//! its log grows and shrinks by design and must stay below its bound. A server that is to be judged lives long enough to
-//! have filled its caches: what ends it comes every ten minutes, the other faults every minute.
+//! its log grows and shrinks by design and must stay below its bound. A server that is to be judged lives long enough
+//! to have filled its caches: what ends it comes every ten minutes, the other faults every minute.
 //! Every accepted job must have run. It takes minutes and is only run when asked for:
 //! `cargo xtask prove soak --size MINUTES`.
 
