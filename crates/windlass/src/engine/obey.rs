@@ -61,8 +61,8 @@ impl<S: Store> Engine<S> {
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { new, answer } => self.reload(new, answer, now, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
-            Event::Explain { queue, lane, answer } => {
-                let explained = self.explain(&queue, lane);
+            Event::Explain { queue, lane, data, answer } => {
+                let explained = self.explain(&queue, lane, &data);
                 effects.answers.add(answer, Ok(explained));
             }
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),

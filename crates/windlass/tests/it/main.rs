@@ -17,6 +17,7 @@ mod inbox;
 mod mount;
 mod pages;
 mod push;
+mod rates;
 mod rig;
 mod run;
 mod runners;
