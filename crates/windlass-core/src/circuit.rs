@@ -72,6 +72,9 @@ impl Circuit {
 
     /// So many jobs have ended, and this is what each says. True where it seems dead from now on, or lives again.
     pub fn ended(&mut self, jobs: u32, sign: Sign, dead_after: u32, now: Steady) -> bool {
+        if jobs == 0 {
+            return false;
+        }
         self.under_way = self.under_way.saturating_sub(jobs);
         match (sign, &mut self.open) {
             (Sign::Alive, open) => {
@@ -177,6 +180,15 @@ mod tests {
         lives.begun(1);
         assert!(!lives.ended(1, Sign::None, 3, at(101)));
         assert_eq!(lives.passage(at(101)), Passage::Probe, "a probe that was stopped is made again");
+    }
+
+    #[test]
+    fn the_end_of_no_job_says_nothing() {
+        let mut circuit = dead();
+        circuit.begun(1);
+        assert!(!circuit.ended(0, Sign::None, 3, at(101)));
+        circuit.ended(1, Sign::Dead, 3, at(101));
+        assert_eq!(circuit.passage(at(101)), Passage::Until(at(103)), "the probe still counts as one");
     }
 
     #[test]

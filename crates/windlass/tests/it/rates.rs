@@ -57,7 +57,7 @@ fn each_key_of_the_data_has_the_rate_for_itself() {
     for at in [1, 3] {
         let job = rig.call(&["show", &hosts[at], "--json"]).json();
         assert_eq!(job["state"], "scheduled", "it is put off, and those behind it went on");
-        assert_eq!(job["failures"], 0);
+        assert_eq!(job["attempts"]["failures"], 0);
         let reasons = why(&rig, &hosts[at]);
         assert_eq!(reasons[1].0, "rate_reached", "{reasons:?}");
         assert!(reasons[1].1.starts_with("for `a`: its rate (1/h)"), "{reasons:?}");
@@ -103,7 +103,7 @@ fn a_dead_host_is_probed_by_one_job_at_a_time_until_it_answers() {
         }
     };
     assert!(reason.starts_with("its destination has failed ") && reason.contains(" times in a row"), "{reason}");
-    let failures = |id: &String| rig.call(&["show", id, "--json"]).json()["failures"].as_u64().unwrap();
+    let failures = |id: &String| rig.call(&["show", id, "--json"]).json()["attempts"]["failures"].as_u64().unwrap_or(0);
     let before: u64 = ids.iter().map(failures).sum();
     assert!(before < 20, "{before} failures: the other jobs' attempts are not burnt while it is dead");
     lives.store(true, Ordering::SeqCst);
