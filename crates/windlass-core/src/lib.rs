@@ -18,6 +18,7 @@ pub mod rate;
 pub mod retry;
 pub mod run;
 pub mod sabotage;
+pub mod schedule;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;

@@ -53,6 +53,8 @@ pub(super) struct Crew {
     pub(super) look_at: Option<Steady>,
     /// It was added at run time for the queue of exactly this name.
     pub(super) extra: bool,
+    /// How often it was added and not removed.
+    pub(super) wanted: u32,
     /// No rule names it any more; it is kept until its last start has finished.
     pub(super) gone: bool,
 }
@@ -75,6 +77,7 @@ impl Crew {
             circuit: Circuit::default(),
             look_at: None,
             extra,
+            wanted: 0,
             gone: false,
         }
     }
