@@ -176,7 +176,8 @@ fn refusals_name_place_value_and_what_was_expected() {
         ),
         (
             "[queue.a]\nrun = [\"true\"]\nrate_key = \"{data}\"",
-            "w.toml:3:12: `rate_key` tells destinations apart, and there is neither a `rate` nor a `dead_after` for them",
+            "w.toml:3:12: `rate_key` tells destinations apart, and there is neither a `rate` nor a `dead_after` \
+             for them",
             "",
         ),
         ("[queue.a]\nrun = [\"true\"]\ndead_after = -1", "w.toml:3:14: `dead_after` is -1, expected 0 to 1000000", ""),

@@ -48,7 +48,8 @@ fn each_queue_of_a_pattern_has_the_rate_for_itself_and_why_says_what_waits() {
 fn each_key_of_the_data_has_the_rate_for_itself() {
     let rig = Rig::new();
     let server = rig.serve(
-        "[queue.q]\nrun = [\"echo\", \"{data.host}\"]\nslots = 1\nrate = \"1/h\"\nrate_key = \"{data.host}\"\nattempts = 1\n",
+        "[queue.q]\nrun = [\"echo\", \"{data.host}\"]\nslots = 1\nattempts = 1\n\
+         rate = \"1/h\"\nrate_key = \"{data.host}\"\n",
     );
     let hosts = ["a", "a", "b", "a", "c"].map(|host| push(&rig, "q", &format!("{{\"host\":\"{host}\"}}")));
     for at in [0, 2, 4] {
