@@ -22,6 +22,7 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
+mod pace;
 mod schedule;
 mod service;
 mod url;
@@ -156,7 +157,7 @@ fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Policy>, Fa
 
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
-    service::keys_of(service).chain(QUEUE_KEYS)
+    service::keys_of(service).chain(QUEUE_KEYS).chain(pace::KEYS)
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
@@ -176,7 +177,7 @@ const QUEUE_KEYS: [&str; 12] = [
 ];
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, hosts, enabled, place)?;
     let default = Policy::new(pattern, service);
@@ -200,7 +201,7 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Ran
         hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(policy)
+    pace::read(table, policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.
