@@ -16,6 +16,7 @@ pub mod run;
 pub mod sabotage;
 pub mod scheduler;
 pub mod selector;
+pub mod size;
 pub mod supervisor;
 pub mod suspicion;
 pub mod template;
