@@ -11,6 +11,7 @@ use crate::error::{Failure, Kind};
 use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
+use limits::Machine;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -22,6 +23,7 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
+pub(super) mod limits;
 mod service;
 
 type Value<'i> = Spanned<DeValue<'i>>;
@@ -49,8 +51,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     root.only(&["limits", "server", "archive", "log", "queue"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
-        limits.only(&["slots"])?;
+        limits.only(&[&["slots"][..], &limits::MACHINE_KEYS].concat())?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
+        config.machine = limits::read_machine(&limits)?;
     }
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server)?;
@@ -61,7 +64,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log)?;
     }
-    config.queues = read_queues(&root)?;
+    config.queues = read_queues(&root, &config.machine)?;
     Ok(config)
 }
 
@@ -132,7 +135,7 @@ fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
     Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
 }
 
-fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
+fn read_queues(root: &Table<'_, '_>, machine: &Machine) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -144,14 +147,14 @@ fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
         let DeValue::Table(table) = value.get_ref() else {
             return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
         };
-        read_queue(&Table { source: root.source, title, table }, pattern, name.span())
+        read_queue(&Table { source: root.source, title, table }, pattern, name.span(), machine)
     });
     read.collect()
 }
 
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
-    service::keys_of(service).chain(QUEUE_KEYS)
+    service::keys_of(service).chain(QUEUE_KEYS).chain(limits::keys_of(service))
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
@@ -170,10 +173,12 @@ const QUEUE_KEYS: [&str; 12] = [
     "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
+fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>, machine: &Machine) -> Result<Policy, Failure> {
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &limits::ALL_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, enabled, place)?;
+    let limits = limits::read_limits(table, &service, machine)?;
+    let user = limits::read_user(table, &service, machine)?;
     let default = Policy::new(pattern, service);
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),
@@ -191,6 +196,8 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Resu
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
+        limits,
+        user,
         enabled,
         hours: table.map("hours", hours)?,
         ..default

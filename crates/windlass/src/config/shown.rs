@@ -3,6 +3,7 @@
 //! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
+use super::reader::limits;
 use super::{Config, reader};
 use crate::config::units::exact_size;
 use crate::when;
@@ -68,7 +69,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, server, archive, log, queues } = &self.config;
+        let Config { slots, machine, server, archive, log, queues } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -76,6 +77,8 @@ impl Loaded {
             entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
         };
         add("limits", false, "slots", Some(slots.to_string()));
+        add("limits", false, "memory", machine.memory.map(|bytes| format!("\"{}\"", exact_size(bytes))));
+        add("limits", false, "users", Some(format!("{:?}", machine.users)));
         add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
         add("server", false, "drain", Some(format!("\"{}\"", when::exact(server.drain))));
         add("archive", false, "bodies", Some(archive.bodies.to_string()));
@@ -100,6 +103,9 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     let command = policy.service.command().unwrap_or(&none);
     let time = |time| format!("\"{}\"", when::exact(time));
     let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    if let Some(value) = limits::value(policy, key) {
+        return value;
+    }
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
         "run" | "batch" | "worker" => {
@@ -230,7 +236,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 10 + 13, "seven of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 12 + 18, "nine of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -254,7 +260,7 @@ mod tests {
         }
         assert_eq!(loaded(&again).config, first.config);
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
-        assert_eq!((said("b"), said("w")), (2, 2), "but for `time_limit` and `hours` every key has a value");
+        assert_eq!((said("b"), said("w")), (7, 5), "but for `time_limit`, `hours` and limits every key has a value");
     }
 
     #[test]
