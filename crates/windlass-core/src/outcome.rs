@@ -3,6 +3,7 @@
 //! This file owns the closed list of outcomes and those tables. It must not decide what follows from an
 //! outcome: that is `judge`.
 
+use crate::circuit::Sign;
 use std::fmt;
 use std::time::Duration;
 
@@ -45,6 +46,16 @@ impl Outcome {
             Outcome::Interrupted => "interrupted",
             Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
+        }
+    }
+
+    /// What it says of the destination that the job went to. One that refuses a job for good has answered.
+    pub fn sign(&self) -> Sign {
+        match self {
+            Outcome::Succeeded { .. } | Outcome::Snoozed { .. } | Outcome::FailedForGood { .. } => Sign::Alive,
+            Outcome::RetryLater { .. } | Outcome::Failed { .. } | Outcome::Crashed { .. } => Sign::Dead,
+            Outcome::TimedOut { .. } => Sign::Dead,
+            Outcome::Interrupted | Outcome::Lost | Outcome::Cancelled => Sign::None,
         }
     }
 }

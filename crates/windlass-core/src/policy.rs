@@ -4,6 +4,7 @@
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
 use crate::hours::Hours;
+use crate::rate::Rate;
 use std::fmt;
 use std::time::Duration;
 
@@ -183,6 +184,8 @@ impl Url {
 
     /// How long a call may take where the config does not say: nothing there can be asked whether it still lives.
     pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+    /// A host that fails so often in a row is down, whatever the jobs are.
+    pub const DEAD_AFTER: u32 = 10;
 }
 
 /// As it is written, templates and all.
@@ -312,14 +315,21 @@ pub struct Policy {
     pub enabled: bool,
     /// When jobs may start; none means always. What runs when they end goes on.
     pub hours: Option<Hours>,
+    /// How many jobs of each of its queues may start in a time, or of each destination where there is a `rate_key`.
+    pub rate: Option<Rate>,
+    /// A template that tells the destinations of its jobs apart.
+    pub rate_key: Option<String>,
+    /// Failures in a row after which a destination seems dead and is only probed; nought means never. Without a
+    /// `rate_key` all jobs of a crew have one destination.
+    pub dead_after: u32,
 }
 
 impl Policy {
     /// The defaults of every key, for one service.
     pub fn new(pattern: impl Into<String>, service: Service) -> Policy {
-        let time_limit = match &service {
-            Service::Url(_) => Some(Url::TIME_LIMIT),
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => None,
+        let (time_limit, dead_after) = match &service {
+            Service::Url(_) => (Some(Url::TIME_LIMIT), Url::DEAD_AFTER),
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => (None, 0),
         };
         Policy {
             pattern: pattern.into(),
@@ -335,7 +345,20 @@ impl Policy {
             user: None,
             enabled: true,
             hours: None,
+            rate: None,
+            rate_key: None,
+            dead_after,
         }
+    }
+
+    /// The rate of each of its queues, where it is not that of a key.
+    pub fn queue_rate(&self) -> Option<Rate> {
+        self.rate.filter(|_| self.rate_key.is_none())
+    }
+
+    /// After so many failures in a row all of it is only probed; nought means never.
+    pub fn crew_dead_after(&self) -> u32 {
+        if self.rate_key.is_some() { 0 } else { self.dead_after }
     }
 
     pub fn matches(&self, queue: &str) -> bool {

@@ -4,6 +4,7 @@
 //! know how a time is written; the edge does.
 
 use crate::overrides::{Override, Target};
+use crate::rate::Rate;
 use crate::time::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +35,17 @@ pub enum Reason {
         hours: Arc<str>,
         /// None where they never begin.
         opens: Option<Time>,
+    },
+    /// Its rate, or that of its key, lets none start before that time.
+    RateReached {
+        rate: Rate,
+        next: Time,
+    },
+    /// What its jobs go to has failed so often in a row that it is only probed.
+    DestinationDead {
+        failures: u32,
+        /// None while a probe, or what began before, is under way.
+        probe: Option<Time>,
     },
     NothingWaits,
     /// The store gave no job at the last claim although some were counted as ready.
@@ -69,6 +81,8 @@ impl Reason {
             Reason::Paused(_) => "paused",
             Reason::Disabled => "disabled",
             Reason::OutsideHours { .. } => "outside_hours",
+            Reason::RateReached { .. } => "rate_reached",
+            Reason::DestinationDead { .. } => "destination_dead",
             Reason::NothingWaits => "nothing_waits",
             Reason::Barren => "barren",
             Reason::Lingering => "lingering",
@@ -97,6 +111,10 @@ impl Reason {
             Reason::OutsideHours { hours, opens: Some(opens) } => {
                 format!("it is outside the queue's hours ({hours}); they begin on {}", time(*opens))
             }
+            Reason::RateReached { next, .. } => format!("{self}; the next may on {}", time(*next)),
+            Reason::DestinationDead { probe: Some(probe), .. } => {
+                format!("{self}; the next probe may start on {}", time(*probe))
+            }
             other => other.to_string(),
         }
     }
@@ -106,6 +124,8 @@ impl Reason {
         match self {
             Reason::NoRunner | Reason::Paused(_) | Reason::Disabled | Reason::Stalled(Stall::NotServing) => true,
             Reason::OutsideHours { .. }
+            | Reason::RateReached { .. }
+            | Reason::DestinationDead { .. }
             | Reason::NothingWaits
             | Reason::Barren
             | Reason::Lingering
@@ -128,6 +148,13 @@ impl fmt::Display for Reason {
             Reason::Paused(made) => write!(f, "{} was paused by {}", made.target, made.by),
             Reason::Disabled => f.write_str("the config entry of the queue is not enabled; its jobs are kept"),
             Reason::OutsideHours { hours, .. } => write!(f, "it is outside the queue's hours ({hours})"),
+            Reason::RateReached { rate, .. } => write!(f, "its rate ({rate}) lets no further job start yet"),
+            Reason::DestinationDead { failures, probe: None } => {
+                write!(f, "its destination has failed {failures} times in a row; a probe is under way")
+            }
+            Reason::DestinationDead { failures, probe: Some(_) } => {
+                write!(f, "its destination has failed {failures} times in a row and is only probed")
+            }
             Reason::NothingWaits => f.write_str("no job of the queue is ready"),
             Reason::Barren => f.write_str("the last claim found no job; the next change of the queue tries again"),
             Reason::Lingering => f.write_str("it waits for more jobs to fill a batch, no longer than `batch_linger`"),

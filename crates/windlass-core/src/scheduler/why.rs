@@ -47,7 +47,9 @@ impl Scheduler {
         let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
-        let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| crew.hold());
+        let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| self.pace_hold(number, queue));
+        let full = || crew.is_full().then_some(Reason::CrewSlotsTaken { slots: crew.policy.slots });
+        let held = held.or_else(full);
         held.or_else(|| self.server_hold()).unwrap_or(Reason::Runnable)
     }
 
@@ -79,6 +81,8 @@ impl Scheduler {
             | Reason::Paused(_)
             | Reason::Disabled
             | Reason::OutsideHours { .. }
+            | Reason::RateReached { .. }
+            | Reason::DestinationDead { .. }
             | Reason::NothingWaits
             | Reason::Barren
             | Reason::Lingering

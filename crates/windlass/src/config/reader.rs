@@ -23,6 +23,7 @@ use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 pub(super) mod limits;
+mod pace;
 mod schedule;
 mod service;
 mod url;
@@ -158,7 +159,7 @@ fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Fai
 
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
-    service::keys_of(service).chain(QUEUE_KEYS).chain(limits::keys_of(service))
+    service::keys_of(service).chain(QUEUE_KEYS).chain(pace::KEYS).chain(limits::keys_of(service))
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
@@ -178,7 +179,7 @@ const QUEUE_KEYS: [&str; 12] = [
 ];
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &limits::ALL_KEYS].concat())?;
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
@@ -206,7 +207,7 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Rang
         hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(policy)
+    pace::read(table, policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.

@@ -166,6 +166,9 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         }
         "directory" => Some(text(&command.directory)),
         "enabled" => Some(policy.enabled.to_string()),
+        "rate" => policy.rate.map(|rate| format!("\"{rate}\"")),
+        "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
+        "dead_after" => Some(policy.dead_after.to_string()),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
@@ -296,7 +299,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 18, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -304,7 +307,7 @@ mod tests {
         let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
              backoff = \"1500ms\"\n\
              [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
-             framing = \"json\"\n\
+             framing = \"json\"\nrate = \"7/90s\"\nrate_key = \"{data.host}\"\ndead_after = 3\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
              [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
@@ -324,7 +327,11 @@ mod tests {
         }
         assert_eq!(loaded(&again).config, first.config);
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
-        assert_eq!((said("b"), said("w")), (7, 5), "but for `time_limit`, `hours` and limits every key has a value");
+        assert_eq!(
+            (said("b"), said("w")),
+            (7, 7),
+            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+        );
     }
 
     #[test]

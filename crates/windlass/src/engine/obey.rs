@@ -63,8 +63,8 @@ impl<S: Store> Engine<S> {
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
             Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
-            Event::Explain { queue, lane, answer } => {
-                let explained = self.explain(&queue, lane);
+            Event::Explain { queue, lane, data, answer } => {
+                let explained = self.explain(&queue, lane, &data);
                 effects.answers.add(answer, Ok(explained));
             }
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),

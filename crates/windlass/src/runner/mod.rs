@@ -27,6 +27,8 @@ mod tally;
 pub mod url;
 mod worker;
 
+pub(crate) use command::order::field;
+
 /// The engine's number for one start under way; never reused while the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flight(pub u64);

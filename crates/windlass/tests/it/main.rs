@@ -19,6 +19,7 @@ mod lua;
 mod mount;
 mod pages;
 mod push;
+mod rates;
 mod rig;
 mod run;
 mod runners;

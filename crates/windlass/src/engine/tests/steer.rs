@@ -22,7 +22,7 @@ impl World {
 
     fn explain(&mut self, queue: &str) -> QueueExplained {
         let (answer, given) = answer();
-        self.turn([Event::Explain { queue: queue.into(), lane: None, answer }]);
+        self.turn([Event::Explain { queue: queue.into(), lane: None, data: Vec::new(), answer }]);
         given.try_recv().unwrap().unwrap()
     }
 }
