@@ -21,6 +21,7 @@ pub mod sabotage;
 pub mod schedule;
 pub mod scheduler;
 pub mod selector;
+pub mod size;
 pub mod supervisor;
 pub mod suspicion;
 pub mod template;

@@ -258,6 +258,31 @@ pub struct Command {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// What a process and everything it starts may use together; nought means that there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of memory; also what is set aside for it before it starts.
+    pub memory: u64,
+    /// Processes and threads at one time.
+    pub processes: u32,
+    /// Time on processors, of all of them together.
+    pub cpu: Duration,
+    /// Bytes written to standard output and standard error together.
+    pub output: u64,
+}
+
+/// Whom a process runs as, exactly: nothing else of the server's rights is left to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// The supplementary groups, in ascending order.
+    pub groups: Vec<u32>,
+    /// The home directory, for the environment.
+    pub home: Vec<u8>,
+}
+
 /// The wait before a retry: uniform between nothing and `base × 2ⁿ`, at most `cap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
@@ -283,6 +308,9 @@ pub struct Policy {
     pub backoff: Backoff,
     /// How much of each output stream of an attempt is kept.
     pub output_max: u64,
+    pub limits: Limits,
+    /// None runs as the server itself.
+    pub user: Option<Identity>,
     /// False accepts everything and starts nothing.
     pub enabled: bool,
     /// When jobs may start; none means always. What runs when they end goes on.
@@ -313,6 +341,8 @@ impl Policy {
             grace: Duration::from_secs(10),
             backoff: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(3600) },
             output_max: 1 << 20,
+            limits: Limits::default(),
+            user: None,
             enabled: true,
             hours: None,
             rate: None,

@@ -3,6 +3,7 @@
 //! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
+use super::reader::limits;
 use super::{Config, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
@@ -69,7 +70,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, hosts, server, archive, log, queues, schedules } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, queues, schedules } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -77,6 +78,8 @@ impl Loaded {
             entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
         };
         add("limits", false, "slots", Some(slots.to_string()));
+        add("limits", false, "memory", machine.memory.map(|bytes| format!("\"{}\"", exact_size(bytes))));
+        add("limits", false, "users", Some(format!("{:?}", machine.users)));
         let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
         add("limits", false, "hosts", Some(format!("[{}]", names.join(", "))));
         add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
@@ -140,6 +143,9 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     let command = policy.service.command().unwrap_or(&none);
     let time = |time| format!("\"{}\"", when::exact(time));
     let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    if let Some(value) = limits::value(policy, key) {
+        return value;
+    }
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
         "run" | "batch" | "worker" => Some(argv_value(command)),
@@ -293,7 +299,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 11 + 16, "eight of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -323,8 +329,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (2, 4),
-            "but for `time_limit`, `hours` and, in one, `rate` every key has a value"
+            (7, 7),
+            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
         );
     }
 

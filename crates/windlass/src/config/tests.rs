@@ -201,6 +201,57 @@ fn refusals_name_place_value_and_what_was_expected() {
 }
 
 #[test]
+fn limits_and_users_are_checked_against_the_machine_and_the_list() {
+    let queue = "[queue.a]\nrun=[\"true\"]\n";
+    for (text, expected) in [
+        (format!("{queue}process_limit = 0"), "w.toml:3:17: `process_limit` is 0, expected 1 to 1000000"),
+        (
+            format!("{queue}output_limit = \"0\""),
+            "w.toml:3:16: `output_limit`: \"0\" is no output at all, expected more",
+        ),
+        (format!("{queue}cpu_limit = \"0s\""), "w.toml:3:13: `cpu_limit`: \"0s\" is no time at all"),
+        (
+            format!("[limits]\nmemory = \"1G\"\n{queue}memory = \"1025M\""),
+            "w.toml:5:10: it needs 1.0 GiB and could never start: `memory` in [limits] is 1 GiB",
+        ),
+        (
+            format!("{queue}memory = \"1000T\""),
+            "w.toml:3:10: it needs 1000 TiB and could never start: this machine has",
+        ),
+        ("[limits]\nmemory = \"0\"".into(), "w.toml:2:10: `memory`: \"0\" is no memory at all"),
+        ("[limits]\nusers = \"root\"".into(), "w.toml:2:9: `users` is a string, expected an array of names"),
+        ("[limits]\nusers = [3]".into(), "w.toml:2:10: `users` is an integer, expected names only"),
+        (format!("{queue}user = \"nobody\""), "w.toml:3:8: \"nobody\" is not in `users` of [limits] (which is empty)"),
+        (
+            format!("[limits]\nusers = [\"nobody\"]\n{queue}user = \"root\""),
+            "w.toml:5:8: \"root\" is not in `users` of [limits] (nobody)",
+        ),
+        (
+            format!("[limits]\nusers = [\"no one here\"]\n{queue}user = \"no one here\""),
+            "w.toml:5:8: this machine has no user \"no one here\"",
+        ),
+        (
+            "[queue.a]\nworker=[\"true\"]\ncpu_limit = \"1s\"".into(),
+            "w.toml:3:13: `cpu_limit` is for a process that ends with its jobs, and [queue.a] has one that stays",
+        ),
+    ] {
+        let refused = parse(&text).unwrap_err().to_string();
+        assert!(refused.starts_with(expected), "{refused}\nexpected {expected}");
+    }
+    let text = format!(
+        "[limits]\nmemory = \"9G\"\nusers = [\"nobody\"]\n{queue}memory = \"9G\"\nprocess_limit = 3\n\
+         cpu_limit = \"90s\"\noutput_limit = \"1M\"\nuser = \"nobody\""
+    );
+    let policy = &parse(&text).unwrap().policies_under(&|_| None)[0];
+    let limits = policy.limits;
+    assert_eq!((limits.memory, limits.processes, limits.cpu.as_secs(), limits.output), (9 << 30, 3, 90, 1 << 20));
+    let user = policy.user.as_ref().unwrap();
+    assert!(user.uid > 0 && user.groups.contains(&user.gid), "{user:?}");
+    let environment = &policy.service.command().unwrap().environment;
+    assert!(environment.contains(&(b"USER".to_vec(), b"nobody".to_vec())) && environment.len() == 2);
+}
+
+#[test]
 fn what_the_parser_refuses_has_a_place_too() {
     for text in ["[limits", "[limits]\nslots = 1\nslots = 2", "a = \"\u{1}\"", "x = 1\0"] {
         let failure = parse(text).expect_err(text);

@@ -16,14 +16,15 @@ use crate::data_dir::DataDir;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
 use rustix::net::{SendFlags, Shutdown};
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::Service;
+use windlass_core::policy::{Identity, Service};
 
 mod launchers;
 pub(super) mod order;
@@ -31,6 +32,9 @@ pub(super) mod reading;
 
 /// More launchers than this give no more starts.
 const LAUNCHERS_MAX: usize = 4;
+
+/// The variable of the server that has `Settings::without`.
+const WITHOUT: &str = "WINDLASS_TEST_WITHOUT";
 
 /// Hears of every end, on any thread.
 pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
@@ -49,6 +53,11 @@ pub struct Settings {
     pub output: PathBuf,
     /// The directory of control and emit files; made and removed by the runner.
     pub control: PathBuf,
+    /// What the directories of jobs that run as another user begin with; made by launchers, removed by the runner.
+    pub control_of_users: PathBuf,
+    /// What of the kernel's own launchers do without, so that the other way is tested: `cgroup`, `children` and
+    /// `shares`, with commas between them.
+    pub without: String,
     pub launchers: usize,
     /// Tells others who runs and what is said.
     pub board: Arc<Board>,
@@ -63,8 +72,20 @@ impl Settings {
             run: dir.run(),
             output: dir.output(),
             control: control_dir::choose(dir),
+            control_of_users: control_dir::choose_for_users(dir),
+            without: std::env::var(WITHOUT).unwrap_or_default(),
             launchers: cores.min(LAUNCHERS_MAX),
             board: Arc::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Where the control files of jobs that run as this user are.
+    fn control_of(&self, user: Option<&Identity>) -> Cow<'_, Path> {
+        match user {
+            None => Cow::Borrowed(&self.control),
+            Some(user) => Cow::Owned(control_dir::of_user(&self.control_of_users, user.uid)),
         }
     }
 }
@@ -280,6 +301,7 @@ impl Drop for CommandRunner {
             let _told = reader.join();
         }
         control_dir::remove(&self.shared.settings.control);
+        control_dir::remove_those_of_users(&self.shared.settings.control_of_users);
     }
 }
 
@@ -334,7 +356,9 @@ impl State {
             let Some(aloft) = self.aloft.get_mut(&flight) else { continue };
             let hand = &mut self.hands[index];
             let number = hand.take_control();
-            let control = order::Control { dir: &settings.control, launcher: index, number };
+            let user = aloft.work.leader().and_then(|start| start.policy.user.as_ref());
+            let dir = settings.control_of(user);
+            let control = order::Control { dir: &dir, launcher: index, number };
             let laid = match &mut aloft.work {
                 Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
                 Work::Batch(batch) => order::lay_batch(batch, &control),

@@ -27,8 +27,14 @@ impl Shared {
 
     pub(super) fn start_launcher(&self, index: usize) -> Result<(Child, Arc<OwnedFd>), Failure> {
         slots::prove_one_dead(&self.slots(index))?;
-        let (output, control) = (self.settings.output.clone(), self.settings.control.clone());
-        let places = Places { slots: self.slots(index), output, control };
+        let settings = &self.settings;
+        let places = Places {
+            slots: self.slots(index),
+            output: settings.output.clone(),
+            control: settings.control.clone(),
+            control_of_users: settings.control_of_users.clone(),
+            without: settings.without.clone().into(),
+        };
         let (child, socket) = launcher::start(&self.settings.program, &places)?;
         let socket = Arc::new(socket);
         let mut state = self.state();

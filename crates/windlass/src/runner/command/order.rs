@@ -95,6 +95,8 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
         in_memory: INLINE_MAX as u64,
         control: Some(control.number),
         given: Given::default(),
+        limits: start.policy.limits,
+        user: start.policy.user.as_ref(),
         strings: &strings,
         stdin: if takes_data { &[] } else { data(start) },
     };
@@ -124,6 +126,8 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
         in_memory: most,
         control: Some(control.number),
         given: Given { stdin: true, ..Given::default() },
+        limits: leader.policy.limits,
+        user: leader.policy.user.as_ref(),
         strings: &strings,
         stdin: &[],
     };
@@ -144,6 +148,8 @@ pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) ->
         in_memory: INLINE_MAX as u64,
         control: None,
         given: Given { stdin: true, stdout: true, channel: true },
+        limits: start.policy.limits,
+        user: start.policy.user.as_ref(),
         strings: &strings,
         stdin: &[],
     };
