@@ -18,6 +18,7 @@ mod change;
 pub mod export;
 mod stats;
 pub mod steering;
+pub mod work;
 
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};

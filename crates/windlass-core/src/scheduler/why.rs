@@ -48,6 +48,9 @@ impl Scheduler {
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
         let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| crew.hold());
+        if crew.is_remote() {
+            return held.unwrap_or_else(|| Reason::NoWorkerAsks { since: self.asked.last(&queue.name) });
+        }
         held.or_else(|| self.server_hold()).unwrap_or(Reason::Runnable)
     }
 
@@ -85,7 +88,8 @@ impl Scheduler {
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
-            | Reason::SuspectRunning => 0,
+            | Reason::SuspectRunning
+            | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }
     }

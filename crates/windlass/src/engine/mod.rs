@@ -4,6 +4,8 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod ask;
+mod claim;
 pub mod condition;
 mod drained;
 pub mod drive;
@@ -84,6 +86,7 @@ pub struct Engine<S> {
     workers: Workers,
     runs: Runs,
     waiters: Waiters,
+    asks: ask::Asks,
     operations: Operations,
     /// More of an operation is to be done in the next turn, which must not wait for an event.
     operations_wait: bool,
@@ -147,7 +150,9 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let recovered = store.recover(evidence, now)?;
+        let leases = ask::take_leases(&mut store)?;
+        let begun = |job, start| !leases.contains(&(job, start)) && (evidence.begun)(job, start);
+        let recovered = store.recover(Evidence { begun: &begun, ..evidence }, now)?;
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
         let mut engine = Engine {
             store,
@@ -156,6 +161,7 @@ impl<S: Store> Engine<S> {
             workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
+            asks: ask::Asks::default(),
             operations: Operations::default(),
             operations_wait: false,
             queues: Queues::default(),

@@ -161,6 +161,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
         let NewRules { policies, slots, by, changed, restart } = new;
         self.scheduler.reload(policies.clone(), slots);
+        self.changed.extend(self.queues.iter().map(|(no, _)| no));
         self.new_rules = Some((policies, slots));
         self.rules_changed(effects);
         effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
@@ -179,7 +180,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
-            self.changed.extend(self.lingering.queues());
+            self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }
     }
 

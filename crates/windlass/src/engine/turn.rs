@@ -10,9 +10,9 @@ use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
-use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
-use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
+use crate::store::{Changes, Durability, Lot, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ struct Absorbed {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     durability: Option<Durability>,
-    departed: Vec<Flight>,
+    pub(super) departed: Vec<Flight>,
     /// Reports that this turn writes, by flight, position and count.
     pub(super) reports: Vec<(Flight, u16, u16)>,
     /// Starts whose last report this turn writes, and how their workers ended.
@@ -200,6 +200,8 @@ impl<S: Store> Engine<S> {
                 | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
+                | Event::Ask(_)
+                | Event::Unask { .. }
                 | Event::Nudge
                 | Event::Quiet
                 | Event::Drain
@@ -225,7 +227,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
-        let mut follow_ups = Vec::new();
+        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
         for end in finished {
             let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
@@ -243,6 +245,7 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
+                leased.extend(flight.leased.then(|| held.clone()));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
@@ -265,6 +268,9 @@ impl<S: Store> Engine<S> {
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
+            for held in leased {
+                self.end_lease(&held)?;
+            }
         }
         Ok(())
     }
@@ -333,35 +339,16 @@ impl<S: Store> Engine<S> {
 
     /// Fills the planned slots; the start is stored before it happens.
     fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
+        self.note_what_is_asked_for();
         self.end_lingering(now);
         let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST);
         // What the budget left out is the next turn's, which must not wait for an event.
         self.turn_again = planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>() >= CLAIMED_MOST;
         planned.extend(self.plan_stock(progress));
         for planned in planned {
-            let order = Order { lane: planned.lane, most: planned.most };
-            let held = self.store.claim(&[order], now)?;
-            let got = held.iter().map(|held| u32::from(held.count)).sum();
-            self.scheduler.claimed(&planned, got);
-            // What is left may be less than a batch.
-            self.changed.insert(planned.lane.queue);
-            if got == 0 {
-                continue;
-            }
-            progress.needs(self.options.durability);
-            let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
-            let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
-            for (flight, held) in departed {
-                progress.departed.push(flight);
-                self.workers.depart(flight, now);
-                let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
-                let number = held.number(run);
-                let run = run.map(|id| id.to_string()).unwrap_or_default();
-                let queue = Arc::clone(self.queue_name(held.lane.queue));
-                let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-                effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run });
-            }
+            self.claim_planned(planned, None, now, progress, effects)?;
         }
+        self.serve_asks(now, progress, effects)?;
         let changes = self.store.changes();
         self.count(&changes);
         Ok(())
@@ -425,6 +412,7 @@ impl<S: Store> Engine<S> {
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
         self.keep_rules();
+        self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
         for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
@@ -507,6 +495,7 @@ impl<S: Store> Engine<S> {
             self.workers.land(*flight, Ended::Done, now);
         }
         self.drop_rules();
+        self.asks.give_back();
         self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));

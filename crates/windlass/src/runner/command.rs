@@ -288,7 +288,11 @@ fn works(starts: Vec<Start>) -> Vec<Work> {
                 Some((claim, together)) if *claim == start.claim => together.push(start),
                 _ => claims.push((start.claim, vec![start])),
             },
-            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => {
                 works.push(Work::Job(start));
             }
         }
@@ -329,7 +333,7 @@ impl State {
             let Some(aloft) = self.aloft.get_mut(&flight) else { continue };
             let hand = &mut self.hands[index];
             let number = hand.take_control();
-            let control = order::Control { dir: &settings.control, launcher: index, number };
+            let control = order::Control { dir: &settings.control, launcher: index, number, http: None };
             let laid = match &mut aloft.work {
                 Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
                 Work::Batch(batch) => order::lay_batch(batch, &control),
@@ -358,6 +362,10 @@ impl State {
     fn land(&mut self, flight: Flight, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
         let hand = self.aloft.get(&flight)?.hand;
         let work = self.remove(flight)?;
+        if let Work::Job(start) = &work {
+            // Before its control files are another's: what it says over HTTP from now on must not be taken for theirs.
+            settings.board.ended(start.held.jobs.id(start.held.range().start));
+        }
         let pattern = work.leader().map(|start| start.policy.pattern.clone());
         if let Some((index, number)) = hand {
             self.hands[index].load -= 1;
@@ -476,10 +484,7 @@ impl Shared {
         let mut unfinished = Vec::new();
         for (report, work) in landed {
             match work {
-                Work::Job(start) => {
-                    self.settings.board.ended(start.held.jobs.id(start.held.range().start));
-                    ends.push(reading::finished(report, &start));
-                }
+                Work::Job(start) => ends.push(reading::finished(report, &start)),
                 Work::Batch(mut batch) => {
                     ends.extend(batch.heard(&report));
                     unfinished.extend((!batch.is_over()).then_some(batch));

@@ -28,3 +28,4 @@ mod steer;
 mod urls;
 mod verbs;
 mod watch;
+mod work;

@@ -85,6 +85,12 @@ impl ControlFiles {
             }
             self.pairs[at] = Some(pair);
         }
+        // A word that came over HTTP as the last job ended may have been too late for it.
+        for open in self.pairs[at].iter_mut().flatten() {
+            if open.file.metadata()?.len() > 0 {
+                open.file.set_len(0)?;
+            }
+        }
         Ok(())
     }
 
