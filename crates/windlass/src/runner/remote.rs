@@ -318,8 +318,8 @@ impl Counter {
         Ok(())
     }
 
-    /// The end of a start, as its worker tells it: a reply object as of a batch, or a word of the archive. Tells what it
-    /// was taken as; once more with the same token, the same again.
+    /// The end of a start, as its worker tells it: a reply object as of a batch, or a word of the archive. Tells what
+    /// it was taken as; once more with the same token, the same again.
     pub fn reply(&self, job: JobId, token: &str, object: &[u8], output: Output) -> Result<&'static str, Failure> {
         let mut state = self.state();
         if let Some(word) = state.ended.get(token).copied() {

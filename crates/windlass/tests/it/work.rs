@@ -261,7 +261,8 @@ fn a_job_speaks_over_http_with_a_token_of_its_own() {
     let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
     let script = format!("echo $WINDLASS_URL $WINDLASS_JOB_TOKEN > {}; read open < {}; exit $1", bell.path, gate.path);
     let config = format!(
-        "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n[queue.next]\nrun = [\"true\"]\n"
+        "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n\
+         [queue.next]\nrun = [\"true\"]\n"
     );
     let server = rig.serve(&config);
     let mut tokens = Vec::new();

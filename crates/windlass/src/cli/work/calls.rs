@@ -104,7 +104,7 @@ impl Calls {
                     if pause == PAUSE.0 {
                         self.context.say(format_args!("no jobs: {failure}; trying again"));
                     }
-                    std::thread::sleep(pause);
+                    self.jobs.pause(pause, true);
                     pause = (pause * 2).min(PAUSE.1);
                 }
             }
@@ -239,7 +239,7 @@ impl Calls {
                     // Nobody is there to hear it; when its lease has ended it is another's.
                     Err(_) if job.renewed.elapsed() > job.lease * 4 && self.draining.load(Ordering::Relaxed) => break,
                     Err(_) => {
-                        std::thread::sleep(pause);
+                        self.jobs.pause(pause, false);
                         pause = (pause * 2).min(PAUSE.1);
                     }
                 }

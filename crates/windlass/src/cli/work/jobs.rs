@@ -158,6 +158,12 @@ impl Jobs {
         Some(books.in_hand.iter().map(|(number, job)| (*number, job.clone())).collect())
     }
 
+    /// Lets time pass; with `until_draining` no longer than until no more are taken.
+    pub(super) fn pause(&self, time: Duration, until_draining: bool) {
+        let goes_on = |books: &mut Books| !(until_draining && books.draining);
+        drop(self.books.1.wait_timeout_while(self.books(), time, goes_on).unwrap_or_else(PoisonError::into_inner));
+    }
+
     pub(super) fn renewed(&self, numbers: &[u64], at: Instant) {
         let mut books = self.books();
         for number in numbers {
