@@ -161,6 +161,18 @@ fn a_shortage_before_a_start_fails_nobody() {
     starts_survive(libc::SYS_memfd_create, ENOSPC);
 }
 
+/// Found by this rig: a server that could take no connection did not end when it was told to.
+#[test]
+fn a_server_that_can_take_no_connection_ends_when_told() {
+    let scene = Scene::new();
+    scene.prepare_lived();
+    let mut figures = Figures::default();
+    let point = Point { part: Part::Serve, call: libc::SYS_accept4, nth: 2, errno: EMFILE, from_then_on: true };
+    attempt(&scene, &point, &mut figures);
+    let Figures { missed, panics, hangs, lost, failed, altered, .. } = figures;
+    assert_eq!((missed, panics, hangs, lost, failed, altered), (0, 0, 0, 0, 0, 0));
+}
+
 /// Each of the first calls of this number fails once: every job runs in the end, and nothing has failed.
 fn starts_survive(call: c_long, errno: i32) {
     for nth in 1..=4 {
