@@ -3,7 +3,6 @@
 use crate::rig::{Process, Rig, lines_of, sorted};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::process::Stdio;
 use windlass::client::Connection;
 use windlass::error::Kind;
 
@@ -14,7 +13,10 @@ fn connect(rig: &Rig) -> Connection {
 }
 
 fn worker(rig: &Rig, words: &[&str]) -> Process {
-    rig.start(&[&["work", "far*"], words].concat(), Stdio::null())
+    // What a killed worker leaves behind goes with the rig.
+    let place = rig.path("work");
+    std::fs::create_dir_all(&place).unwrap();
+    Process::start(rig.windlass(&[&["work", "far*"], words].concat()).env("XDG_RUNTIME_DIR", place))
 }
 
 /// Asks for jobs of a queue until there are some.
