@@ -31,3 +31,4 @@ mod steer;
 mod urls;
 mod verbs;
 mod watch;
+mod work;
