@@ -34,13 +34,17 @@ impl Rules {
     }
 
     fn lay_over(&mut self, made: &Override) {
-        let Target::Queues(name) = &made.target else {
-            match made.key {
-                Key::Paused => self.server_paused = true,
-                Key::Slots => self.slots = made.value,
-                Key::Weight | Key::Attempts | Key::Enabled => {}
+        let name = match &made.target {
+            Target::Queues(name) => name,
+            Target::Server => {
+                match made.key {
+                    Key::Paused => self.server_paused = true,
+                    Key::Slots => self.slots = made.value,
+                    Key::Weight | Key::Attempts | Key::Enabled => {}
+                }
+                return;
             }
-            return;
+            Target::Schedule(_) => return,
         };
         let table = self.policies.iter_mut().find(|policy| policy.pattern == *name);
         match (made.key, table) {

@@ -25,7 +25,7 @@ use windlass::store::memory::Memory;
 use windlass::store::{DELETED, Durability, Evidence, Settlement, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
 /// The most turns in a row that nothing asked for and that do nothing.
 const IDLE_MOST: u32 = 8;
@@ -132,6 +132,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots,
+            schedules: Vec::new(),
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
@@ -358,6 +359,7 @@ impl World {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let behind = self.archive.len() >= 12;
         engine.archive_keeps_up(!behind);
+        engine.tell_steady(Steady::default().after(Duration::from_micros(self.mono)));
         let mail = std::mem::take(&mut self.mail);
         let reloads = mail.iter().any(|event| matches!(event, Event::Reload { .. }));
         let quiet_before = self.is_quiet();

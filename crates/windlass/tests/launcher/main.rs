@@ -7,6 +7,8 @@ mod control;
 mod ends;
 mod given;
 mod kept;
+mod limits;
 mod mischief;
 mod rig;
 mod trees;
+mod users;

@@ -41,7 +41,8 @@ fn may_become(word: &str, told: &str) -> bool {
         || match word {
             // One that is held back is answered with the next; the last ones have no next.
             "late" => ["ok", "timed_out"].contains(&told),
-            "ok" | "twice" => told == "ok",
+            // On a machine that has too much to do even they are late, and tried again.
+            "ok" | "twice" => ["ok", "timed_out"].contains(&told),
             "silent" | "stranger" => told == "timed_out",
             // Their death is `lost`.
             _ => false,
@@ -81,5 +82,6 @@ fn whatever_workers_do_every_start_is_told_once_and_the_harmless_are_done() {
         }
         assert!(tries < 30, "{} harmless jobs are not done", words.len());
     }
+    policy.time_limit = None;
     assert_eq!(round(&mut rig, &policy, &["ok"; 20]), ["ok"; 20], "afterwards everything is as before");
 }
