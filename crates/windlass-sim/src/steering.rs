@@ -81,7 +81,8 @@ impl World {
         let event = match self.random.below(6) {
             0 => {
                 let queue = self.random.pick(&TARGETS).to_string();
-                Event::Explain { queue, lane: None, answer: self.people.ask(ask, |_| Said::Nothing) }
+                let answer = self.people.ask(ask, |_| Said::Nothing);
+                Event::Explain { queue, lane: None, data: Vec::new(), answer }
             }
             1 => Event::Closed { answer: self.people.ask(ask, |_| Said::Nothing) },
             2 => Event::Flights { answer: self.people.ask(ask, |_| Said::Nothing) },

@@ -30,7 +30,7 @@ fn a_time_limit_kills_the_whole_tree_and_keeps_the_output() {
 /// Jobs in a process each, and lines that one kept worker has in flight together. `bad` does what the script says.
 fn both_ways(script: &str) -> [String; 2] {
     let lines = format!("while read -r line; do case $line in bad) {script};; esac; echo ok; done");
-    let job = format!("test $1 = bad && {script}; echo fine");
+    let job = format!("case $1 in bad) {script};; esac; echo fine");
     [
         format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {job:?}, \"sh\", \"{{}}\"]\n"),
         format!("[limits]\nslots = 4\n[queue.q]\nslots = 1\nin_flight = 8\nworker = [\"sh\", \"-c\", {lines:?}]\n"),
