@@ -82,7 +82,7 @@ impl Turn<'_> {
         let known = last.as_ref().and_then(|(head, jobs)| Some((*head, jobs.clone(), jobs.find(id)?)));
         let found = match known {
             Some(found) => Some(found),
-            None => chunks::find(self.db, id)?,
+            None => chunks::find(self.db, self.bodies, id)?,
         };
         let Some((head, jobs, index)) = found else { return Ok(None) };
         *last = Some((head, jobs.clone()));

@@ -5,6 +5,7 @@
 
 use super::super::chunk::Chunk;
 use super::super::{Held, Order, Place, StoreError};
+use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row, rank};
 use super::schema::{corrupt, failed};
@@ -98,13 +99,13 @@ impl Windows {
     }
 
     /// The first chunk of a lane that has ready chunks.
-    fn front(&mut self, db: &Connection, lane: Lane) -> Result<Option<Waiting>, StoreError> {
+    fn front(&mut self, db: &Connection, bodies: &Bodies, lane: Lane) -> Result<Option<Waiting>, StoreError> {
         let key = Windows::key(lane);
         if let Some(front) = self.lanes.get(&key).and_then(|window| window.next.front()) {
             return Ok(Some(front.clone()));
         }
         let limit = if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET };
-        let next = read_ahead(db, lane, limit)?;
+        let next = read_ahead(db, bodies, lane, limit)?;
         let front = next.front().cloned();
         self.bytes += next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
         if front.is_some() {
@@ -115,18 +116,19 @@ impl Windows {
     }
 }
 
-fn read_ahead(db: &Connection, lane: Lane, limit: u32) -> Result<VecDeque<Waiting>, StoreError> {
+fn read_ahead(db: &Connection, bodies: &Bodies, lane: Lane, limit: u32) -> Result<VecDeque<Waiting>, StoreError> {
     let sql = format!(
-        "SELECT {}, c.bytes FROM lane l JOIN chunk c ON c.first = l.first \
+        "SELECT {}, {} FROM lane l JOIN chunk c ON c.first = l.first \
          WHERE l.queue = ?1 AND l.rank = ?2 ORDER BY l.first LIMIT ?3",
-        chunks::HEAD
+        chunks::HEAD,
+        chunks::BYTES
     );
     let mut statement = db.prepare_cached(&sql).map_err(failed)?;
     let mut rows = statement.query(params![lane.queue.0, rank(lane.priority), limit]).map_err(failed)?;
     let mut next = VecDeque::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = chunks::read_head(row)?;
-        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, 7)? });
+        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, bodies)? });
     }
     Ok(next)
 }
@@ -191,7 +193,7 @@ impl Turn<'_> {
     /// The first waiting neighbours of a lane's chunks.
     fn front(&mut self, lane: Lane, most: usize) -> Result<(Waiting, Range<usize>), StoreError> {
         let missing = || corrupt(format!("queue {} counts ready jobs that no chunk holds", lane.queue.0));
-        let waiting = self.m.windows.front(self.db, lane)?.ok_or_else(missing)?;
+        let waiting = self.m.windows.front(self.db, self.bodies, lane)?.ok_or_else(missing)?;
         let part = self.m.parts.entry(waiting.head.first).or_insert_with(|| Part::fresh(waiting.head));
         let range = part.next_waiting(most).ok_or_else(missing)?;
         Ok((waiting, range))

@@ -21,6 +21,7 @@ use windlass_core::time::Time;
 
 mod admit;
 mod amend;
+pub mod bodies;
 mod chunks;
 mod lanes;
 mod notes;
@@ -42,9 +43,11 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use bodies::BodyWriter;
 pub use schema::Opened;
 pub use view::View;
 
+use bodies::{Bodies, Files};
 use lanes::Windows;
 use part::{Mark, Part};
 use reserve::Reserve;
@@ -62,6 +65,10 @@ pub struct Embedded {
     epoch: u64,
     memory: Memory,
     housekeeper: Housekeeper,
+    bodies: Bodies,
+    body_thread: bodies::Thread,
+    /// Body files that a turn has forgotten which is not on disk yet.
+    removable: Vec<u32>,
     reserve: Reserve,
     /// A verb or a commit found no space: the reserve is given up with the rollback.
     full: bool,
@@ -82,6 +89,7 @@ struct Memory {
     queues: Queues,
     runs: Runs,
     windows: Windows,
+    files: Files,
     /// Opened chunks by first arrival, until the archive has all of their outcomes.
     parts: HashMap<u64, Part>,
     /// Claimed rows by arrival, without their data: what a settlement is checked against.
@@ -102,6 +110,7 @@ struct Memory {
 #[derive(Debug)]
 struct Turn<'a> {
     db: &'a Connection,
+    bodies: &'a Bodies,
     m: &'a mut Memory,
 }
 
@@ -124,11 +133,15 @@ impl Embedded {
         };
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
+        let body_thread = bodies::Thread::start(&dir.state_db(), &memory.files)?;
         let store = Embedded {
             db,
             epoch,
             memory,
             housekeeper,
+            bodies: Bodies::beside(&dir.state_db()),
+            body_thread,
+            removable: Vec::new(),
             reserve,
             full: false,
             changes_before: 0,
@@ -139,6 +152,11 @@ impl Embedded {
         Ok((store, opened))
     }
 
+    /// Who brings the bodies of large lots to disk before they are admitted.
+    pub fn body_writer(&self) -> BodyWriter {
+        self.body_thread.writer()
+    }
+
     /// Opens the turn's transaction where it is not open yet.
     fn turn(&mut self) -> Result<Turn<'_>, StoreError> {
         self.refuse_broken()?;
@@ -146,7 +164,7 @@ impl Embedded {
             self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(failed)?;
             self.changes_before = self.db.total_changes();
         }
-        Ok(Turn { db: &self.db, m: &mut self.memory })
+        Ok(Turn { db: &self.db, bodies: &self.bodies, m: &mut self.memory })
     }
 
     fn refuse_broken(&self) -> Result<(), StoreError> {
@@ -166,13 +184,18 @@ impl Embedded {
             return self.db.execute_batch("ROLLBACK").map_err(failed);
         }
         self.broken = true;
-        Turn { db: &self.db, m: &mut self.memory }.flush()?;
+        let mut turn = Turn { db: &self.db, bodies: &self.bodies, m: &mut self.memory };
+        if self.reserve.is_held() {
+            turn.gather_bodies()?;
+        }
+        turn.flush()?;
         self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
         if sabotage::on(Sabotage::CountOutsideTransaction) {
             self.memory.runs.save(&self.db)?;
         }
         self.broken = false;
         self.unsynced = true;
+        self.removable.append(&mut self.memory.files.take_gone());
         Ok(())
     }
 
@@ -288,7 +311,7 @@ impl Store for Embedded {
     }
 
     fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError> {
-        turns::unarchived(&self.db)
+        turns::unarchived(&self.db, &self.bodies)
     }
 
     fn changes(&mut self) -> Changes {
@@ -303,6 +326,10 @@ impl Store for Embedded {
             let lose = |error: &StoreError| Some(error.clone()).filter(|_| !sabotage::on(Sabotage::SyncTriedAgain));
             self.housekeeper.sync_log().inspect_err(|error| self.lost = lose(error))?;
             self.unsynced = false;
+        }
+        if !self.removable.is_empty() && (!self.unsynced || sabotage::on(Sabotage::BodyGoneEarly)) {
+            self.bodies.close(&self.removable);
+            self.body_thread.remove(std::mem::take(&mut self.removable));
         }
         self.housekeeper.look(&self.db).inspect_err(|error| self.lost = Some(error.clone()))?;
         self.memory.windows.trim();
@@ -340,6 +367,7 @@ impl Memory {
             queues: Queues::load(db)?,
             runs: Runs::load(db)?,
             windows: Windows::default(),
+            files: Files::load(db)?,
             parts: HashMap::new(),
             running: HashMap::new(),
             touched: Vec::new(),
@@ -360,7 +388,11 @@ impl Memory {
 
     /// True where nothing waits to be written with the turn.
     fn is_clean(&self) -> bool {
-        self.touched.is_empty() && self.outcomes.0.is_empty() && self.queues.is_clean() && self.runs.is_clean()
+        self.touched.is_empty()
+            && self.outcomes.0.is_empty()
+            && self.queues.is_clean()
+            && self.runs.is_clean()
+            && self.files.is_clean()
     }
 
     /// Ready jobs by lane, other live jobs by queue: their lane is where they go when they become ready.
@@ -489,6 +521,7 @@ impl Turn<'_> {
         if !sabotage::on(Sabotage::CountOutsideTransaction) {
             self.m.runs.save(self.db)?;
         }
+        self.m.files.save(self.db)?;
         self.save_outcomes(number)?;
         self.m.state.turn = number;
         self.m.state.save(self.db)
