@@ -32,8 +32,9 @@ const INGESTED_MOST: usize = 4 << 20;
 /// forgets nothing. The next one does, and takes nothing in from the inbox.
 const WIDE: usize = 512;
 
-/// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
-const CLAIMED_MOST: u64 = 32 << 10;
+/// A turn claims no more jobs once it has so many. It is more than one wide lot brings, so that what was admitted is
+/// claimed while it is still in memory.
+const CLAIMED_MOST: u64 = 80 << 10;
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]

@@ -161,7 +161,7 @@ pub(super) fn read_head(r: &rusqlite::Row<'_>) -> Result<Head, StoreError> {
 }
 
 /// The columns behind those of `HEAD` that lead to a chunk's bytes.
-pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length";
+pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length, c.base, c.last";
 
 /// Fetches, checks and wraps the bytes of a chunk, from the columns of `HEAD` and `BYTES`.
 pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) -> Result<Arc<Chunk>, StoreError> {
@@ -175,6 +175,10 @@ pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) ->
     let jobs = Chunk::from_bytes(bytes).map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
     if jobs.len() != usize::from(head.count) {
         return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
+    }
+    let offsets = (r.get(11).map_err(failed)?, r.get(12).map_err(failed)?);
+    if jobs.offset_range() != offsets {
+        return Err(corrupt(format!("chunk {} holds other jobs than those that were stored there", head.first)));
     }
     Ok(Arc::new(jobs))
 }

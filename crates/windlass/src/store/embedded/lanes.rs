@@ -3,7 +3,7 @@
 //! A window is the head of a lane. Chunks that were just admitted stay in it while the budget lasts, so that work
 //! which runs soon is never read back; otherwise a few chunks are read ahead. It must not choose between lanes.
 
-use super::super::chunk::Chunk;
+use super::super::chunk::{Chunk, JOBS_MAX};
 use super::super::{Held, Order, Place, StoreError};
 use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
@@ -146,8 +146,14 @@ impl Turn<'_> {
             match order.lane.kind {
                 LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
                 LaneKind::Retry | LaneKind::Suspect => {
+                    // Where the limit cuts nothing off, the whole lane is written together.
+                    if rows.len() < most.min(ROWS) {
+                        claim_all_rows(self.db, order.lane, rows.len())?;
+                    } else {
+                        rows.iter().try_for_each(|row| claim_one_row(self.db, row))?;
+                    }
                     for row in rows {
-                        held.push(self.claim_row(row)?);
+                        held.push(self.hold_row(row)?);
                     }
                 }
             }
@@ -183,7 +189,8 @@ impl Turn<'_> {
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    held.push(self.claim_row(row)?);
+                    claim_one_row(self.db, &row)?;
+                    held.push(self.hold_row(row)?);
                 }
             }
         }
@@ -218,10 +225,8 @@ impl Turn<'_> {
         Ok(held)
     }
 
-    fn claim_row(&mut self, row: Row) -> Result<Held, StoreError> {
-        let sql = "UPDATE job SET state = ?2, starts = starts + 1 WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Running.index()]).map_err(failed)?;
+    /// Counts a row whose claim is written.
+    fn hold_row(&mut self, row: Row) -> Result<Held, StoreError> {
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
         let held = row.held(row.record);
@@ -236,6 +241,11 @@ impl Turn<'_> {
         let mut rows = rows.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
         let mut left = u64::from(limit);
+        // Where the limit cuts nothing off, all that is due is written together.
+        let all = (rows.len() + heads.len() * JOBS_MAX) as u64 <= left && (rows.len() as u64) < left;
+        if all {
+            release_all_rows(self.db, now, rows.len())?;
+        }
         while left > 0 {
             let row_due = rows.peek().map(|row| row.due);
             match heads.peek().copied() {
@@ -246,7 +256,10 @@ impl Turn<'_> {
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    self.release_row(row, now)?;
+                    self.change(row.lane(), row.run, row.state, Change::Release, 1, true)?;
+                    if !all {
+                        release_one_row(self.db, row, now)?;
+                    }
                 }
             }
         }
@@ -268,16 +281,44 @@ impl Turn<'_> {
         self.change(head.lane, head.run, State::Scheduled, Change::Release, count, false)?;
         Ok(count)
     }
+}
 
-    fn release_row(&mut self, mut row: Row, now: Time) -> Result<(), StoreError> {
-        let from = row.state;
-        row.make_ready(now);
-        let sql = "UPDATE job SET state = ?2, placed = ?3, due = NULL WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Ready.index(), row.placed]).map_err(failed)?;
-        self.change(row.lane(), row.run, from, Change::Release, 1, true)?;
-        Ok(())
-    }
+/// Writes the claim of one row.
+fn claim_one_row(db: &Connection, row: &Row) -> Result<(), StoreError> {
+    let sql = "UPDATE job SET state = 2, starts = starts + 1 WHERE arrival = ?1";
+    db.prepare_cached(sql).and_then(|mut statement| statement.execute([row.arrival])).map_err(failed).map(|_| ())
+}
+
+/// Writes the claims of all ready rows of a lane.
+fn claim_all_rows(db: &Connection, lane: Lane, expected: usize) -> Result<(), StoreError> {
+    let sql = "UPDATE job SET state = 2, starts = starts + 1 \
+               WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let written = statement.execute(params![lane.queue.0, rank(lane.priority), lane.kind as i64]).map_err(failed)?;
+    as_expected(written, expected)
+}
+
+/// Writes that a row is ready, in its place.
+fn release_one_row(db: &Connection, mut row: Row, now: Time) -> Result<(), StoreError> {
+    row.make_ready(now);
+    let sql = "UPDATE job SET state = 1, placed = ?2, due = NULL WHERE arrival = ?1";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    statement.execute(params![row.arrival, row.placed]).map_err(failed).map(|_| ())
+}
+
+/// Writes that all rows whose time has come are ready: fresh jobs by their arrival, others by that time.
+fn release_all_rows(db: &Connection, now: Time, expected: usize) -> Result<(), StoreError> {
+    let sql = "UPDATE job SET state = 1, placed = CASE kind WHEN 0 THEN arrival ELSE due END, due = NULL \
+               WHERE due <= ?1";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let written = statement.execute([now.as_micros()]).map_err(failed)?;
+    as_expected(written, expected)
+}
+
+/// What is written together must be what was read.
+fn as_expected(written: usize, expected: usize) -> Result<(), StoreError> {
+    let other = || corrupt(format!("{written} jobs were found by an index that had {expected} a moment ago"));
+    if written == expected { Ok(()) } else { Err(other()) }
 }
 
 impl Windows {

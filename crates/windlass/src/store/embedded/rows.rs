@@ -23,6 +23,11 @@ const VERSION: u8 = 1;
 pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
                                   placed, admitted, ended, reason, turn, errors, data";
 
+/// All columns of a row, the kind among them.
+const COLUMN_COUNT: usize = 19;
+/// So many new rows go with one statement: to open the table and its indexes costs as much as a row.
+const TOGETHER: usize = 16;
+
 /// One job as a row.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
@@ -111,31 +116,34 @@ impl Row {
     }
 
     pub(super) fn insert(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "INSERT INTO job VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                   ?17, ?18, ?19)";
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let done = statement.execute(params![
-            self.arrival,
-            self.id.origin.bits(),
-            self.id.offset,
-            self.queue.0,
-            rank(self.priority),
-            self.kind() as i64,
-            self.state.index(),
-            self.run.map(|run| run.0),
-            self.record.starts,
-            self.record.failures,
-            self.record.suspicions,
-            self.due.map(Time::as_micros),
-            self.placed,
-            self.admitted.as_micros(),
-            self.ended.map(Time::as_micros),
-            self.reason.map(reason_number),
-            self.turn,
-            encode_errors(&self.errors),
-            self.data,
-        ]);
-        done.map_err(failed).map(|_| ())
+        insert_all(db, std::slice::from_ref(self))
+    }
+
+    /// Gives a statement the values of all columns, from this parameter on.
+    fn bind(&self, to: &mut rusqlite::Statement<'_>, from: usize) -> rusqlite::Result<()> {
+        let (errors, kind) = (encode_errors(&self.errors), self.kind() as i64);
+        let values: [&dyn rusqlite::ToSql; COLUMN_COUNT] = [
+            &self.arrival,
+            &self.id.origin.bits(),
+            &self.id.offset,
+            &self.queue.0,
+            &rank(self.priority),
+            &kind,
+            &self.state.index(),
+            &self.run.map(|run| run.0),
+            &self.record.starts,
+            &self.record.failures,
+            &self.record.suspicions,
+            &self.due.map(Time::as_micros),
+            &self.placed,
+            &self.admitted.as_micros(),
+            &self.ended.map(Time::as_micros),
+            &self.reason.map(reason_number),
+            &self.turn,
+            &errors,
+            &self.data,
+        ];
+        values.iter().enumerate().try_for_each(|(at, value)| to.raw_bind_parameter(from + at, value))
     }
 
     /// Writes everything that can change.
@@ -216,6 +224,26 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         errors,
         data: r.get(17)?,
     }))
+}
+
+/// Stores new rows.
+pub(super) fn insert_all(db: &Connection, rows: &[Row]) -> Result<(), StoreError> {
+    static ONE: LazyLock<String> = LazyLock::new(|| insertion(1));
+    static MANY: LazyLock<String> = LazyLock::new(|| insertion(TOGETHER));
+    let many = rows.chunks_exact(TOGETHER);
+    let few = many.remainder().chunks(1);
+    for some in many.chain(few) {
+        let sql: &str = if some.len() == TOGETHER { &MANY } else { &ONE };
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let bound = some.iter().enumerate().try_for_each(|(at, row)| row.bind(&mut statement, 1 + at * COLUMN_COUNT));
+        bound.and_then(|()| statement.raw_execute()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn insertion(rows: usize) -> String {
+    let row = format!("({})", vec!["?"; COLUMN_COUNT].join(", "));
+    format!("INSERT INTO job VALUES {}", vec![row.as_str(); rows].join(", "))
 }
 
 /// The row of a job by its arrival.
