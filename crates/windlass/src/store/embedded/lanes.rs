@@ -3,18 +3,18 @@
 //! A window is the head of a lane. Chunks that were just admitted stay in it while the budget lasts, so that work
 //! which runs soon is never read back; otherwise a few chunks are read ahead. It must not choose between lanes.
 
-use super::super::chunk::{Chunk, JOBS_MAX};
+use super::super::chunk::Chunk;
 use super::super::{Held, Order, Place, StoreError};
 use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row, rank};
 use super::schema::{corrupt, failed};
-use super::{Turn, chunks};
+use super::{Turn, chunks, tally};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, Lane, LaneKind, Record};
+use windlass_core::job::{Arrival, Lane, LaneKind, Priority, QueueNo, Record, RunNo};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::time::Time;
 
@@ -137,6 +137,7 @@ impl Turn<'_> {
     pub(super) fn claim(&mut self, orders: &[Order]) -> Result<Vec<Held>, StoreError> {
         let mut held = Vec::with_capacity(orders.len());
         for order in orders {
+            let mut claimed = Vec::new();
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
             let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
@@ -144,19 +145,18 @@ impl Turn<'_> {
                 return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
             }
             match order.lane.kind {
-                LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
+                LaneKind::Fresh => {
+                    let chunked = count.ready - count.rows;
+                    self.claim_fresh(order.lane, most, chunked, rows, (&mut held, &mut claimed))?;
+                }
                 LaneKind::Retry | LaneKind::Suspect => {
-                    // Where the limit cuts nothing off, the whole lane is written together.
-                    if rows.len() < most.min(ROWS) {
-                        claim_all_rows(self.db, order.lane, rows.len())?;
-                    } else {
-                        rows.iter().try_for_each(|row| claim_one_row(self.db, row))?;
-                    }
                     for row in rows {
+                        claimed.push(row.arrival);
                         held.push(self.hold_row(row)?);
                     }
                 }
             }
+            rows::claim_all(self.db, &claimed)?;
         }
         Ok(held)
     }
@@ -168,7 +168,7 @@ impl Turn<'_> {
         most: usize,
         mut chunked: u64,
         rows: Vec<Row>,
-        held: &mut Vec<Held>,
+        (held, claimed): (&mut Vec<Held>, &mut Vec<u64>),
     ) -> Result<(), StoreError> {
         let mut left = most;
         let mut rows = rows.into_iter().peekable();
@@ -189,7 +189,7 @@ impl Turn<'_> {
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    claim_one_row(self.db, &row)?;
+                    claimed.push(row.arrival);
                     held.push(self.hold_row(row)?);
                 }
             }
@@ -225,7 +225,7 @@ impl Turn<'_> {
         Ok(held)
     }
 
-    /// Counts a row whose claim is written.
+    /// Counts a row whose claim is written with the others.
     fn hold_row(&mut self, row: Row) -> Result<Held, StoreError> {
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
@@ -237,33 +237,25 @@ impl Turn<'_> {
 
     /// Makes due jobs ready, earliest first. A chunk is released as a whole, so the last one may go over the limit.
     pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        let rows = rows::light(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
-        let mut rows = rows.into_iter().peekable();
+        let mut rows = due_rows(self.db, now, limit)?.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
-        let mut left = u64::from(limit);
-        // Where the limit cuts nothing off, all that is due is written together.
-        let all = (rows.len() + heads.len() * JOBS_MAX) as u64 <= left && (rows.len() as u64) < left;
-        if all {
-            release_all_rows(self.db, now, rows.len())?;
-        }
+        let (mut left, mut released) = (u64::from(limit), Vec::new());
         while left > 0 {
             let row_due = rows.peek().map(|row| row.due);
             match heads.peek().copied() {
-                Some(head) if row_due.is_none_or(|due| head.due <= due) => {
+                Some(head) if row_due.is_none_or(|due| head.due <= Some(due)) => {
                     heads.next();
                     left = left.saturating_sub(self.release_chunk(head)?);
                 }
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    self.change(row.lane(), row.run, row.state, Change::Release, 1, true)?;
-                    if !all {
-                        release_one_row(self.db, row, now)?;
-                    }
+                    released.push(row.arrival);
+                    self.change(row.lane, row.run, row.state, Change::Release, 1, true)?;
                 }
             }
         }
-        Ok(())
+        rows::release_all(self.db, &released)
     }
 
     fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {
@@ -283,44 +275,6 @@ impl Turn<'_> {
     }
 }
 
-/// Writes the claim of one row.
-fn claim_one_row(db: &Connection, row: &Row) -> Result<(), StoreError> {
-    let sql = "UPDATE job SET state = 2, starts = starts + 1 WHERE arrival = ?1";
-    db.prepare_cached(sql).and_then(|mut statement| statement.execute([row.arrival])).map_err(failed).map(|_| ())
-}
-
-/// Writes the claims of all ready rows of a lane.
-fn claim_all_rows(db: &Connection, lane: Lane, expected: usize) -> Result<(), StoreError> {
-    let sql = "UPDATE job SET state = 2, starts = starts + 1 \
-               WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3";
-    let mut statement = db.prepare_cached(sql).map_err(failed)?;
-    let written = statement.execute(params![lane.queue.0, rank(lane.priority), lane.kind as i64]).map_err(failed)?;
-    as_expected(written, expected)
-}
-
-/// Writes that a row is ready, in its place.
-fn release_one_row(db: &Connection, mut row: Row, now: Time) -> Result<(), StoreError> {
-    row.make_ready(now);
-    let sql = "UPDATE job SET state = 1, placed = ?2, due = NULL WHERE arrival = ?1";
-    let mut statement = db.prepare_cached(sql).map_err(failed)?;
-    statement.execute(params![row.arrival, row.placed]).map_err(failed).map(|_| ())
-}
-
-/// Writes that all rows whose time has come are ready: fresh jobs by their arrival, others by that time.
-fn release_all_rows(db: &Connection, now: Time, expected: usize) -> Result<(), StoreError> {
-    let sql = "UPDATE job SET state = 1, placed = CASE kind WHEN 0 THEN arrival ELSE due END, due = NULL \
-               WHERE due <= ?1";
-    let mut statement = db.prepare_cached(sql).map_err(failed)?;
-    let written = statement.execute([now.as_micros()]).map_err(failed)?;
-    as_expected(written, expected)
-}
-
-/// What is written together must be what was read.
-fn as_expected(written: usize, expected: usize) -> Result<(), StoreError> {
-    let other = || corrupt(format!("{written} jobs were found by an index that had {expected} a moment ago"));
-    if written == expected { Ok(()) } else { Err(other()) }
-}
-
 impl Windows {
     fn drop_lane(&mut self, lane: Lane) {
         if let Some(window) = self.lanes.remove(&Windows::key(lane)) {
@@ -332,6 +286,34 @@ impl Windows {
 fn ready_rows(db: &Connection, lane: Lane, limit: usize) -> Result<Vec<Row>, StoreError> {
     let rest = "WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3 ORDER BY placed LIMIT ?4";
     rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])
+}
+
+/// What a release must know of a row.
+struct DueRow {
+    arrival: u64,
+    lane: Lane,
+    run: Option<RunNo>,
+    state: State,
+    due: Time,
+}
+
+fn due_rows(db: &Connection, now: Time, limit: u32) -> Result<Vec<DueRow>, StoreError> {
+    let sql = "SELECT arrival, queue, rank, kind, run, state, due FROM job WHERE due <= ?1 ORDER BY due LIMIT ?2";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let mut rows = statement.query(params![now.as_micros(), limit]).map_err(failed)?;
+    let mut due = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let read = || -> rusqlite::Result<(u64, u32, i64, i64, Option<u32>, usize, i64)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
+        };
+        let (arrival, queue, rank, kind, run, state, time) = read().map_err(failed)?;
+        let (Some(state), Some(priority)) = (State::from_index(state), Priority::new(-rank)) else {
+            return Err(corrupt(format!("job {arrival} has an unknown state or priority")));
+        };
+        let lane = Lane { queue: QueueNo(queue), priority, kind: tally::kind_from(kind)? };
+        due.push(DueRow { arrival, lane, run: run.map(RunNo), state, due: Time(time) });
+    }
+    Ok(due)
 }
 
 fn due_chunks(db: &Connection, now: Time, limit: u32) -> Result<Vec<Head>, StoreError> {

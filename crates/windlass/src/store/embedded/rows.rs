@@ -179,14 +179,6 @@ impl Row {
         statement.execute(key).map_err(failed).map(|_| ())
     }
 
-    /// Writes that it succeeded; it stays for the archive only, so nothing else of it matters any more.
-    pub(super) fn update_succeeded(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "UPDATE job SET state = ?2, turn = ?3 WHERE arrival = ?1";
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let key = params![self.arrival, State::Succeeded.index(), self.turn];
-        statement.execute(key).map_err(failed).map(|_| ())
-    }
-
     pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
         read_row(row).map_err(failed)?
     }
@@ -243,7 +235,49 @@ pub(super) fn insert_all(db: &Connection, rows: &[Row]) -> Result<(), StoreError
 
 fn insertion(rows: usize) -> String {
     let row = format!("({})", vec!["?"; COLUMN_COUNT].join(", "));
-    format!("INSERT INTO job VALUES {}", vec![row.as_str(); rows].join(", "))
+    // A statement that fails ends its turn, so what it did before need not be taken back by itself.
+    format!("INSERT OR FAIL INTO job VALUES {}", vec![row.as_str(); rows].join(", "))
+}
+
+/// Writes the starts of rows.
+pub(super) fn claim_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    let changed = change_all(db, "UPDATE OR FAIL job SET state = 2, starts = starts + 1", None, arrivals)?;
+    all_were_there(changed, arrivals)
+}
+
+/// Writes that rows are ready: fresh jobs in the place of their arrival, others in that of their time.
+pub(super) fn release_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    let change = "UPDATE OR FAIL job SET state = 1, placed = CASE kind WHEN 0 THEN arrival ELSE due END, due = NULL";
+    all_were_there(change_all(db, change, None, arrivals)?, arrivals)
+}
+
+/// Writes that rows succeeded in this turn; they stay for the archive only, so nothing else of them matters any more.
+pub(super) fn succeed_all(db: &Connection, turn: u64, arrivals: &[u64]) -> Result<(), StoreError> {
+    let changed = change_all(db, "UPDATE OR FAIL job SET state = 5, turn = ?", Some(turn), arrivals)?;
+    all_were_there(changed, arrivals)
+}
+
+pub(super) fn delete_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    change_all(db, "DELETE FROM job", None, arrivals).map(|_| ())
+}
+
+/// Does the same to rows, several with one statement; tells to how many. The change may have a value of its own.
+fn change_all(db: &Connection, change: &str, value: Option<u64>, arrivals: &[u64]) -> Result<usize, StoreError> {
+    let many = arrivals.chunks_exact(TOGETHER);
+    let few = many.remainder().chunks(1);
+    let mut changed = 0;
+    for some in many.chain(few) {
+        let places = vec!["?"; some.len()].join(", ");
+        let mut statement = db.prepare_cached(&format!("{change} WHERE arrival IN ({places})")).map_err(failed)?;
+        let values = value.iter().chain(some);
+        changed += statement.execute(rusqlite::params_from_iter(values)).map_err(failed)?;
+    }
+    Ok(changed)
+}
+
+fn all_were_there(changed: usize, arrivals: &[u64]) -> Result<(), StoreError> {
+    let missing = || corrupt(format!("{changed} of {} rows were there to be changed", arrivals.len()));
+    if changed == arrivals.len() { Ok(()) } else { Err(missing()) }
 }
 
 /// The row of a job by its arrival.
@@ -282,12 +316,6 @@ fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<
         found.push(Row::read(row)?);
     }
     Ok(found)
-}
-
-pub(super) fn delete(db: &Connection, arrival: u64) -> Result<(), StoreError> {
-    let mut statement = db.prepare_cached("DELETE FROM job WHERE arrival = ?1").map_err(failed)?;
-    statement.execute([arrival]).map_err(failed)?;
-    Ok(())
 }
 
 /// A chunk of one, made for a job that left its chunk.

@@ -75,7 +75,7 @@ impl Turn<'_> {
     /// Deletes what is over and what no unarchived turn refers to.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         let oldest = if sabotage::on(Sabotage::DataGoneEarly) { u64::MAX } else { self.oldest_unarchived() };
-        let mut deleted = Vec::new();
+        let (mut deleted, mut over) = (Vec::new(), Vec::new());
         while let Some((_, place)) = self.m.finished.pop_front_if(|(turn, _)| *turn < oldest) {
             match place {
                 Place::Chunk(first) => {
@@ -85,9 +85,10 @@ impl Turn<'_> {
                     self.m.parts.remove(&first.0);
                     deleted.push(first.0);
                 }
-                Place::Row(arrival) => rows::delete(self.db, arrival.0)?,
+                Place::Row(arrival) => over.push(arrival.0),
             }
         }
+        rows::delete_all(self.db, &over)?;
         deleted.sort_unstable();
         if !deleted.is_empty() {
             // A span that is gone must not be lengthened.
