@@ -24,5 +24,6 @@ mod server;
 mod server_log;
 mod signals;
 mod steer;
+mod urls;
 mod verbs;
 mod watch;
