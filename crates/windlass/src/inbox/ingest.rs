@@ -3,7 +3,7 @@
 //! This file owns the thread's orders and its sleep; `reader` has the files. A lot is handed over when its bytes
 //! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
 //! The first record after a sleep goes at once. Records that trickle in while it is under way go together, when it is
-//! committed and a breath later, or three where they pour in: each lot costs a sync of the file, for which its writers
+//! committed and a breath later, or four where they pour in: each lot costs a sync of the file, for which its writers
 //! wait, and a turn.
 //! It must not decide what becomes of a job.
 
@@ -25,7 +25,7 @@ pub(super) const LOTS_UNDER_WAY: u64 = 3;
 const BREATH: Duration = Duration::from_millis(10);
 /// Where so many bytes come in a breath they pour, and up to so many breaths are waited for more.
 const POUR: u64 = 64 << 10;
-const BREATHS_MOST: u32 = 3;
+const BREATHS_MOST: u32 = 4;
 /// After a shortage of descriptors or memory the next look comes after this time.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 mod writer;
 
 pub(super) use writer::Thread;
+use writer::is_shortage;
 pub use writer::{BodyWriter, hold};
 
 /// Files that are kept open for reading.
@@ -167,12 +168,20 @@ impl Turn<'_> {
 pub(super) struct Bodies {
     dir: PathBuf,
     open: RefCell<VecDeque<(u32, File)>>,
+    /// A descriptor that is given up when there is no other: what waits must be readable then too.
+    spare: RefCell<Option<File>>,
 }
 
 impl Bodies {
     /// Those that belong to a database file.
     pub(super) fn beside(db: &Path) -> Bodies {
-        Bodies { dir: db.with_file_name(DIRECTORY), open: RefCell::default() }
+        Bodies { dir: db.with_file_name(DIRECTORY), open: RefCell::default(), spare: RefCell::default() }
+    }
+
+    /// Has a descriptor in hand from now on.
+    pub(super) fn with_spare(self) -> Bodies {
+        *self.spare.borrow_mut() = File::open(&self.dir).ok();
+        self
     }
 
     /// The bytes of a chunk; whether they are right is said by their checksum.
@@ -187,7 +196,7 @@ impl Bodies {
         let known = open.iter().position(|(no, _)| *no == extent.file);
         let entry = match known.and_then(|at| open.remove(at)) {
             Some(entry) => entry,
-            None => (extent.file, File::open(&path).map_err(cannot)?),
+            None => (extent.file, self.open(&path, &mut open).map_err(cannot)?),
         };
         let mut bytes = vec![0; extent.length as usize];
         entry.1.read_exact_at(&mut bytes, extent.offset).map_err(cannot)?;
@@ -196,9 +205,27 @@ impl Bodies {
         Ok(bytes)
     }
 
+    /// Opens a file, if need be in place of all that are open.
+    fn open(&self, path: &Path, open: &mut VecDeque<(u32, File)>) -> std::io::Result<File> {
+        let mut spare = self.spare.borrow_mut();
+        match File::open(path) {
+            Err(error) if is_shortage(&error) && (spare.is_some() || !open.is_empty()) => {
+                *spare = None;
+                open.clear();
+                File::open(path)
+            }
+            other => other,
+        }
+    }
+
     /// Lets go of files that are about to be removed, which would keep their space.
     pub(super) fn close(&self, gone: &[u32]) {
-        self.open.borrow_mut().retain(|(no, _)| !gone.contains(no));
+        let mut open = self.open.borrow_mut();
+        open.retain(|(no, _)| !gone.contains(no));
+        let mut spare = self.spare.borrow_mut();
+        if spare.is_none() {
+            *spare = File::open(&self.dir).ok();
+        }
     }
 }
 

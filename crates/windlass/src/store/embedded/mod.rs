@@ -139,7 +139,7 @@ impl Embedded {
             epoch,
             memory,
             housekeeper,
-            bodies: Bodies::beside(&dir.state_db()),
+            bodies: Bodies::beside(&dir.state_db()).with_spare(),
             body_thread,
             removable: Vec::new(),
             reserve,

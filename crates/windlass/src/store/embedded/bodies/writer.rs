@@ -222,7 +222,7 @@ fn write_all_at(file: &File, lot: &Lot, mut offset: u64) -> io::Result<()> {
 }
 
 /// No space, no descriptor: the lot can go another way.
-fn is_shortage(error: &io::Error) -> bool {
+pub(super) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
