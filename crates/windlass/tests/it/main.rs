@@ -14,6 +14,7 @@ mod ending;
 mod export;
 mod full_disk;
 mod inbox;
+mod lua;
 mod mount;
 mod pages;
 mod push;
