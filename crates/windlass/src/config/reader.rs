@@ -22,6 +22,7 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
+mod schedule;
 mod service;
 mod url;
 
@@ -47,7 +48,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["limits", "server", "archive", "log", "queue"])?;
+    root.only(&["limits", "server", "archive", "log", "queue", "schedule"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&["slots", "hosts"])?;
@@ -64,6 +65,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
         config.log = read_log(&log)?;
     }
     config.queues = read_queues(&root, &config.hosts)?;
+    config.schedules = schedule::read(&root)?;
     Ok(config)
 }
 
@@ -80,9 +82,10 @@ pub(super) fn lines(text: &str) -> Lines {
     };
     for (name, value) in parsed.get_ref() {
         let DeValue::Table(table) = value.get_ref() else { continue };
-        if name.get_ref() == "queue" {
-            let queues = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            queues.for_each(|(name, table)| note(format!("queue.{}", name.get_ref()), table));
+        let kind = name.get_ref();
+        if kind == "queue" || kind == "schedule" {
+            let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
+            tables.for_each(|(name, table)| note(format!("{kind}.{}", name.get_ref()), table));
         } else {
             note(name.get_ref().to_string(), table);
         }

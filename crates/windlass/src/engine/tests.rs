@@ -1,6 +1,7 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
 mod runs;
+mod schedules;
 mod steer;
 
 use super::event::{
@@ -31,6 +32,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots: 4,
+            schedules: Vec::new(),
             durability: Durability::Full,
             serve_open_runs: false,
             serves_runs: true,

@@ -21,6 +21,7 @@ mod push;
 mod rig;
 mod run;
 mod runners;
+mod schedule;
 mod server;
 mod server_log;
 mod signals;
