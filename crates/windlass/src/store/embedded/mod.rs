@@ -279,7 +279,7 @@ impl Store for Embedded {
     }
 
     fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
-        self.verb(|turn| view::live_of(turn.db, run, from, limit))
+        self.verb(|turn| view::live_of((turn.db, turn.bodies), run, from, limit))
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {

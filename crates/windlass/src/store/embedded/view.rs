@@ -100,14 +100,14 @@ impl StoreView for View {
 
 /// Jobs of a run that have not ended, for the engine too: it looks each of them up again before it changes it.
 pub(super) fn live_of(
-    db: &Connection,
+    (db, bodies): Source<'_>,
     run: RunId,
     from: Arrival,
     limit: usize,
 ) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
     let states = State::ALL.into_iter().filter(|state| !state.is_end()).collect();
     let filter = Filter { run: Some(run), states, queues: Vec::new() };
-    let page = Listing::new(db, &filter)?.page(db, from.0, limit)?;
+    let page = Listing::new(db, &filter)?.page((db, bodies), from.0, limit)?;
     Ok((page.jobs.into_iter().map(|job| job.id).collect(), page.next))
 }
 
@@ -177,7 +177,7 @@ impl Names {
 }
 
 /// One snapshot, and where its bodies are.
-type Source<'a> = (&'a Connection, &'a Bodies);
+pub(super) type Source<'a> = (&'a Connection, &'a Bodies);
 
 /// A filter in the store's numbers; `None` means all.
 struct Listing {
