@@ -303,15 +303,15 @@ fn due_rows(db: &Connection, now: Time, limit: u32) -> Result<Vec<DueRow>, Store
     let mut rows = statement.query(params![now.as_micros(), limit]).map_err(failed)?;
     let mut due = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        let read = || -> rusqlite::Result<(u64, u32, i64, i64, Option<u32>, usize, i64)> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
-        };
-        let (arrival, queue, rank, kind, run, state, time) = read().map_err(failed)?;
+        let number = |column: usize| row.get::<_, i64>(column).map_err(failed);
+        let (arrival, rank, kind, due_at) = (number(0)? as u64, number(2)?, number(3)?, Time(number(6)?));
+        let (queue, state) = (QueueNo(row.get(1).map_err(failed)?), row.get(5).map_err(failed)?);
+        let run = row.get::<_, Option<u32>>(4).map_err(failed)?.map(RunNo);
         let (Some(state), Some(priority)) = (State::from_index(state), Priority::new(-rank)) else {
             return Err(corrupt(format!("job {arrival} has an unknown state or priority")));
         };
-        let lane = Lane { queue: QueueNo(queue), priority, kind: tally::kind_from(kind)? };
-        due.push(DueRow { arrival, lane, run: run.map(RunNo), state, due: Time(time) });
+        let lane = Lane { queue, priority, kind: tally::kind_from(kind)? };
+        due.push(DueRow { arrival, lane, run, state, due: due_at });
     }
     Ok(due)
 }
