@@ -1,9 +1,9 @@
 //! Backups: a data directory as of one moment, checksummed, in one file or in a directory, and the way back.
 //!
 //! Made beside a working server. The order makes it whole: the caller first has the inbox read to its end, so that
-//! everything accepted before is in the store; then the store is copied as of one turn, while no body file of it may go; then
-//! the archive up to that turn, and the inbox, whose files go only after the store has what was in them. What is accepted meanwhile may be
-//! in it or not. This part must not talk to a server.
+//! everything accepted before is in the store; then the store is copied as of one turn, while no body file of it may
+//! go; then the archive up to that turn, and the inbox, whose files go only after the store has what was in them.
+//! What is accepted meanwhile may be in it or not. This part must not talk to a server.
 
 mod manifest;
 mod pack;

@@ -1,8 +1,8 @@
 //! The bodies of a flood: the bytes of its chunks, end to end in files beside the database instead of in its log.
 //!
 //! A body is on disk before the turn that admits its chunk is committed (`writer`), so what the database refers to is
-//! there. The table `body` counts what lives in each file, in the turn's own transaction. A file goes when nothing in it
-//! lives, no lot under way can refer to it, and the turn that said so is on disk. Files of which little lives are
+//! there. The table `body` counts what lives in each file, in the turn's own transaction. A file goes when nothing in
+//! it lives, no lot under way can refer to it, and the turn that said so is on disk. Files of which little lives are
 //! emptied into the database. Read `Files` for the counting and `Bodies` for the reading. It must not know jobs.
 
 use super::super::{Extent, StoreError};
@@ -135,8 +135,8 @@ impl Files {
 }
 
 impl Turn<'_> {
-    /// Brings some of what lives in the emptiest file into the database, so that a few jobs that wait for long do not hold
-    /// the space of all that came with them.
+    /// Brings some of what lives in the emptiest file into the database, so that a few jobs that wait for long do not
+    /// hold the space of all that came with them.
     pub(super) fn gather_bodies(&mut self) -> Result<(), StoreError> {
         let Some((no, file)) = self.m.files.wasteful() else { return Ok(()) };
         let sql = "SELECT first, offset, length FROM chunk WHERE first BETWEEN ?1 AND ?2 AND segment = ?3 LIMIT ?4";

@@ -1,7 +1,8 @@
 //! Chunks in their table: writing, reading, their place in a lane or among the due, and finding a job by its id.
 //!
-//! A chunk is written once and its jobs never change; its bytes are in its row or in a body file. It is listed in `lane` while it has ready jobs, in `due` while its time
-//! has not come, in neither once all of its jobs are claimed or gone. `span` leads from ids to arrivals.
+//! A chunk is written once and its jobs never change; its bytes are in its row or in a body file. It is listed in
+//! `lane` while it has ready jobs, in `due` while its time has not come, in neither once all of its jobs are claimed
+//! or gone. `span` leads from ids to arrivals.
 
 use super::super::chunk::Chunk;
 use super::super::{Extent, StoreError};

@@ -75,7 +75,8 @@ CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 /// What format 3 has and format 2 had not.
 const SINCE_3: &str = "
 CREATE TABLE body (
-    no INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL, live INTEGER NOT NULL);
+    no INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL,
+    live INTEGER NOT NULL);
 ";
 
 /// The one row of small numbers.

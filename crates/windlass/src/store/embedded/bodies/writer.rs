@@ -1,8 +1,8 @@
 //! The thread that writes body files and removes them.
 //!
-//! A large lot is written behind the end of the newest file and synced, then it goes on to the engine with the places of
-//! its bodies. A small one goes on as it is: its bodies are rows, and one sync is enough. So does one that finds no room,
-//! for then the turn itself finds none and says so. Lots stay in order. It must not touch the database.
+//! A large lot is written behind the end of the newest file and synced, then it goes on to the engine with the places
+//! of its bodies. A small one goes on as it is: its bodies are rows, and one sync is enough. So does one that finds
+//! no room, for then the turn itself finds none and says so. Lots stay in order. It must not touch the database.
 
 use super::super::super::{Extent, Lot, StoreError, fault};
 use super::{DIRECTORY, Files, name};
@@ -43,8 +43,8 @@ pub struct BodyWriter {
 }
 
 impl BodyWriter {
-    /// Brings the bodies of a large lot to disk, then hands it on; lots are handed on in the order in which they came. A
-    /// failure is final. After the store's end a lot is dropped.
+    /// Brings the bodies of a large lot to disk, then hands it on; lots are handed on in the order in which they
+    /// came. A failure is final. After the store's end a lot is dropped.
     pub fn place(&self, lot: Lot, then: impl FnOnce(Result<Lot, StoreError>) + Send + 'static) {
         if size(&lot) < FLOOD && self.under_way.load(Ordering::Acquire) == 0 {
             return then(Ok(lot));
