@@ -5,6 +5,8 @@
 //! has no dependency that could. Read in this order:
 
 pub mod address;
+pub mod circuit;
+pub mod destination;
 pub mod hours;
 pub mod job;
 pub mod judge;
@@ -12,12 +14,14 @@ pub mod life_cycle;
 pub mod outcome;
 pub mod overrides;
 pub mod policy;
+pub mod rate;
 pub mod retry;
 pub mod run;
 pub mod sabotage;
 pub mod schedule;
 pub mod scheduler;
 pub mod selector;
+pub mod size;
 pub mod supervisor;
 pub mod suspicion;
 pub mod template;

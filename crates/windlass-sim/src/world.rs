@@ -23,7 +23,7 @@ use windlass::store::memory::Memory;
 use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
 /// The most turns in a row that nothing asked for and that do nothing.
 const IDLE_MOST: u32 = 8;
@@ -337,6 +337,7 @@ impl World {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let behind = self.archive.len() >= 12;
         engine.archive_keeps_up(!behind);
+        engine.tell_steady(Steady::default().after(Duration::from_micros(self.mono)));
         let mail = std::mem::take(&mut self.mail);
         let reloads = mail.iter().any(|event| matches!(event, Event::Reload { .. }));
         let quiet_before = self.is_quiet();
@@ -560,6 +561,8 @@ fn name(event: &Event) -> &'static str {
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
         Event::Dump { .. } => "dump",
+        Event::Ask(_) => "ask",
+        Event::Unask { .. } => "unask",
         Event::Nudge => "nudge",
         Event::Quiet => "quiet",
         Event::Drain => "drain",

@@ -15,6 +15,7 @@ use crate::error::{Failure, Kind};
 use crate::log::LogOptions;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
+use reader::limits::Machine;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
@@ -23,7 +24,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::policy::{Command, Policy};
+use windlass_core::policy::{Command, Identity, Policy};
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -39,6 +40,8 @@ const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "TZ"];
 pub struct Config {
     /// Starts in flight at once, over all queues.
     pub slots: u32,
+    /// What all queues share of the machine: memory to plan with, and the users that jobs may run as.
+    machine: Machine,
     /// Hosts on this machine or in a private network that may be called: `NAME:PORT`, or `NAME` for any port.
     pub hosts: Vec<String>,
     pub server: Server,
@@ -61,6 +64,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             slots: 8,
+            machine: Machine::default(),
             hosts: Vec::new(),
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
@@ -110,9 +114,14 @@ impl Loaded {
 
 /// Puts the few inherited variables under what the file says.
 fn with_environment(mut policy: Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
+    let user = policy.user.clone();
     if let Some(Command { environment, .. }) = policy.service.command_mut() {
         let inherited = INHERITED.into_iter().filter_map(|name| Some((name.into(), variable(name)?.into_vec())));
         let mut built: BTreeMap<Vec<u8>, Vec<u8>> = inherited.collect();
+        if let Some(Identity { name, home, .. }) = user {
+            // The server's own would send it to a home that is not its own.
+            built.extend([(b"HOME".to_vec(), home), (b"USER".to_vec(), name.into_bytes())]);
+        }
         built.extend(environment.drain(..));
         *environment = built.into_iter().collect();
     }

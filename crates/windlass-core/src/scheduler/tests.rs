@@ -1,6 +1,7 @@
 //! The rules of service one by one: priority, weight, lanes, slots, reload and the sentences.
 
 mod model;
+mod rates;
 
 use super::*;
 use crate::hours::{Hours, Zone};

@@ -1,11 +1,13 @@
-//! What only the machine can answer about a config: is the program there, is the directory one.
+//! What only the machine can answer about a config: is the program there, is the directory one, who is that user, how
+//! much memory is there.
 //!
 //! Asked when the file is loaded, so that a mistake is found then and not by the first job.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use windlass_core::policy::Identity;
 
 /// Fails with a sentence unless the program can be started from `directory` with this search path.
 pub(super) fn program(program: &[u8], directory: &Path, search: Option<&OsStr>) -> Result<(), String> {
@@ -61,4 +63,49 @@ fn executable(path: &Path) -> Result<(), &'static str> {
         Ok(meta) if meta.permissions().mode() & 0o111 == 0 => Err("is not executable"),
         Ok(_) => Ok(()),
     }
+}
+
+/// The memory that the machine has; none where it does not tell.
+pub(super) fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+/// Whom a name stands for, with all groups, as the machine's databases say now.
+pub(super) fn identity(name: &str) -> Result<Identity, String> {
+    const ROOM: usize = 64 << 10;
+    let unknown = || format!("this machine has no user {name:?}");
+    let text = CString::new(name).map_err(|_| unknown())?;
+    let mut room = vec![0; ROOM];
+    // SAFETY: every pointer is to something of ours that is as large as is said, and the entry is read while it lives.
+    let (uid, gid, home) = unsafe {
+        let mut entry = std::mem::zeroed::<libc::passwd>();
+        let mut found = std::ptr::null_mut();
+        let errno =
+            libc::getpwnam_r(text.as_ptr(), &raw mut entry, room.as_mut_ptr().cast(), room.len(), &raw mut found);
+        match (errno, found.is_null()) {
+            (0, false) => (entry.pw_uid, entry.pw_gid, CStr::from_ptr(entry.pw_dir).to_bytes().to_vec()),
+            (0 | libc::ENOENT | libc::ESRCH, _) => return Err(unknown()),
+            (errno, _) => {
+                return Err(format!("cannot look up the user {name:?}: {}", std::io::Error::from_raw_os_error(errno)));
+            }
+        }
+    };
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let mut count = i32::try_from(groups.len()).unwrap_or(i32::MAX);
+        // SAFETY: there is room for as many groups as is said.
+        let fits = unsafe { libc::getgrouplist(text.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        let found = usize::try_from(count).unwrap_or(0);
+        if fits >= 0 {
+            groups.truncate(found);
+            break;
+        }
+        groups.resize(found.max(groups.len() * 2), 0);
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    Ok(Identity { name: name.to_owned(), uid, gid, groups, home })
 }

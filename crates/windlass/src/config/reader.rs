@@ -22,6 +22,8 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
+pub(super) mod limits;
+mod pace;
 mod schedule;
 mod service;
 mod url;
@@ -51,9 +53,10 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     root.only(&["limits", "server", "archive", "log", "queue", "schedule"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
-        limits.only(&["slots", "hosts"])?;
+        limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
         config.hosts = url::read_hosts(&limits)?;
+        config.machine = limits::read_machine(&limits)?;
     }
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server)?;
@@ -64,7 +67,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log)?;
     }
-    config.queues = read_queues(&root, &config.hosts)?;
+    config.queues = read_queues(&root, &config)?;
     config.schedules = schedule::read(&root)?;
     Ok(config)
 }
@@ -137,7 +140,7 @@ fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
     Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
 }
 
-fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Policy>, Failure> {
+fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -149,14 +152,14 @@ fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Policy>, Fa
         let DeValue::Table(table) = value.get_ref() else {
             return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
         };
-        read_queue(&Table { source: root.source, title, table }, pattern, hosts, name.span())
+        read_queue(&Table { source: root.source, title, table }, pattern, config, name.span())
     });
     read.collect()
 }
 
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
-    service::keys_of(service).chain(QUEUE_KEYS)
+    service::keys_of(service).chain(QUEUE_KEYS).chain(pace::KEYS).chain(limits::keys_of(service))
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
@@ -175,10 +178,12 @@ const QUEUE_KEYS: [&str; 12] = [
     "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
+fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
-    let service = service::read(table, hosts, enabled, place)?;
+    let service = service::read(table, &config.hosts, enabled, place)?;
+    let limits = limits::read_limits(table, &service, &config.machine)?;
+    let user = limits::read_user(table, &service, &config.machine)?;
     let default = Policy::new(pattern, service);
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),
@@ -196,11 +201,13 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Ran
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
+        limits,
+        user,
         enabled,
         hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(policy)
+    pace::read(table, policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.

@@ -3,6 +3,7 @@
 //! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
+use super::reader::limits;
 use super::{Config, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
@@ -69,7 +70,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, hosts, server, archive, log, queues, schedules } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, queues, schedules } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -77,6 +78,8 @@ impl Loaded {
             entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
         };
         add("limits", false, "slots", Some(slots.to_string()));
+        add("limits", false, "memory", machine.memory.map(|bytes| format!("\"{}\"", exact_size(bytes))));
+        add("limits", false, "users", Some(format!("{:?}", machine.users)));
         let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
         add("limits", false, "hosts", Some(format!("[{}]", names.join(", "))));
         add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
@@ -89,8 +92,8 @@ impl Loaded {
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
         for policy in queues {
-            let is_url = matches!(policy.service, Service::Url(_));
-            let of_commands = |key: &&str| is_url && matches!(*key, "environment" | "directory");
+            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_));
+            let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");
             for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
@@ -140,6 +143,9 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     let command = policy.service.command().unwrap_or(&none);
     let time = |time| format!("\"{}\"", when::exact(time));
     let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
+    if let Some(value) = limits::value(policy, key) {
+        return value;
+    }
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
         "run" | "batch" | "worker" => Some(argv_value(command)),
@@ -160,11 +166,19 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         }
         "directory" => Some(text(&command.directory)),
         "enabled" => Some(policy.enabled.to_string()),
+        "rate" => policy.rate.map(|rate| format!("\"{rate}\"")),
+        "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
+        "dead_after" => Some(policy.dead_after.to_string()),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
             Service::Worker(worker) => worker_value(worker, key),
             Service::Url(url) => url_value(url, key),
+            Service::Remote(remote) => match key {
+                "remote" => Some("true".into()),
+                "lease" => Some(time(remote.lease)),
+                _ => None,
+            },
             Service::Command(_) | Service::Handler { .. } => None,
         },
     }
@@ -290,7 +304,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 11 + 13, "eight of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -298,7 +312,7 @@ mod tests {
         let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
              backoff = \"1500ms\"\n\
              [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
-             framing = \"json\"\n\
+             framing = \"json\"\nrate = \"7/90s\"\nrate_key = \"{data.host}\"\ndead_after = 3\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
              [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
@@ -318,7 +332,11 @@ mod tests {
         }
         assert_eq!(loaded(&again).config, first.config);
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
-        assert_eq!((said("b"), said("w")), (2, 2), "but for `time_limit` and `hours` every key has a value");
+        assert_eq!(
+            (said("b"), said("w")),
+            (7, 7),
+            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+        );
     }
 
     #[test]

@@ -14,7 +14,10 @@ fn the_default_file_says_what_the_code_does() {
     let command =
         Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
     let expected = Policy { enabled: false, ..Policy::new("example.*", Service::Command(command)) };
-    assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
+    // There is no default schedule: the one that shows the keys is switched off.
+    let schedules = config.schedules.clone();
+    assert!(schedules.len() == 1 && !schedules[0].enabled, "{schedules:?}");
+    assert_eq!(config, Config { queues: vec![expected], schedules, ..Config::default() });
     assert!(!config.policies()[0].enabled);
 }
 
@@ -110,7 +113,7 @@ fn refusals_name_place_value_and_what_was_expected() {
         (
             "[queue.a]\nslots = 1",
             "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
-            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua` or `url` in its place",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url` or `remote` in its place",
         ),
         ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
         (
@@ -149,6 +152,38 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:3:9: `hours`: no such zone \"Mars/X\"; expected a name such as UTC or Europe/Berlin",
             "",
         ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"fast\"",
+            "w.toml:3:8: `rate`: \"fast\" is no rate, expected a number and a time such as 100/s, 5/m or 1/90s",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"0/s\"",
+            "w.toml:3:8: `rate`: \"0/s\" cannot be kept, expected 1 to 1000000 in a time of up to a year",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = 100",
+            "w.toml:3:8: `rate` is an integer, expected a string in quotes",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"1/s\"\nrate_key = \"host\"",
+            "w.toml:4:12: `rate_key`: \"host\" takes nothing of the data, expected a template such as {data.host}",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"1/s\"\nrate_key = \"{data.host}{id}\"",
+            "w.toml:4:12: `rate_key`: \"{data.host}{id}\" has {id}, which is another for each job or attempt",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate_key = \"{data}\"",
+            "w.toml:3:12: `rate_key` tells destinations apart, and there is neither a `rate` nor a `dead_after` \
+             for them",
+            "",
+        ),
+        ("[queue.a]\nrun = [\"true\"]\ndead_after = -1", "w.toml:3:14: `dead_after` is -1, expected 0 to 1000000", ""),
         ("[queue.\"\"]\nrun = [\"true\"]", "w.toml:1:8: the queue name is empty", ""),
         ("[queue.\"-a\"]\nrun = [\"true\"]", "w.toml:1:8: a queue name may not begin with `-`", ""),
         (
@@ -166,6 +201,57 @@ fn refusals_name_place_value_and_what_was_expected() {
         assert_eq!((failure.text.as_str(), failure.hint.as_deref().unwrap_or("")), (expected, hint));
         assert_eq!(failure.kind, Kind::Config);
     }
+}
+
+#[test]
+fn limits_and_users_are_checked_against_the_machine_and_the_list() {
+    let queue = "[queue.a]\nrun=[\"true\"]\n";
+    for (text, expected) in [
+        (format!("{queue}process_limit = 0"), "w.toml:3:17: `process_limit` is 0, expected 1 to 1000000"),
+        (
+            format!("{queue}output_limit = \"0\""),
+            "w.toml:3:16: `output_limit`: \"0\" is no output at all, expected more",
+        ),
+        (format!("{queue}cpu_limit = \"0s\""), "w.toml:3:13: `cpu_limit`: \"0s\" is no time at all"),
+        (
+            format!("[limits]\nmemory = \"1G\"\n{queue}memory = \"1025M\""),
+            "w.toml:5:10: it needs 1.0 GiB and could never start: `memory` in [limits] is 1 GiB",
+        ),
+        (
+            format!("{queue}memory = \"1000T\""),
+            "w.toml:3:10: it needs 1000 TiB and could never start: this machine has",
+        ),
+        ("[limits]\nmemory = \"0\"".into(), "w.toml:2:10: `memory`: \"0\" is no memory at all"),
+        ("[limits]\nusers = \"root\"".into(), "w.toml:2:9: `users` is a string, expected an array of names"),
+        ("[limits]\nusers = [3]".into(), "w.toml:2:10: `users` is an integer, expected names only"),
+        (format!("{queue}user = \"nobody\""), "w.toml:3:8: \"nobody\" is not in `users` of [limits] (which is empty)"),
+        (
+            format!("[limits]\nusers = [\"nobody\"]\n{queue}user = \"root\""),
+            "w.toml:5:8: \"root\" is not in `users` of [limits] (nobody)",
+        ),
+        (
+            format!("[limits]\nusers = [\"no one here\"]\n{queue}user = \"no one here\""),
+            "w.toml:5:8: this machine has no user \"no one here\"",
+        ),
+        (
+            "[queue.a]\nworker=[\"true\"]\ncpu_limit = \"1s\"".into(),
+            "w.toml:3:13: `cpu_limit` is for a process that ends with its jobs, and [queue.a] has one that stays",
+        ),
+    ] {
+        let refused = parse(&text).unwrap_err().to_string();
+        assert!(refused.starts_with(expected), "{refused}\nexpected {expected}");
+    }
+    let text = format!(
+        "[limits]\nmemory = \"9G\"\nusers = [\"nobody\"]\n{queue}memory = \"9G\"\nprocess_limit = 3\n\
+         cpu_limit = \"90s\"\noutput_limit = \"1M\"\nuser = \"nobody\""
+    );
+    let policy = &parse(&text).unwrap().policies_under(&|_| None)[0];
+    let limits = policy.limits;
+    assert_eq!((limits.memory, limits.processes, limits.cpu.as_secs(), limits.output), (9 << 30, 3, 90, 1 << 20));
+    let user = policy.user.as_ref().unwrap();
+    assert!(user.uid > 0 && user.groups.contains(&user.gid), "{user:?}");
+    let environment = &policy.service.command().unwrap().environment;
+    assert!(environment.contains(&(b"USER".to_vec(), b"nobody".to_vec())) && environment.len() == 2);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Sizes as people write them, and the nearest known name to a mistyped one.
 
+pub use windlass_core::size::spoken as spoken_size;
+
 /// Reads `512`, `64k`, `512M`, `2GiB`: binary steps, whatever the spelling.
 pub fn size(text: &str) -> Result<u64, String> {
     let refused = || format!("cannot read the size {text:?}; expected a size such as 64KiB, 512M or 2GiB");
@@ -16,18 +18,6 @@ pub fn size(text: &str) -> Result<u64, String> {
         _ => return Err(refused()),
     };
     count.checked_mul(1 << shift).ok_or_else(refused)
-}
-
-/// A size for people, in the largest unit that divides it or with one decimal.
-pub fn spoken_size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    let mut value = bytes as f64;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value.fract() == 0.0 { format!("{value} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// A size that reads back to the byte: in the largest unit that divides it.
@@ -83,8 +73,6 @@ mod tests {
         for text in ["", "M", "-1", "1.5G", "1 minute", "99999999999999999999", "99999999999T", "1kk", "1ib5"] {
             assert!(size(text).is_err(), "{text}");
         }
-        assert_eq!(spoken_size(10 << 30), "10 GiB");
-        assert_eq!(spoken_size(1536), "1.5 KiB");
     }
 
     #[test]

@@ -159,6 +159,8 @@ pub enum Event {
     Explain {
         queue: String,
         lane: Option<(Priority, LaneKind)>,
+        /// The job's, where its table tells destinations apart by it.
+        data: Vec<u8>,
         answer: Answer<QueueExplained>,
     },
     /// Queues that a person or the hours closed.
@@ -172,6 +174,12 @@ pub enum Event {
     /// Everything that a person may want to know of the engine at once.
     Dump {
         answer: Answer<super::dump::Dump>,
+    },
+    /// A remote worker wants jobs; they come as starts with the ask's number, as soon as there are some.
+    Ask(super::ask::Ask),
+    /// It wants them no longer.
+    Unask {
+        number: u64,
     },
     /// Look for work now; ends a quiet time.
     Nudge,
@@ -231,6 +239,8 @@ pub struct QueueExplained {
     /// Ready jobs of a higher priority that go first.
     pub ahead: u64,
     pub by_state: [u64; State::ALL.len()],
+    /// What holds back the destination of this very job, and the destination's name.
+    pub destination: Option<(String, Reason)>,
     /// False where no job of the queue was ever seen.
     pub known: bool,
 }

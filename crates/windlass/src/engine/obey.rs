@@ -63,13 +63,15 @@ impl<S: Store> Engine<S> {
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
             Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
-            Event::Explain { queue, lane, answer } => {
-                let explained = self.explain(&queue, lane);
+            Event::Explain { queue, lane, data, answer } => {
+                let explained = self.explain(&queue, lane, &data);
                 effects.answers.add(answer, Ok(explained));
             }
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Ask(ask) => self.ask(ask, now),
+            Event::Unask { number } => self.unask(number),
             Event::Nudge => {
                 self.hushed = false;
                 effects.nudge = true;
@@ -230,6 +232,8 @@ impl<S: Store> Engine<S> {
         let mut stocked = HashSet::new();
         for (crew, claims) in by_crew {
             let slots = match self.scheduler.policy(crew) {
+                // Nobody elsewhere gets more than was asked for, however many slots this server has.
+                Some(policy) if policy.service.is_remote() => continue,
                 Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
                 // Nothing waits behind a thread.
                 Some(_) | None => u32::MAX,

@@ -170,6 +170,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.scheduler.reload(new.policies.clone(), new.slots);
+        self.changed.extend(self.queues.iter().map(|(no, _)| no));
         self.schedules.load(&new.schedules, &mut self.store)?;
         self.rules_changed(effects);
         let (changed, restart) = (new.changed.clone(), new.restart.clone());
@@ -185,6 +186,7 @@ impl<S: Store> Engine<S> {
             self.options.policies = policies;
             self.options.slots = slots;
             self.options.schedules = schedules;
+            self.destinations.keep_crews(|crew| self.scheduler.policy(crew).is_some());
         }
     }
 
@@ -192,7 +194,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
-            self.changed.extend(self.lingering.queues());
+            self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }
     }
 
@@ -231,7 +233,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// What holds a queue back, or the jobs of one of its lanes.
-    pub(super) fn explain(&mut self, name: &str, lane: Option<(Priority, LaneKind)>) -> QueueExplained {
+    pub(super) fn explain(&mut self, name: &str, lane: Option<(Priority, LaneKind)>, data: &[u8]) -> QueueExplained {
         self.scheduler.set_stall(self.stall());
         let found = self.queues.iter().find(|(_, queue)| queue.name.as_str() == name);
         let Some((no, queue)) = found else {
@@ -241,13 +243,16 @@ impl<S: Store> Engine<S> {
                 Some(_) => Reason::NothingWaits,
                 None => Reason::NoRunner,
             };
-            return QueueExplained { reason, table, ahead: 0, by_state: Default::default(), known: false };
+            let by_state = Default::default();
+            return QueueExplained { reason, table, ahead: 0, by_state, destination: None, known: false };
         };
         let (priority, kind) = lane.unwrap_or((Priority::NORMAL, LaneKind::Fresh));
         let explained = self.scheduler.explain(Lane { queue: no, priority, kind });
         let ahead = if lane.is_some() { explained.ahead } else { 0 };
         let (reason, table) = (explained.reason, explained.table);
-        QueueExplained { reason, table, ahead, by_state: queue.by_state, known: true }
+        let crew = self.scheduler.policy_of(no).map(|(crew, _)| crew).filter(|_| lane.is_some());
+        let destination = crew.and_then(|crew| self.held_destination(name, crew, data));
+        QueueExplained { reason, table, ahead, by_state: queue.by_state, destination, known: true }
     }
 
     /// Queues that a person or the hours closed.

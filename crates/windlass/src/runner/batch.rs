@@ -59,7 +59,11 @@ impl Batch {
     fn policy(&self) -> &policy::Batch {
         match &self.leader().policy.service {
             Service::Batch(batch) => batch,
-            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => {
                 panic!("a batch is made for a batch command only")
             }
         }
@@ -231,10 +235,12 @@ impl Batch {
             // It said so of all of them.
             (None, Ok(())) if exit == Exit::Code(75) => self.end_piece(&reading::exit_outcome(exit, report)),
             (cut, Ok(())) if self.piece.len() == 1 => {
-                let limit = self.leader().policy.time_limit.unwrap_or(Duration::ZERO);
-                let timed_out = cut == Some(Cut::TimeLimit);
-                let died = || reading::exit_outcome(exit, report);
-                let outcome = if timed_out { Outcome::TimedOut { limit } } else { died() };
+                let policy = &self.leader().policy;
+                let outcome = match cut {
+                    Some(Cut::TimeLimit) => Outcome::TimedOut { limit: policy.time_limit.unwrap_or(Duration::ZERO) },
+                    Some(Cut::Limit(resource, seen)) => reading::over_limit(resource, seen, policy.limits),
+                    Some(Cut::Cancel | Cut::Interrupt) | None => reading::exit_outcome(exit, report),
+                };
                 self.end_piece(&outcome);
             }
             (_, Ok(())) => {

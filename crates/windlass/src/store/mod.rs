@@ -443,8 +443,8 @@ pub trait Store {
     /// Drops the turn and everything that memory holds; `backlog` is asked again after it.
     fn rollback(&mut self) -> Result<(), StoreError>;
 
-    /// After `Full`: whether there is room for more than the ends of what runs. A store that keeps no reserve for
-    /// those can only hope so.
+    /// At the start and after `Full`: whether there is room for more than the ends of what runs. A store that keeps no
+    /// reserve for those can only hope so.
     fn has_room(&mut self) -> bool {
         true
     }

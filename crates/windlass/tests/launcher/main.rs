@@ -7,5 +7,7 @@ mod control;
 mod ends;
 mod given;
 mod kept;
+mod limits;
 mod rig;
 mod trees;
+mod users;

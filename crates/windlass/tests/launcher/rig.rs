@@ -15,7 +15,7 @@ use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Held, Place};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Batch, Command, Policy, Service, Worker};
+use windlass_core::policy::{Batch, Command, Identity, Limits, Policy, Service, Worker};
 use windlass_core::time::Time;
 
 pub(crate) struct Rig {
@@ -74,6 +74,16 @@ impl Job {
         self
     }
 
+    pub(crate) fn limits(mut self, limits: Limits) -> Job {
+        self.policy.limits = limits;
+        self
+    }
+
+    pub(crate) fn user(mut self, user: Identity) -> Job {
+        self.policy.user = Some(user);
+        self
+    }
+
     pub(crate) fn with(mut self, change: impl FnOnce(&mut Command)) -> Job {
         if let Service::Command(command) = &mut self.policy.service {
             change(command);
@@ -84,6 +94,11 @@ impl Job {
 
 impl Rig {
     pub(crate) fn new(launchers: usize) -> Rig {
+        Rig::without(launchers, "")
+    }
+
+    /// With launchers that do without these means of the kernel.
+    pub(crate) fn without(launchers: usize, means: &str) -> Rig {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let root = tempfile::tempdir().unwrap();
         let dir = DataDir::open(root.path()).unwrap();
@@ -93,7 +108,7 @@ impl Rig {
         // Nobody may be left to hear when a rig is dropped with jobs under way.
         let hear = move |finished| drop(tell.lock().unwrap().send(finished));
         let program = PathBuf::from(env!("CARGO_BIN_EXE_windlass"));
-        let settings = Settings { program, launchers, ..Settings::of(&dir) };
+        let settings = Settings { program, launchers, without: means.into(), ..Settings::of(&dir) };
         let (board, control) = (Arc::clone(&settings.board), settings.control.clone());
         let runner = CommandRunner::new(settings, Box::new(hear), Box::new(|failure| panic!("{failure}"))).unwrap();
         Rig { runner, heard, dir, origin: Origin::from_random(origin), board, control, next: 1, _root: root }
@@ -125,6 +140,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
+            asked: None,
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -159,6 +175,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
+            asked: None,
         });
         let starts = starts.collect();
         self.runner.start(starts);

@@ -4,11 +4,14 @@
 //! and of standard error, at most 200 bytes, control characters escaped. It must not decide what follows.
 
 use super::order;
-use crate::runner::launcher::{Cut, DEFAULT_PATH, EMIT_MAX, End, Kept, Report, Step, file_name};
+use crate::runner::launcher::{Cut, DEFAULT_PATH, EMIT_MAX, End, Kept, Report, Resource, Step, file_name};
 use crate::runner::reply::{self, Said};
 use crate::runner::{Emitted, Finished, Output, Start, Stream};
+use crate::when;
 use std::time::Duration;
 use windlass_core::outcome::{Exit, Outcome, from_exit};
+use windlass_core::policy::Limits;
+use windlass_core::size;
 
 /// The most bytes of a job's own words in a message or an error.
 const LINE_MAX: usize = 200;
@@ -44,6 +47,7 @@ fn outcome(report: &Report, start: &Start) -> Outcome {
         (End::Exit(_), Some(Cut::TimeLimit)) => {
             Outcome::TimedOut { limit: start.policy.time_limit.unwrap_or(Duration::ZERO) }
         }
+        (End::Exit(_), Some(Cut::Limit(resource, seen))) => over_limit(resource, seen, start.policy.limits),
         // Asked to stop, only a success counts as an end of its own; any other is the answer to our signal.
         (End::Exit(exit), Some(Cut::Interrupt)) if exit != Exit::Code(0) => Outcome::Interrupted,
         (End::Exit(exit), _) => exit_outcome(exit, report),
@@ -64,6 +68,31 @@ pub(in crate::runner) fn exit_outcome(exit: Exit, report: &Report) -> Outcome {
         }
         (outcome, _) => outcome,
     }
+}
+
+/// The failure of who used more than its limit, and was ended for it.
+pub(in crate::runner) fn over_limit(resource: Resource, seen: u64, limits: Limits) -> Outcome {
+    let error = match resource {
+        Resource::Memory => {
+            let (had, limit) = (size::spoken(seen), size::spoken(limits.memory));
+            format!("killed: it had {had} of memory, and its limit is {limit} (`memory`)")
+        }
+        Resource::Processes => {
+            format!(
+                "killed: it had {seen} processes and threads, and its limit is {} (`process_limit`)",
+                limits.processes
+            )
+        }
+        Resource::Cpu => {
+            let (used, limit) = (when::spoken(Duration::from_micros(seen)), when::spoken(limits.cpu));
+            format!("stopped: it used {used} of processor time, and its limit is {limit} (`cpu_limit`)")
+        }
+        Resource::Output => {
+            let (wrote, limit) = (size::spoken(seen), size::spoken(limits.output));
+            format!("stopped: it wrote {wrote}, and its limit is {limit} (`output_limit`)")
+        }
+    };
+    Outcome::Failed { error }
 }
 
 /// The jobs that a job emitted; an error is why it fails.
@@ -103,7 +132,17 @@ pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outco
     let program = order::program(start);
     let program = escaped(&program);
     let problem = std::io::Error::from_raw_os_error(errno);
+    let user = start.policy.user.as_ref().map_or("another user", |user| &user.name);
+    let as_user = |what: &str| format!("cannot run `{program}` as {user}: {what}: {problem}");
     let error = match (step, errno) {
+        (Step::Limits, _) => format!("cannot run `{program}` under its limits: {problem}"),
+        (Step::Groups, _) => as_user("cannot take its groups (setgroups)"),
+        (Step::Gid, _) => as_user("cannot take its group (setresgid)"),
+        (Step::Uid, _) => as_user("cannot take its user id (setresuid)"),
+        (Step::Capabilities, _) => as_user("cannot give up capabilities"),
+        (Step::NoNewPrivileges, _) => as_user("cannot give up new privileges (no_new_privs)"),
+        (Step::Descriptors, _) => as_user("cannot hand over or close descriptors"),
+        (Step::Verify, _) => as_user("the kernel still sees somebody else, or more rights than it may have"),
         (Step::Directory, _) => {
             format!("cannot run `{program}` in {}: {problem}", escaped(&command.directory))
         }
@@ -129,7 +168,9 @@ pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outco
         | (_, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ETXTBSY | libc::EIO | libc::ENOSPC) => {
             Outcome::RetryLater { after: None, error }
         }
-        (Step::Find | Step::Directory | Step::Child | Step::Exec, _) => Outcome::FailedForGood { error },
+        (Step::Find | Step::Directory | Step::Child | Step::Exec | Step::Limits, _)
+        | (Step::Groups | Step::Gid | Step::Uid | Step::Capabilities, _)
+        | (Step::NoNewPrivileges | Step::Descriptors | Step::Verify, _) => Outcome::FailedForGood { error },
     }
 }
 

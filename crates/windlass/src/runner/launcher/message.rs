@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use windlass_core::job::{JobId, Origin};
 use windlass_core::outcome::Exit;
+use windlass_core::policy::{Identity, Limits};
 use windlass_core::time::Time;
 
 const START: u8 = 1;
@@ -31,6 +32,8 @@ pub(crate) struct Order<'a> {
     pub(crate) control: Option<u32>,
     /// Which descriptors come with the record.
     pub(crate) given: Given,
+    pub(crate) limits: Limits,
+    pub(crate) user: Option<&'a Identity>,
     pub(crate) strings: &'a Strings,
     /// The data for standard input; empty and none are the same to the job.
     pub(crate) stdin: &'a [u8],
@@ -129,12 +132,54 @@ impl Order<'_> {
         to.u64(self.in_memory);
         to.u32(self.control.unwrap_or(u32::MAX));
         to.u8(self.given.bits());
+        lay_limits(self.limits, &mut to);
+        lay_user(self.user, &mut to);
         to.u32(self.strings.argc);
         to.u32(self.strings.envc);
         to.bytes(self.stdin);
         to.0.extend_from_slice(&self.strings.bytes);
         to.0
     }
+}
+
+fn lay_limits(limits: Limits, to: &mut Layer) {
+    to.u64(limits.memory);
+    to.u32(limits.processes);
+    to.u64(micros(limits.cpu));
+    to.u64(limits.output);
+}
+
+fn read_limits(from: &mut Taker<'_>) -> Option<Limits> {
+    let (memory, processes) = (from.u64()?, from.u32()?);
+    Some(Limits { memory, processes, cpu: Duration::from_micros(from.u64()?), output: from.u64()? })
+}
+
+fn lay_user(user: Option<&Identity>, to: &mut Layer) {
+    to.u8(user.is_some().into());
+    if let Some(user) = user {
+        to.u32(user.uid);
+        to.u32(user.gid);
+        to.u32(user.groups.len() as u32);
+        user.groups.iter().for_each(|group| to.u32(*group));
+    }
+}
+
+/// None where the record is cut short; nobody is a user that was not asked for.
+fn read_user(from: &mut Taker<'_>) -> Option<Option<Owner>> {
+    if from.u8()? == 0 {
+        return Some(None);
+    }
+    let (uid, gid, count) = (from.u32()?, from.u32()?, from.u32()?);
+    let groups: Option<Vec<u32>> = (0..count).map(|_| from.u32()).collect();
+    Some(Some(Owner { uid, gid, groups: groups? }))
+}
+
+/// Whom a task runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -154,6 +199,8 @@ pub(crate) struct Task {
     pub(crate) in_memory: u64,
     pub(crate) control: Option<u32>,
     given: Given,
+    pub(crate) limits: Limits,
+    pub(crate) owner: Option<Owner>,
     /// The server's descriptors for it: standard input, standard output, descriptor 3.
     pub(crate) streams: [Option<OwnedFd>; 3],
     pub(crate) argc: usize,
@@ -235,6 +282,8 @@ impl Request {
         let (last, in_memory) = (from.u64()?, from.u64()?);
         let control = Some(from.u32()?).filter(|number| *number != u32::MAX);
         let given = Given::from_bits(from.u8()?);
+        let limits = read_limits(&mut from)?;
+        let owner = read_user(&mut from)?;
         let (argc, envc) = (from.u32()? as usize, from.u32()? as usize);
         let stdin = from.bytes()?.len();
         let strings = record.len() - from.0.len();
@@ -249,6 +298,8 @@ impl Request {
             in_memory,
             control,
             given,
+            limits,
+            owner,
             streams: [None, None, None],
             argc,
             envc,
@@ -266,14 +317,39 @@ pub(crate) enum Step {
     Prepare,
     /// Looking for the program in PATH.
     Find,
-    /// Becoming a child: process group, limits, descriptors.
+    /// Becoming a child: process group, descriptors, signals.
     Child,
     Directory,
     Exec,
+    /// Its limits, and the control group that counts what its tree uses.
+    Limits,
+    /// Becoming another user, one step after the other.
+    Groups,
+    Gid,
+    Uid,
+    Capabilities,
+    NoNewPrivileges,
+    Descriptors,
+    /// What the kernel then says of it is not what was asked for.
+    Verify,
 }
 
 impl Step {
-    const ALL: [Step; 5] = [Step::Prepare, Step::Find, Step::Child, Step::Directory, Step::Exec];
+    const ALL: [Step; 13] = [
+        Step::Prepare,
+        Step::Find,
+        Step::Child,
+        Step::Directory,
+        Step::Exec,
+        Step::Limits,
+        Step::Groups,
+        Step::Gid,
+        Step::Uid,
+        Step::Capabilities,
+        Step::NoNewPrivileges,
+        Step::Descriptors,
+        Step::Verify,
+    ];
 
     pub(crate) fn number(self) -> i32 {
         self as i32
@@ -307,6 +383,52 @@ pub(crate) enum Cut {
     TimeLimit,
     Cancel,
     Interrupt,
+    /// It used more than it may of this; so much was seen, in the unit of the limit.
+    Limit(Resource, u64),
+}
+
+/// What a limit is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// In bytes.
+    Memory,
+    /// Processes and threads.
+    Processes,
+    /// In microseconds.
+    Cpu,
+    /// In bytes.
+    Output,
+}
+
+impl Resource {
+    const ALL: [Resource; 4] = [Resource::Memory, Resource::Processes, Resource::Cpu, Resource::Output];
+}
+
+impl Cut {
+    fn lay(cut: Option<Cut>, to: &mut Layer) {
+        let (kind, seen) = match cut {
+            None => (0, 0),
+            Some(Cut::TimeLimit) => (1, 0),
+            Some(Cut::Cancel) => (2, 0),
+            Some(Cut::Interrupt) => (3, 0),
+            Some(Cut::Limit(resource, seen)) => (4 + resource as u8, seen),
+        };
+        to.u8(kind);
+        to.u64(seen);
+    }
+
+    fn read(from: &mut Taker<'_>) -> Option<Option<Cut>> {
+        let (kind, seen) = (from.u8()?, from.u64()?);
+        Some(match kind {
+            0 => None,
+            1 => Some(Cut::TimeLimit),
+            2 => Some(Cut::Cancel),
+            kind => {
+                let resource = usize::from(kind).checked_sub(4).and_then(|at| Resource::ALL.get(at));
+                Some(resource.map_or(Cut::Interrupt, |resource| Cut::Limit(*resource, seen)))
+            }
+        })
+    }
 }
 
 /// What is kept of one output stream.
@@ -348,12 +470,7 @@ impl Report {
         to.u8(kind);
         to.u8(step);
         to.u32(value as u32);
-        to.u8(match self.cut {
-            None => 0,
-            Some(Cut::TimeLimit) => 1,
-            Some(Cut::Cancel) => 2,
-            Some(Cut::Interrupt) => 3,
-        });
+        Cut::lay(self.cut, &mut to);
         to.u64(self.started.0 as u64);
         to.u64(self.finished.0 as u64);
         for stream in [&self.stdout, &self.stderr] {
@@ -377,12 +494,7 @@ impl Report {
             4 => End::Up { pid: value },
             _ => End::NotBegun,
         };
-        let cut = match from.u8()? {
-            0 => None,
-            1 => Some(Cut::TimeLimit),
-            2 => Some(Cut::Cancel),
-            _ => Some(Cut::Interrupt),
-        };
+        let cut = Cut::read(&mut from)?;
         let (started, finished) = (Time(from.u64()? as i64), Time(from.u64()? as i64));
         let mut stream = || {
             let (total, filed) = (from.u64()?, from.u8()? != 0);

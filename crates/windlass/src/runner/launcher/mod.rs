@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::process::{Child, Command, Stdio};
 
+mod cgroup;
 mod control;
 mod message;
 mod output;
@@ -21,6 +22,8 @@ mod service;
 pub mod slots;
 mod spawn;
 mod tree;
+mod usage;
+mod user;
 mod wire;
 
 pub use control::EMIT_MAX;
@@ -28,7 +31,9 @@ pub use output::{file_name, head_length, unroll};
 pub use process::{JOB_MARKER, START_MARKER};
 
 pub(in crate::runner) use control::{control_path, emit_path};
-pub(in crate::runner) use message::{Cut, End, Given, HoldsNul, Kept, Order, Report, Step, Strings, lay_stop};
+pub(in crate::runner) use message::{
+    Cut, End, Given, HoldsNul, Kept, Order, Report, Resource, Step, Strings, lay_stop,
+};
 pub(in crate::runner) use output::INLINE_MAX;
 pub(in crate::runner) use spawn::DEFAULT_PATH;
 pub(in crate::runner) use wire::{Inbox, Outbox, Received};
@@ -48,7 +53,7 @@ pub fn take_over_if_asked() -> Option<ExitCode> {
         return None;
     }
     let mut path = || PathBuf::from(arguments.next().unwrap_or_default());
-    let places = Places { slots: path(), output: path(), control: path() };
+    let places = Places { slots: path(), output: path(), control: path(), control_of_users: path(), without: path() };
     let code = match main(places) {
         Ok(()) => 0,
         Err(failure) => {
@@ -68,18 +73,42 @@ pub(in crate::runner) struct Places {
     pub(in crate::runner) slots: PathBuf,
     /// The directory of large outputs.
     pub(in crate::runner) output: PathBuf,
-    /// The directory of control and emit files.
+    /// The directory of control and emit files …
     pub(in crate::runner) control: PathBuf,
+    /// … and what those of other users begin with.
+    pub(in crate::runner) control_of_users: PathBuf,
+    /// What of the kernel's it does without, by name; see `Settings::without`.
+    pub(in crate::runner) without: PathBuf,
 }
 
 fn main(places: Places) -> Result<(), Failure> {
     let socket = stand_alone().map_err(|e| Failure::io("cannot become a launcher", &e))?;
     let table = slots::Table::open(&places.slots)?;
     let number = places.slots.extension().and_then(|number| number.to_str()?.parse().ok()).unwrap_or(0);
-    let control = control::ControlFiles::new(places.control, number);
-    service::Service::new(socket, table, places.output, control)
+    let control = control::ControlFiles::new(places.control, places.control_of_users, number);
+    let without = Without::read(&places.without.to_string_lossy());
+    let cgroups = if without.cgroup { None } else { cgroup::Cgroups::open(&places.slots) };
+    service::Service::new(socket, table, places.output, control, cgroups, without)
         .and_then(service::Service::serve)
         .map_err(|e| Failure::io("cannot serve", &e))
+}
+
+/// What of Linux's own a launcher is to do without, so that the other way can be tested.
+#[derive(Clone, Copy, Debug, Default)]
+struct Without {
+    /// Control groups.
+    cgroup: bool,
+    /// The lists of a process's children.
+    children: bool,
+    /// The memory of processes with shared pages shared out.
+    shares: bool,
+}
+
+impl Without {
+    fn read(words: &str) -> Without {
+        let has = |name: &str| words.split(',').any(|word| word == name);
+        Without { cgroup: has("cgroup"), children: has("children"), shares: has("shares") }
+    }
 }
 
 /// Cuts every tie to whoever started us but the socket, which is standard input.
@@ -126,8 +155,9 @@ pub(in crate::runner) fn start(program: &Path, places: &Places) -> Result<(Child
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|e| cannot(e.into()))?;
-    let Places { slots, output, control } = places;
-    let arguments: [OsString; 4] = [WORD.into(), slots.into(), output.into(), control.into()];
+    let Places { slots, output, control, control_of_users, without } = places;
+    let arguments: [OsString; 6] =
+        [WORD.into(), slots.into(), output.into(), control.into(), control_of_users.into(), without.into()];
     let mut command = Command::new(program);
     command.arg0("windlass-launcher").args(arguments).env_clear();
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null());

@@ -113,6 +113,11 @@ impl Capture {
         let _gone = std::fs::remove_file(path);
     }
 
+    /// Bytes that have come so far.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
     /// What is reported.
     pub(super) fn finish(&mut self) -> Kept {
         let most = if sabotage::on(Sabotage::CutOutputUnmarked) { self.limit } else { u64::MAX };

@@ -18,6 +18,11 @@ pub(super) struct Stat {
     pub(super) group: i32,
     /// In clock ticks since boot.
     pub(super) born: u64,
+    /// Time on processors, in ticks, with that of its children who are dead and gone.
+    pub(super) ticks: u64,
+    pub(super) threads: u32,
+    /// Memory that it has now.
+    pub(super) pages: u64,
 }
 
 pub(super) fn stat(pid: i32) -> Option<Stat> {
@@ -31,8 +36,13 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let zombie = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    let born = fields.nth(16)?.parse().ok()?;
-    Some(Stat { zombie, parent, group, born })
+    // From here on every field is a number; the next one is the sixth of the line.
+    let mut number = |skipped: usize| fields.nth(skipped)?.parse::<i64>().ok();
+    let ticks = number(8)?.max(0) + number(0)?.max(0) + number(0)?.max(0) + number(0)?.max(0);
+    let threads = number(2)?.max(0) as u32;
+    let born = number(1)?.max(0) as u64;
+    let pages = number(1)?.max(0) as u64;
+    Some(Stat { zombie, parent, group, born, ticks: ticks as u64, threads, pages })
 }
 
 /// Whose marker a process carries; none where the environment is gone, overwritten or not ours to read.
@@ -70,8 +80,9 @@ mod tests {
 
     #[test]
     fn a_name_full_of_brackets_is_only_a_name() {
-        let line = b"42 (a) R 1 (b) Z) S 7 42 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3";
-        assert_eq!(parse_stat(line), Some(Stat { zombie: false, parent: 7, group: 42, born: 987_654 }));
+        let line = b"42 (a) R 1 (b) Z) S 7 42 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 9 0 987654 1000 55 3";
+        let stat = Stat { zombie: false, parent: 7, group: 42, born: 987_654, ticks: 26, threads: 9, pages: 55 };
+        assert_eq!(parse_stat(line), Some(stat));
         assert_eq!(parse_stat(b"42 (a"), None);
     }
 

@@ -4,8 +4,10 @@
 //! waiting, the rest of the tree is killed, and only when nothing of it lives is the outcome sent and the slot
 //! freed. It must not block anywhere but in its one wait.
 
+use super::Without;
+use super::cgroup::{Cell, Cgroups};
 use super::control::ControlFiles;
-use super::message::{Cut, End, Kept, Report, Request, Step, Task};
+use super::message::{Cut, End, Kept, Report, Request, Resource, Step, Task};
 use super::output::{Capture, file_name};
 use super::slots::Table;
 use super::spawn::{Child, Pipe, Refusal, Spawner};
@@ -24,8 +26,11 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use watch::Watch;
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
+
+mod watch;
 
 /// How many jobs are started before the loop looks at everything else again.
 const STARTS_A_ROUND: usize = 8;
@@ -57,6 +62,8 @@ struct Running {
     extended: Duration,
     cut: Option<Cut>,
     ended: bool,
+    cell: Option<Cell>,
+    watch: Option<Watch>,
 }
 
 impl Running {
@@ -85,6 +92,10 @@ pub(super) struct Service {
     free: Vec<usize>,
     by_flight: HashMap<Flight, usize>,
     deadlines: BTreeSet<(Instant, usize, u32)>,
+    looks: BTreeSet<(Instant, usize, u32)>,
+    cgroups: Option<Cgroups>,
+    kernel_limits_memory: bool,
+    without: Without,
     ended: Vec<usize>,
     generation: u32,
     inbox: Inbox,
@@ -100,7 +111,14 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(socket: OwnedFd, table: Table, output: PathBuf, control: ControlFiles) -> io::Result<Service> {
+    pub(super) fn new(
+        socket: OwnedFd,
+        table: Table,
+        output: PathBuf,
+        control: ControlFiles,
+        cgroups: Option<Cgroups>,
+        without: Without,
+    ) -> io::Result<Service> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let child_signals = child_signals()?;
         epoll::add(&epoll, &socket, EventData::new_u64(SOCKET), EventFlags::IN)?;
@@ -113,12 +131,16 @@ impl Service {
             output,
             control,
             spawner: Spawner::new()?,
-            orphanage: Orphanage::new(),
+            orphanage: Orphanage::new(!without.children),
             waiting: VecDeque::new(),
             jobs: Vec::new(),
             free: Vec::new(),
             by_flight: HashMap::new(),
             deadlines: BTreeSet::new(),
+            looks: BTreeSet::new(),
+            kernel_limits_memory: cgroups.as_ref().is_some_and(Cgroups::limits_memory),
+            cgroups,
+            without,
             ended: Vec::new(),
             generation: 0,
             inbox: Inbox::default(),
@@ -152,6 +174,7 @@ impl Service {
                 }
             }
             self.enforce_deadlines();
+            self.look_at_limits()?;
             if look_at_children || !self.ended.is_empty() {
                 self.bury()?;
             }
@@ -166,7 +189,8 @@ impl Service {
         if !self.waiting.is_empty() && !self.short {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let due = self.deadlines.first().map(|(first, ..)| first.saturating_duration_since(Instant::now()));
+        let first = [&self.deadlines, &self.looks].into_iter().filter_map(|due| due.first()).min();
+        let due = first.map(|(first, ..)| first.saturating_duration_since(Instant::now()));
         let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
@@ -209,7 +233,7 @@ impl Service {
         // The socket stays readable for ever now; there is nothing more to hear.
         let _removed = epoll::delete(&self.epoll, &self.socket);
         for job in self.jobs.iter().flatten() {
-            job.signal(Signal::KILL);
+            job.kill();
         }
     }
 
@@ -232,7 +256,7 @@ impl Service {
         }
         match why {
             Stop::Cancel | Stop::Interrupt => self.ask_to_end(index),
-            Stop::Kill => job.signal(Signal::KILL),
+            Stop::Kill => job.kill(),
             Stop::Withdraw => {}
         }
         Ok(())
@@ -263,7 +287,7 @@ impl Service {
             job.deadline = None;
             let asked = job.task.control.map_or(Duration::ZERO, |number| self.control.extensions(number));
             if job.cut.is_some() {
-                job.signal(Signal::KILL);
+                job.kill();
             } else if asked > job.extended {
                 let more = by.checked_add(asked - job.extended);
                 job.extended = asked;
@@ -291,16 +315,30 @@ impl Service {
                     read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
                 }
                 job.pipes = None;
+                let written = job.captures.iter().map(Capture::total).sum();
+                if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {
+                    job.cut = Some(Cut::Limit(Resource::Output, written));
+                }
                 job.ended = true;
                 job.signal(Signal::KILL);
+                if let Some(cell) = job.cell.as_ref().filter(|cell| !cell.is_empty()) {
+                    cell.kill();
+                }
                 if let Some(by) = job.deadline.take() {
                     self.deadlines.remove(&(by, index, generation));
+                }
+                if let Some(watch) = job.watch.take() {
+                    self.looks.remove(&(watch.next, index, generation));
                 }
                 self.ended.push(index);
             }
             stream => {
                 let stream = (stream - STDOUT) as usize;
                 read_pipe(job, stream, 1, &mut self.buffer, &self.output);
+                let written = job.captures.iter().map(Capture::total).sum();
+                if job.task.limits.output > 0 && written > job.task.limits.output {
+                    self.end_for(index, Resource::Output, written);
+                }
             }
         }
     }
@@ -313,7 +351,8 @@ impl Service {
         let ended = std::mem::take(&mut self.ended);
         for index in ended {
             let Some(job) = &self.jobs[index] else { continue };
-            let lives = held.contains(&job.pid.as_raw_nonzero().get());
+            let in_cell = job.cell.as_ref().is_some_and(|cell| !cell.is_empty());
+            let lives = in_cell || held.contains(&job.pid.as_raw_nonzero().get());
             if lives && !sabotage::on(Sabotage::SlotFreedEarly) {
                 // Its end has been seen; only the death of the others is news now.
                 self.ended.push(index);
@@ -333,6 +372,11 @@ impl Service {
             Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
             None => Exit::Signal(0),
         };
+        let signal = if let Exit::Signal(signal) = exit { Some(signal) } else { None };
+        let cut = job.cut.or_else(|| job.kernels_cut(signal));
+        if let (Some(cell), Some(cgroups)) = (job.cell.take(), &mut self.cgroups) {
+            cgroups.give_back(cell);
+        }
         self.by_flight.remove(&job.task.flight);
         self.free.push(index);
         self.short = false;
@@ -342,7 +386,7 @@ impl Service {
         let report = Report {
             flight: job.task.flight,
             end: End::Exit(exit),
-            cut: job.cut,
+            cut,
             started: job.started,
             finished: clock::now(),
             stdout: stdout.finish(),
@@ -390,14 +434,14 @@ impl Service {
                 begun = self.begin(&task, note);
             }
             match begun {
-                Ok(child) => {
+                Ok((child, cell)) => {
                     self.table.started(note);
                     task.let_go();
                     if task.is_kept() {
                         let pid = child.pid.as_raw_nonzero().get();
                         self.report_unstarted(task.flight, End::Up { pid }, None, started)?;
                     }
-                    self.watch(task, child, note, started)?;
+                    self.watch(task, child, cell, note, started)?;
                 }
                 // Shortages pass when something ends here; with nothing here they are for the server to hear of.
                 Err((_, libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) if !self.by_flight.is_empty() => {
@@ -416,12 +460,28 @@ impl Service {
     }
 
     /// Makes what a task needs, and then its process.
-    fn begin(&mut self, task: &Task, note: usize) -> Result<Child, Refusal> {
+    fn begin(&mut self, task: &Task, note: usize) -> Result<(Child, Option<Cell>), Refusal> {
         if let Some(number) = task.control {
             let errno = |e: io::Error| (Step::Prepare, e.raw_os_error().unwrap_or(libc::EIO));
-            self.control.prepare(number).map_err(errno)?;
+            self.control.prepare(number, task.owner.as_ref()).map_err(errno)?;
         }
-        self.spawner.start(task, self.table.pid_of(note))
+        let pid = self.table.pid_of(note);
+        let counted = task.limits.memory > 0 || task.limits.processes > 0 || !task.limits.cpu.is_zero();
+        let cell = self.cgroups.as_mut().filter(|_| counted).and_then(|groups| groups.take(task.limits).ok());
+        match (self.spawner.start(task, cell.as_ref(), pid), cell) {
+            (Ok(child), cell) => Ok((child, cell)),
+            (Err((Step::Limits, _)), Some(_)) => {
+                self.cgroups = None;
+                self.kernel_limits_memory = false;
+                self.spawner.start(task, None, pid).map(|child| (child, None))
+            }
+            (Err(refusal), cell) => {
+                if let (Some(cell), Some(groups)) = (cell, &mut self.cgroups) {
+                    groups.give_back(cell);
+                }
+                Err(refusal)
+            }
+        }
     }
 
     /// Control files of jobs that have ended stay open for the next, unless descriptors are short.
@@ -431,7 +491,14 @@ impl Service {
     }
 
     /// Takes a new child into the loop.
-    fn watch(&mut self, task: Box<Task>, child: Child, note: usize, started: Time) -> io::Result<()> {
+    fn watch(
+        &mut self,
+        task: Box<Task>,
+        child: Child,
+        cell: Option<Cell>,
+        note: usize,
+        started: Time,
+    ) -> io::Result<()> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.jobs.push(None);
             self.jobs.len() - 1
@@ -447,6 +514,8 @@ impl Service {
         }
         let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
         self.deadlines.extend(deadline.map(|by| (by, index, generation)));
+        let watch = Watch::begin(task.limits, Instant::now());
+        self.looks.extend(watch.map(|watch| (watch.next, index, generation)));
         self.by_flight.insert(task.flight, index);
         let captures = [(); 2].map(|()| Capture::new(task.output_max, task.in_memory));
         self.jobs[index] = Some(Running {
@@ -462,6 +531,8 @@ impl Service {
             extended: Duration::ZERO,
             cut: None,
             ended: false,
+            cell,
+            watch,
         });
         Ok(())
     }

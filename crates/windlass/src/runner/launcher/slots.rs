@@ -312,6 +312,7 @@ fn prove_table_dead(path: &Path) -> Result<Option<Vec<SlotNote>>, Failure> {
     let Some(notes) = read(&file).map_err(cannot)? else { return Ok(None) };
     let open: Vec<SlotNote> = notes.iter().filter(|note| note.fate == Fate::Unknown).copied().collect();
     let suspects: Vec<SlotNote> = open.iter().filter(|note| note.this_boot && note.begun()).copied().collect();
+    super::cgroup::end_all_of(path).map_err(cannot)?;
     if !suspects.is_empty() {
         kill_all(&suspects).map_err(|e| cannot(e.into()))?;
     }

@@ -3,19 +3,23 @@
 //! Everything is prepared before; between the clone and the exec the child makes system calls and nothing else,
 //! because it stands in our memory on a stack of its own while we are held. What went wrong it leaves where we
 //! find it. The child has its own process group, no signal blocked or ignored, the limits that the launcher was born
-//! with, descriptors 0 to 2 (and 3 where the server gave one), and dies with the launcher.
+//! with and those of its task, descriptors 0 to 2 (and 3 where the server gave one), and dies with the launcher. Where
+//! the task names a user it becomes that user first (`user`).
 
-use super::message::{Step, Task};
+use super::cgroup::Cell;
+use super::message::{Owner, Step, Task};
+use super::user;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const STACK: usize = 64 << 10;
 const SHELL: &CStr = c"/bin/sh";
@@ -58,8 +62,13 @@ pub(super) struct Spawner {
     null: File,
     own: c_int,
     descriptors: libc::rlimit,
+    /// The hard limits that a child's own are kept within.
+    data: Option<u64>,
+    seconds: Option<u64>,
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
+    /// Where a child that becomes another user is told its groups.
+    groups: Vec<u32>,
 }
 
 /// What one child needs; read and written by the child on our memory.
@@ -73,6 +82,12 @@ struct Plan {
     channel: c_int,
     own: c_int,
     descriptors: libc::rlimit,
+    /// The file through which it enters its control group; negative where it has none.
+    door: c_int,
+    data: Option<libc::rlimit>,
+    seconds: Option<libc::rlimit>,
+    owner: *const Owner,
+    groups: *mut [u32],
     note: *const AtomicU64,
     failed: Option<Refusal>,
 }
@@ -93,27 +108,36 @@ impl Spawner {
                 rlim_cur: born_with.current.unwrap_or(unlimited),
                 rlim_max: born_with.maximum.unwrap_or(unlimited),
             },
+            data: rustix::process::getrlimit(Resource::Data).maximum,
+            seconds: rustix::process::getrlimit(Resource::Cpu).maximum,
             argv: Vec::new(),
             envp: Vec::new(),
+            groups: Vec::new(),
         })
     }
 
     /// Starts a task; the child's pid is in `note` before anything of its program runs. A script that does not name
     /// its interpreter is given to the shell, as every shell does it.
-    pub(super) fn start(&mut self, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
+    pub(super) fn start(&mut self, task: &Task, cell: Option<&Cell>, note: &AtomicU64) -> Result<Child, Refusal> {
         let program = find_program(task)?;
         self.point_at_strings(task);
-        match self.start_as(&program, task, note) {
+        match self.start_as(&program, task, cell, note) {
             Err((Step::Exec, libc::ENOEXEC)) if is_text(task, &program) => {
                 self.argv[0] = program.as_ptr();
                 self.argv.insert(0, SHELL.as_ptr());
-                self.start_as(SHELL, task, note)
+                self.start_as(SHELL, task, cell, note)
             }
             other => other,
         }
     }
 
-    fn start_as(&mut self, program: &CStr, task: &Task, note: &AtomicU64) -> Result<Child, Refusal> {
+    fn start_as(
+        &mut self,
+        program: &CStr,
+        task: &Task,
+        cell: Option<&Cell>,
+        note: &AtomicU64,
+    ) -> Result<Child, Refusal> {
         let prepare = |e: rustix::io::Errno| (Step::Prepare, e.raw_os_error());
         let [given_in, given_out, channel] = task.streams.each_ref().map(|fd| fd.as_ref().map(AsRawFd::as_raw_fd));
         let stdin = if given_in.is_some() { None } else { feed(task.stdin()).map_err(prepare)? };
@@ -121,6 +145,12 @@ impl Spawner {
         let stdout = if given_out.is_some() { None } else { Some(Pipe::new().map_err(prepare)?) };
         let stderr = Pipe::new().map_err(prepare)?;
         let stdout_end = stdout.as_ref().map(|pipe| pipe.write.as_raw_fd()).or(given_out).unwrap_or(-1);
+        if let Some(owner) = &task.owner {
+            self.groups.resize(owner.groups.len() + 1, 0);
+            let made = [stdout.as_ref(), Some(&stderr)].into_iter().flatten().map(|pipe| pipe.write.as_fd());
+            let given = task.streams.iter().flatten().map(AsFd::as_fd);
+            hand_over(made.chain(given), owner).map_err(|e| (Step::Descriptors, e.raw_os_error()))?;
+        }
         let mut plan = Plan {
             program: program.as_ptr(),
             argv: self.argv.as_ptr(),
@@ -130,6 +160,11 @@ impl Spawner {
             channel: channel.unwrap_or(-1),
             own: self.own,
             descriptors: self.descriptors,
+            door: cell.map_or(-1, Cell::door),
+            data: data_limit(task.limits.memory, self.data),
+            seconds: seconds_limit(task.limits.cpu, self.seconds),
+            owner: task.owner.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            groups: self.groups.as_mut_slice(),
             note,
             failed: None,
         };
@@ -192,15 +227,12 @@ unsafe fn child_steps(plan: &Plan) -> Step {
     unsafe {
         // A group and not a session: where the kernel groups processes by session to share out the processors, every
         // new session begins with next to no share, and starts take several times as long beside other load.
-        if libc::setpgid(0, 0) < 0 || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+        if libc::setpgid(0, 0) < 0 {
             return Step::Child;
         }
-        // The launcher may have died before the line above; then nobody will ever tell us.
-        if libc::getppid() != plan.own {
-            *libc::__errno_location() = libc::ESRCH;
-            return Step::Child;
+        if let Err(step) = take_limits(plan) {
+            return step;
         }
-        (*plan.note).store(libc::getpid() as u64, Ordering::Release);
         for (to, from) in plan.streams.iter().enumerate() {
             if libc::dup2(*from, to as c_int) < 0 {
                 return Step::Child;
@@ -217,12 +249,80 @@ unsafe fn child_steps(plan: &Plan) -> Step {
         {
             return Step::Child;
         }
+        if !plan.owner.is_null() {
+            let first = if plan.channel >= 0 { 4 } else { 3 };
+            if let Err(step) = user::become_owner(&*plan.owner, first, &mut *plan.groups) {
+                return step;
+            }
+        }
+        // Behind the change of the user, which takes it back.
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 {
+            return Step::Child;
+        }
+        // The launcher may have died before the line above; then nobody will ever tell us.
+        if libc::getppid() != plan.own {
+            *libc::__errno_location() = libc::ESRCH;
+            return Step::Child;
+        }
+        (*plan.note).store(libc::getpid() as u64, Ordering::Release);
         if libc::chdir(plan.directory) < 0 {
             return Step::Directory;
         }
         libc::execve(plan.program, plan.argv, plan.envp);
         Step::Exec
     }
+}
+
+/// Puts the child under its limits.
+///
+/// # Safety
+/// As `child_steps`.
+unsafe fn take_limits(plan: &Plan) -> Result<(), Step> {
+    // SAFETY: plain system calls on values that were prepared for them.
+    unsafe {
+        if plan.door >= 0 && libc::write(plan.door, c"0".as_ptr().cast(), 1) < 0 {
+            return Err(Step::Limits);
+        }
+        for (resource, limit) in [(libc::RLIMIT_DATA, &plan.data), (libc::RLIMIT_CPU, &plan.seconds)] {
+            if let Some(limit) = limit
+                && libc::setrlimit(resource, limit) < 0
+            {
+                return Err(Step::Limits);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A net under the watching of a tree's memory, for one process that takes very much at once: twice the limit, but at
+/// least a GiB above it, because what a program may write to is more than what it has.
+fn data_limit(memory: u64, hard: Option<u64>) -> Option<libc::rlimit> {
+    const SPARE: u64 = 1 << 30;
+    if memory == 0 {
+        return None;
+    }
+    let most = memory.saturating_add(memory.max(SPARE)).min(hard.unwrap_or(u64::MAX));
+    Some(libc::rlimit { rlim_cur: most, rlim_max: most })
+}
+
+/// The same for its time on processors, in whole seconds: a signal, and some seconds later the end.
+fn seconds_limit(cpu: Duration, hard: Option<u64>) -> Option<libc::rlimit> {
+    const SPARE: u64 = 5;
+    if cpu.is_zero() {
+        return None;
+    }
+    let hard = hard.unwrap_or(u64::MAX);
+    let soft = (cpu.as_secs() + 2).min(hard);
+    Some(libc::rlimit { rlim_cur: soft, rlim_max: soft.saturating_add(SPARE).min(hard) })
+}
+
+/// Gives what the child reads from and writes to to whom it will be, so that it can open it again by its name in /dev.
+fn hand_over<'f>(streams: impl Iterator<Item = BorrowedFd<'f>>, owner: &Owner) -> rustix::io::Result<()> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(owner.uid), rustix::fs::Gid::from_raw(owner.gid));
+    for stream in streams {
+        rustix::fs::fchown(stream, Some(uid), Some(gid))?;
+    }
+    Ok(())
 }
 
 /// A memory file with the job's data at its beginning; none where there is no data.

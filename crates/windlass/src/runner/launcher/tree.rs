@@ -3,12 +3,13 @@
 //! A process whose parent died becomes a child of the launcher, so the launcher's own children are all there is
 //! to look at, and one that is not reaped keeps its number: no signal can hit a stranger. An orphan belongs to
 //! the job whose process group or marker it has. One that shed both could be any job's that ran at its birth; it goes
-//! when the last of those has ended. A cgroup per job would tell at once; it would be asked here.
+//! when the last of those has ended. A job that has a control group is told by it (`cgroup`).
 
 use super::process::{self, Stat};
+use super::usage;
 use crate::sabotage::{self, Sabotage};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -51,10 +52,11 @@ pub(super) struct Orphanage {
 }
 
 impl Orphanage {
-    pub(super) fn new() -> Orphanage {
+    /// `listed` is false where the kernel's list of our children is not to be used.
+    pub(super) fn new(listed: bool) -> Orphanage {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         // Without this file, which a kernel can be built without, all of /proc is looked through.
-        let children = File::open(format!("/proc/self/task/{own}/children")).ok();
+        let children = File::open(format!("/proc/self/task/{own}/children")).ok().filter(|_| listed);
         Orphanage { children, own, text: vec![0; 4096], listed: Vec::new(), orphans: HashMap::new() }
     }
 
@@ -93,10 +95,39 @@ impl Orphanage {
         Ok(held)
     }
 
+    /// A family's members: its first process, its orphans that live here, and all their descendants.
+    pub(super) fn members(&mut self, family: &Family, mains: &HashSet<i32>) -> io::Result<Vec<i32>> {
+        self.list()?;
+        let mut members = vec![family.pid];
+        for at in 0..self.listed.len() {
+            let pid = self.listed[at];
+            if mains.contains(&pid) {
+                continue;
+            }
+            self.learn(pid);
+            members.extend(self.orphans.get(&pid).filter(|orphan| orphan.is_of(family)).map(|_| pid));
+        }
+        match self.children {
+            Some(_) => usage::add_descendants(&mut members),
+            None => usage::add_descendants_by_parent(&mut members),
+        }
+        Ok(members)
+    }
+
+    /// Gets to know an orphan, once.
+    fn learn(&mut self, pid: i32) {
+        if !self.orphans.contains_key(&pid)
+            && let Some(stat) = process::stat(pid)
+        {
+            let orphan = Orphan { stat, marker: process::marker(pid), killed: false };
+            self.orphans.insert(pid, orphan);
+        }
+    }
+
     /// Takes the dead away and gets to know the living; true where one was taken.
     fn reap(&mut self, families: &[Family]) -> bool {
         let mut reaped = false;
-        for pid in self.listed.drain(..) {
+        for pid in std::mem::take(&mut self.listed) {
             if families.iter().any(|family| family.pid == pid) {
                 continue;
             }
@@ -105,11 +136,8 @@ impl Orphanage {
             if matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(Some(_))) {
                 self.orphans.remove(&pid);
                 reaped = true;
-            } else if !self.orphans.contains_key(&pid)
-                && let Some(stat) = process::stat(pid)
-            {
-                let orphan = Orphan { stat, marker: process::marker(pid), killed: false };
-                self.orphans.insert(pid, orphan);
+            } else {
+                self.learn(pid);
             }
         }
         reaped

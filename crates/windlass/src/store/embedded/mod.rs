@@ -126,7 +126,7 @@ impl Embedded {
         let (mut db, epoch, opened) = match open() {
             // To open is to write a new epoch, and that must be possible on a full disk.
             Err(StoreError::Full(_)) => {
-                reserve.release(&wal::log_path(&dir.state_db()), reserve::INDEX);
+                reserve.release(&wal::log_path(&dir.state_db()), reserve::START);
                 open()?
             }
             other => other?,

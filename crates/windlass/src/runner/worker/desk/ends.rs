@@ -4,7 +4,7 @@
 //! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
 
 use super::{Desk, Ending, Instant, Kept, Line, Report, last_words, reading};
-use crate::runner::launcher::End;
+use crate::runner::launcher::{Cut, End};
 use crate::runner::reply::Emits;
 use crate::runner::{Flight, Stop};
 use rustix::event::epoll;
@@ -29,7 +29,8 @@ impl Desk {
         }
         for (at, line) in taken.into_iter().enumerate() {
             let outcome = match &worker.ending {
-                None if at == 0 || parallel => Outcome::Lost,
+                None if at == 0 && !parallel => over_limit(&worker, report).unwrap_or(Outcome::Lost),
+                None if parallel => Outcome::Lost,
                 None => Outcome::Interrupted,
                 Some(ending) => ended_on_purpose(ending, &line, at, &worker),
             };
@@ -60,6 +61,9 @@ impl Desk {
         match report.end {
             End::CannotStart { step, errno } => (super::words(&reading::refusal(step, errno, example)), true),
             End::Exit(exit) => {
+                if let Some(outcome) = over_limit(worker, Some(report)) {
+                    return (super::words(&outcome), false);
+                }
                 let how = match exit {
                     Exit::Code(code) => format!("its worker ended with exit {code} before it answered a job"),
                     Exit::Signal(signal) => {
@@ -96,6 +100,14 @@ impl Desk {
                 self.shared.stop_worker(worker.flight, why);
             }
         }
+    }
+}
+
+/// The failure of the one job that a worker was at when its limits ended it.
+fn over_limit(worker: &Kept, report: Option<&Report>) -> Option<Outcome> {
+    match report?.cut? {
+        Cut::Limit(resource, seen) => Some(reading::over_limit(resource, seen, worker.policy.limits)),
+        Cut::TimeLimit | Cut::Cancel | Cut::Interrupt => None,
     }
 }
 
