@@ -21,10 +21,10 @@ const ERRORS_KEPT: usize = 10;
 const VERSION: u8 = 1;
 
 pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
-                                  placed, admitted, ended, reason, turn, errors, data";
+                                  placed, admitted, ended, reason, turn, errors, sum, data";
 
 /// All columns of a row, the kind among them.
-const COLUMN_COUNT: usize = 19;
+const COLUMN_COUNT: usize = 20;
 /// So many new rows go with one statement: to open the table and its indexes costs as much as a row.
 const TOGETHER: usize = 16;
 
@@ -142,6 +142,7 @@ impl Row {
             &self.turn,
             &errors,
             &self.data,
+            &sum(self.id, self.queue, &self.data),
         ];
         values.iter().enumerate().try_for_each(|(at, value)| to.raw_bind_parameter(from + at, value))
     }
@@ -199,10 +200,16 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         Ok(errors) => errors,
         Err(error) => return Ok(Err(error)),
     };
+    let id = JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? };
+    let (queue, data): (QueueNo, Vec<u8>) = (QueueNo(r.get(3)?), r.get(18)?);
+    // Rows of format 2 have no sum.
+    if r.get::<_, Option<u32>>(17)?.is_some_and(|stored| stored != sum(id, queue, &data)) {
+        return Ok(Err(corrupt(format!("job {id} is not as it was stored"))));
+    }
     Ok(Ok(Row {
         arrival: r.get(0)?,
-        id: JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? },
-        queue: QueueNo(r.get(3)?),
+        id,
+        queue,
         priority,
         state,
         run: r.get::<_, Option<u32>>(6)?.map(RunNo),
@@ -214,7 +221,7 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         reason,
         turn: r.get(15)?,
         errors,
-        data: r.get(17)?,
+        data,
     }))
 }
 
@@ -304,8 +311,8 @@ pub(super) fn many(db: &Connection, rest: &str, key: impl rusqlite::Params) -> R
 
 /// The same without their data, for what only changes their states; `update` does not write data.
 pub(super) fn light(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
-    let columns = COLUMNS.strip_suffix("data").unwrap_or(COLUMNS);
-    select(db, &format!("SELECT {columns} x'' FROM job {rest}"), key)
+    let columns = COLUMNS.strip_suffix("sum, data").unwrap_or(COLUMNS);
+    select(db, &format!("SELECT {columns} NULL, x'' FROM job {rest}"), key)
 }
 
 fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
@@ -332,6 +339,16 @@ pub(super) fn rank(priority: Priority) -> i64 {
 
 pub(super) fn reason_number(reason: Reason) -> usize {
     reason as usize
+}
+
+/// The checksum of what never changes in a row.
+fn sum(id: JobId, queue: QueueNo, data: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&id.origin.bits().to_le_bytes());
+    hasher.update(&id.offset.to_le_bytes());
+    hasher.update(&queue.0.to_le_bytes());
+    hasher.update(data);
+    hasher.finalize()
 }
 
 fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {

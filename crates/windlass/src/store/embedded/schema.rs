@@ -77,6 +77,7 @@ const SINCE_3: &str = "
 CREATE TABLE body (
     no INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL,
     live INTEGER NOT NULL);
+ALTER TABLE job ADD COLUMN sum INTEGER;
 ";
 
 /// The one row of small numbers.

@@ -239,7 +239,8 @@ fn a_listing_pages_through_chunks_and_rows_in_order() {
 
 #[test]
 fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
-    let to_2 = "DROP TABLE body; UPDATE state SET format = 2; PRAGMA user_version = 2;";
+    let to_2 =
+        "DROP TABLE body; ALTER TABLE job DROP COLUMN sum; UPDATE state SET format = 2; PRAGMA user_version = 2;";
     let to_1 = "DROP TABLE override; DROP TABLE note; UPDATE state SET format = 1; PRAGMA user_version = 1;";
     for steps in [&[to_2][..], &[to_2, to_1]] {
         let mut bed = Bed::new();
