@@ -140,7 +140,7 @@ impl Turn<'_> {
             let mut claimed = Vec::new();
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
-            let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
+            let rows = self.first_rows(order.lane, count.rows, most.min(ROWS))?;
             if count.rows > 0 && rows.is_empty() && most > 0 {
                 return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
             }
@@ -159,6 +159,32 @@ impl Turn<'_> {
             rows::claim_all(self.db, &claimed)?;
         }
         Ok(held)
+    }
+
+    /// The first ready rows of a lane. Most retries start in the turn that releases them; where a lane has no others,
+    /// its release is not written by itself, for to change a row once costs half.
+    fn first_rows(&mut self, lane: Lane, ready: u64, most: usize) -> Result<Vec<Row>, StoreError> {
+        if ready == 0 || most == 0 {
+            return Ok(Vec::new());
+        }
+        match self.m.released.get_mut(&lane) {
+            Some(released) if released.len() as u64 == ready => {
+                let taken: Vec<u64> = released.drain(..most.min(released.len())).collect();
+                if released.is_empty() {
+                    self.m.released.remove(&lane);
+                }
+                let mut rows = rows::by_arrivals(self.db, &taken)?;
+                rows.sort_by_key(|row| (row.due, row.arrival));
+                // Each has a time of its own, so the one that is given does not matter.
+                rows.iter_mut().for_each(|row| row.make_ready(row.admitted));
+                Ok(rows)
+            }
+            Some(_) => {
+                self.write_released()?;
+                ready_rows(self.db, lane, most)
+            }
+            None => ready_rows(self.db, lane, most),
+        }
     }
 
     /// Takes from chunks and rows together, by arrival. `chunked` is how many ready jobs of the lane are in chunks.
@@ -239,7 +265,8 @@ impl Turn<'_> {
     pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
         let mut rows = due_rows(self.db, now, limit)?.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
-        let (mut left, mut released) = (u64::from(limit), Vec::new());
+        let mut left = u64::from(limit);
+        let mut released = Vec::new();
         while left > 0 {
             let row_due = rows.peek().map(|row| row.due);
             match heads.peek().copied() {
@@ -250,12 +277,22 @@ impl Turn<'_> {
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    released.push(row.arrival);
+                    match row.lane.kind {
+                        LaneKind::Fresh => released.push(row.arrival),
+                        LaneKind::Retry | LaneKind::Suspect => {
+                            self.m.released.entry(row.lane).or_default().push(row.arrival);
+                        }
+                    }
                     self.change(row.lane, row.run, row.state, Change::Release, 1, true)?;
                 }
             }
         }
         rows::release_all(self.db, &released)
+    }
+
+    /// Writes what this turn has released and not claimed.
+    pub(super) fn write_released(&mut self) -> Result<(), StoreError> {
+        std::mem::take(&mut self.m.released).values().try_for_each(|released| rows::release_all(self.db, released))
     }
 
     fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {

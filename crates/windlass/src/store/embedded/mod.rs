@@ -96,6 +96,8 @@ struct Memory {
     running: HashMap<u64, Row>,
     /// Parts to be written with this turn.
     touched: Vec<u64>,
+    /// Rows that this turn has released and not written as such: a claim may take them before.
+    released: HashMap<Lane, Vec<u64>>,
     /// What is over but kept for the archive, with the turn in which it ended, oldest first.
     finished: VecDeque<(u64, Place)>,
     /// Turns that the archive does not hold yet.
@@ -201,7 +203,12 @@ impl Embedded {
 
     /// Runs one verb; after a failure that may have left half of it in memory only `rollback` helps.
     fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let done = act(&mut self.turn()?);
+        let mut turn = self.turn()?;
+        let done = turn.write_released().and_then(|()| act(&mut turn));
+        self.after(done)
+    }
+
+    fn after<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
         self.broken |= done.as_ref().is_err_and(|error| !matches!(error, StoreError::Stale(_)));
         self.full |= matches!(done, Err(StoreError::Full(_)));
         done
@@ -241,7 +248,9 @@ impl Store for Embedded {
         if orders.is_empty() {
             return Ok(Vec::new());
         }
-        self.verb(|turn| turn.claim(orders))
+        // Alone among the verbs it knows what is released and not written.
+        let claimed = self.turn()?.claim(orders);
+        self.after(claimed)
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
@@ -259,6 +268,9 @@ impl Store for Embedded {
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
+        if !self.memory.released.is_empty() {
+            self.verb(|turn| turn.write_released())?;
+        }
         lanes::next_due(&self.db)
     }
 
@@ -375,6 +387,7 @@ impl Memory {
             parts: HashMap::new(),
             running: HashMap::new(),
             touched: Vec::new(),
+            released: HashMap::new(),
             finished: VecDeque::new(),
             turns: VecDeque::new(),
             outcomes: Writer::default(),
@@ -509,6 +522,7 @@ impl Turn<'_> {
 
     /// Writes what memory held back: one row per touched part, run, block of counters, and the outcomes.
     fn flush(&mut self) -> Result<(), StoreError> {
+        self.write_released()?;
         self.sweep()?;
         let number = self.number();
         let sql = "INSERT OR REPLACE INTO part (first, gone, bits) VALUES (?1, ?2, ?3)";

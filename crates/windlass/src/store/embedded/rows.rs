@@ -229,9 +229,7 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
 pub(super) fn insert_all(db: &Connection, rows: &[Row]) -> Result<(), StoreError> {
     static ONE: LazyLock<String> = LazyLock::new(|| insertion(1));
     static MANY: LazyLock<String> = LazyLock::new(|| insertion(TOGETHER));
-    let many = rows.chunks_exact(TOGETHER);
-    let few = many.remainder().chunks(1);
-    for some in many.chain(few) {
+    for some in together(rows) {
         let sql: &str = if some.len() == TOGETHER { &MANY } else { &ONE };
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
         let bound = some.iter().enumerate().try_for_each(|(at, row)| row.bind(&mut statement, 1 + at * COLUMN_COUNT));
@@ -248,7 +246,9 @@ fn insertion(rows: usize) -> String {
 
 /// Writes the starts of rows.
 pub(super) fn claim_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
-    let changed = change_all(db, "UPDATE OR FAIL job SET state = 2, starts = starts + 1", None, arrivals)?;
+    // What is due has just been released, and that was not written.
+    let change = "UPDATE OR FAIL job SET state = 2, starts = starts + 1, placed = coalesce(due, placed), due = NULL";
+    let changed = change_all(db, change, None, arrivals)?;
     all_were_there(changed, arrivals)
 }
 
@@ -270,16 +270,24 @@ pub(super) fn delete_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreE
 
 /// Does the same to rows, several with one statement; tells to how many. The change may have a value of its own.
 fn change_all(db: &Connection, change: &str, value: Option<u64>, arrivals: &[u64]) -> Result<usize, StoreError> {
-    let many = arrivals.chunks_exact(TOGETHER);
-    let few = many.remainder().chunks(1);
     let mut changed = 0;
-    for some in many.chain(few) {
-        let places = vec!["?"; some.len()].join(", ");
-        let mut statement = db.prepare_cached(&format!("{change} WHERE arrival IN ({places})")).map_err(failed)?;
+    for some in together(arrivals) {
+        let mut statement = db.prepare_cached(&format!("{change} {}", among(some))).map_err(failed)?;
         let values = value.iter().chain(some);
         changed += statement.execute(rusqlite::params_from_iter(values)).map_err(failed)?;
     }
     Ok(changed)
+}
+
+/// As many at once as one statement takes, then one by one, so that there are two statements for each purpose.
+fn together<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
+    let many = all.chunks_exact(TOGETHER);
+    let few = many.remainder().chunks(1);
+    many.chain(few)
+}
+
+fn among(arrivals: &[u64]) -> String {
+    format!("WHERE arrival IN ({})", vec!["?"; arrivals.len()].join(", "))
 }
 
 fn all_were_there(changed: usize, arrivals: &[u64]) -> Result<(), StoreError> {
@@ -291,6 +299,16 @@ fn all_were_there(changed: usize, arrivals: &[u64]) -> Result<(), StoreError> {
 pub(super) fn by_arrival(db: &Connection, arrival: u64) -> Result<Option<Row>, StoreError> {
     static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM job WHERE arrival = ?1"));
     one(db, &SQL, params![arrival])
+}
+
+/// The rows of these jobs, in no order.
+pub(super) fn by_arrivals(db: &Connection, arrivals: &[u64]) -> Result<Vec<Row>, StoreError> {
+    let mut rows = Vec::with_capacity(arrivals.len());
+    for some in together(arrivals) {
+        rows.append(&mut many(db, &among(some), rusqlite::params_from_iter(some))?);
+    }
+    let missing = || corrupt(format!("{} of {} due rows are there", rows.len(), arrivals.len()));
+    if rows.len() == arrivals.len() { Ok(rows) } else { Err(missing()) }
 }
 
 /// The row of a job by its id.
