@@ -3,9 +3,9 @@
 //! A helper thread checkpoints passively from 4 MiB on, round after round, and does the bulk without stopping the
 //! engine. From 32 MiB on the engine restarts the log between two turns: after a turn that wrote little, so that no
 //! turn is long twice, and when the helper has ended its round, for which it waits a moment, so that little is left to
-//! do; from 56 MiB on after any turn. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on the
-//! engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by doubling.
-//! Our own readers hold a snapshot only within a call.
+//! do; from 56 MiB on after any turn. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on
+//! the engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by
+//! doubling. Our own readers hold a snapshot only within a call.
 
 use super::super::{StoreError, fault};
 use super::schema::{self, PAGE, failed};
