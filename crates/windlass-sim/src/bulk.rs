@@ -100,7 +100,7 @@ impl World {
         let chosen = self
             .random
             .chance(600)
-            .then(|| Chosen { queue: *self.random.pick(&workload::QUEUES), state: *self.random.pick(&State::ALL) });
+            .then(|| Chosen { queue: self.random.pick(&workload::QUEUES), state: *self.random.pick(&State::ALL) });
         let ids = self.chosen_ids(chosen.as_ref());
         self.people.last_bulk += 1;
         let name = self.people.last_bulk;
