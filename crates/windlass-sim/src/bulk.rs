@@ -97,10 +97,10 @@ impl World {
         if self.people.bulks.iter().any(|bulk| bulk.is_like(wish)) {
             return;
         }
-        let chosen = self
-            .random
-            .chance(600)
-            .then(|| Chosen { queue: self.random.pick(&workload::QUEUES), state: *self.random.pick(&State::ALL) });
+        let chosen = self.random.chance(600).then(|| Chosen {
+            queue: self.random.pick::<&str>(&workload::QUEUES),
+            state: *self.random.pick(&State::ALL),
+        });
         let ids = self.chosen_ids(chosen.as_ref());
         self.people.last_bulk += 1;
         let name = self.people.last_bulk;
