@@ -102,6 +102,37 @@ fn jobs_are_waited_for_by_id_and_selector() {
 }
 
 #[test]
+fn a_job_is_waited_for_until_it_is_in_a_state() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let slow =
+        format!("[queue.slow]\nrun = [\"sh\", \"-c\", \"echo > {}; read x < {}\"]\nslots = 1\n", bell.path, gate.path);
+    let server = rig.serve(&format!("{CONFIG}{slow}"));
+    let ids = rig.call(&["push", "slow", "1", "2", "3"]).fine().to_owned();
+    let ids: Vec<&str> = ids.lines().collect();
+    bell.next();
+    rig.call(&["wait", ids[0], "--for", "running"]).says(": running").fine();
+    rig.call(&["suspend", ids[2]]).fine();
+    rig.call(&["wait", ids[2], "--for", "suspended"]).fine();
+    rig.call(&["wait", ids[2], "--for", "running", "--timeout", "100ms"]).ended(124);
+    let waits = rig.start(&["wait", ids[2], "--for", "running"], Stdio::null());
+    let never = rig.start(&["wait", ids[0], "--for", "failed"], Stdio::null());
+    rig.call(&["resume", ids[2]]).fine();
+    gate.open(3);
+    waits.end().fine();
+    never.end().says("1 job ended and not as failed").ended(1);
+    rig.call(&["wait", ids[0], ids[1], ids[2], "--for", "succeeded"]).fine();
+    rig.call(&["wait", ids[1], "--for", "running"]).says(": running").fine();
+    let run = rig.call(&["push", "later", "--run", "new", "x"]).fine().trim_end().to_owned();
+    rig.call(&["wait", &run, "--for", "retrying"]).says(": retrying").fine();
+    rig.call(&["wait", ids[0], "--for", "ready"]).says("expected one of running, retrying").ended(64);
+    rig.call(&["wait", "--drained", "--for", "running"]).ended(64);
+    server.stop();
+    rig.call(&["wait", &run, "--for", "failed"]).says("not failed: 1 job, and no server is running").ended(69);
+    rig.call(&["wait", ids[0], "--for", "succeeded"]).fine();
+}
+
+#[test]
 fn several_are_waited_for_all_or_the_first_or_the_first_failure() {
     let rig = Rig::new();
     let mut gate = rig.gate("gate");
