@@ -552,6 +552,7 @@ fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::HandlerFiles(_) => "handler files",
         Event::Steer { .. } => "steer",
         Event::Explain { .. } => "explain",
         Event::Closed { .. } => "closed",

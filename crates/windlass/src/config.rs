@@ -41,8 +41,17 @@ pub struct Config {
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
+    /// The directory of handlers, which goes before every table.
+    pub handlers: Option<Handlers>,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
+}
+
+/// The directory of handlers, and how its files are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handlers {
+    pub path: PathBuf,
+    pub policy: Policy,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +69,7 @@ impl Default for Config {
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
+            handlers: None,
             queues: Vec::new(),
         }
     }
@@ -83,7 +93,15 @@ impl Config {
     }
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
-        self.queues.iter().map(|policy| with_environment(policy, variable)).collect()
+        let handlers = self.handlers.iter().flat_map(Handlers::policies);
+        handlers.chain(self.queues.iter().cloned()).map(|policy| with_environment(&policy, variable)).collect()
+    }
+}
+
+impl Handlers {
+    /// The crews that serve it.
+    fn policies(&self) -> Vec<Policy> {
+        vec![self.policy.clone()]
     }
 }
 

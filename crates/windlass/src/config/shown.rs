@@ -3,7 +3,7 @@
 //! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
-use super::{Config, reader};
+use super::{Config, Handlers, reader};
 use crate::config::units::exact_size;
 use crate::when;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        self.queue || self.table == "limits"
+        self.queue || self.table == "limits" || self.table == "handlers"
     }
 }
 
@@ -68,7 +68,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, server, archive, log, queues } = &self.config;
+        let Config { slots, server, archive, log, handlers, queues } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -85,6 +85,12 @@ impl Loaded {
         add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
+        if let Some(Handlers { path, policy }) = handlers {
+            add("handlers", false, "path", Some(format!("{:?}", path.display().to_string())));
+            for key in reader::terms() {
+                add("handlers", false, key, queue_value(policy, key));
+            }
+        }
         for policy in queues {
             for key in reader::queue_keys(&policy.service) {
                 add(&policy.pattern, true, key, queue_value(policy, key));

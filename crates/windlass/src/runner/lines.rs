@@ -22,6 +22,10 @@ pub(super) fn add(start: &Start, position: u16, framing: Framing, into: &mut Vec
             let queue = serde_json::Value::from(start.queue.as_str());
             let head = format!("{{\"id\":\"{id}\",\"queue\":{queue},\"attempt\":{},", start.held.start());
             into.extend_from_slice(head.as_bytes());
+            if !start.checkpoint.is_empty() {
+                let checkpoint = serde_json::Value::from(start.checkpoint.as_str());
+                into.extend_from_slice(format!("\"checkpoint\":{checkpoint},").as_bytes());
+            }
             match std::str::from_utf8(data) {
                 Ok(text) => into.extend_from_slice(format!("\"data\":{}}}", serde_json::Value::from(text)).as_bytes()),
                 Err(_) => into.extend_from_slice(format!("\"data64\":\"{}\"}}", base64::encode(data)).as_bytes()),

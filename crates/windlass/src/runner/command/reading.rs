@@ -7,6 +7,7 @@ use super::order;
 use crate::runner::launcher::{Cut, DEFAULT_PATH, EMIT_MAX, End, Kept, Report, Step, file_name};
 use crate::runner::reply::{self, Said};
 use crate::runner::{Emitted, Finished, Output, Start, Stream};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use windlass_core::outcome::{Exit, Outcome, from_exit};
 
@@ -25,11 +26,13 @@ pub(super) fn finished(report: Report, start: &Start) -> Finished {
         head: if kept.filed { Vec::new() } else { kept.bytes },
         total: kept.total,
     };
+    let checkpoint = Said::read(&report.control).checkpoint;
     Finished {
         flight: report.flight,
         first: 0,
         outcomes: vec![(1, outcome)],
         emitted,
+        checkpoints: checkpoint.map(|text| (0, text)).into_iter().collect(),
         started: report.started,
         finished: report.finished,
         output: Output { stdout: stream(report.stdout, "out"), stderr: stream(report.stderr, "err") },
@@ -101,6 +104,10 @@ fn with_words(outcome: Outcome, report: &Report) -> Outcome {
 pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
     let command = order::command(&start.policy);
     let program = order::program(start);
+    if start.policy.by_file.is_some() && errno == libc::ENOENT && is_gone(&program) {
+        // A handler that was taken away: its queue waits for another, and no job pays for it.
+        return Outcome::Interrupted;
+    }
     let program = escaped(&program);
     let problem = std::io::Error::from_raw_os_error(errno);
     let error = match (step, errno) {
@@ -131,6 +138,12 @@ pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outco
         }
         (Step::Find | Step::Directory | Step::Child | Step::Exec, _) => Outcome::FailedForGood { error },
     }
+}
+
+/// Whether nothing is at a path; an interpreter that is missing leaves the file that names it.
+fn is_gone(path: &[u8]) -> bool {
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    path.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The last line that is not empty.
