@@ -38,6 +38,8 @@ const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "TZ"];
 pub struct Config {
     /// Starts in flight at once, over all queues.
     pub slots: u32,
+    /// Hosts on this machine or in a private network that may be called: `NAME:PORT`, or `NAME` for any port.
+    pub hosts: Vec<String>,
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
@@ -66,6 +68,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             slots: 8,
+            hosts: Vec::new(),
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),

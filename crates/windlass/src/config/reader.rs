@@ -24,6 +24,7 @@ use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
 mod service;
+mod url;
 
 type Value<'i> = Spanned<DeValue<'i>>;
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
@@ -50,8 +51,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     root.only(&["handlers", "limits", "server", "archive", "log", "queue"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
-        limits.only(&["slots"])?;
+        limits.only(&["slots", "hosts"])?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
+        config.hosts = url::read_hosts(&limits)?;
     }
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server)?;
@@ -63,7 +65,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
         config.log = read_log(&log)?;
     }
     config.handlers = read_handlers(&root)?;
-    config.queues = read_queues(&root)?;
+    config.queues = read_queues(&root, &config.hosts)?;
     Ok(config)
 }
 
@@ -139,7 +141,7 @@ fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
     Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
 }
 
-fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
+fn read_queues(root: &Table<'_, '_>, hosts: &[String]) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -151,7 +153,7 @@ fn read_queues(root: &Table<'_, '_>) -> Result<Vec<Policy>, Failure> {
         let DeValue::Table(table) = value.get_ref() else {
             return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
         };
-        read_queue(&Table { source: root.source, title, table }, pattern, name.span())
+        read_queue(&Table { source: root.source, title, table }, pattern, hosts, name.span())
     });
     read.collect()
 }
@@ -182,10 +184,10 @@ const QUEUE_KEYS: [&str; 12] = [
     "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>) -> Result<Policy, Failure> {
+fn read_queue(table: &Table<'_, '_>, pattern: &str, hosts: &[String], place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&[&service::KEYS[..], &QUEUE_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
-    let service = service::read(table, enabled, place)?;
+    let service = service::read(table, hosts, enabled, place)?;
     read_terms(table, Policy { enabled, ..Policy::new(pattern, service) })
 }
 

@@ -1,7 +1,8 @@
 //! Claims ahead: how long a crew's jobs take lately, and what that means for how many are claimed together.
 //!
-//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches a
-//! batch more for each slot, and the short jobs of kept workers are claimed many at a time. Core has the arithmetic.
+//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches
+//! a batch more for each slot, and the short jobs of kept workers and calls are claimed many at a time. Core has
+//! the arithmetic.
 
 use super::Engine;
 use super::turn::Progress;
@@ -15,6 +16,8 @@ use windlass_core::time::Time;
 
 /// The most jobs of a kept worker that are claimed as one.
 const AT_ONCE_MOST: u32 = 32 << 10;
+/// The same for jobs that are called for at a URL: a chunk's worth.
+const CALLED_MOST: u32 = 1000;
 /// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end.
 const CLAIMS_MOST: u32 = 2048;
 
@@ -54,6 +57,13 @@ impl<S: Store> Engine<S> {
                 self.paces.entry(crew).or_default().took(end.finished.since(end.started));
             }
             Service::Worker(_) => spells.add(crew, end),
+            // Calls go side by side, so a slot ends as many of them in a turn as one of them is shorter.
+            Service::Url(ref url) => {
+                let pace = self.paces.entry(crew).or_default();
+                pace.took(end.finished.since(end.started));
+                let at_once = pace.at_once(self.turns, CALLED_MOST).saturating_mul(url.size).min(CALLED_MOST);
+                self.scheduler.set_at_once(crew, at_once);
+            }
             // A thread cannot be killed, so nothing may wait behind it.
             Service::Handler { .. } => {}
         }
@@ -82,7 +92,7 @@ impl<S: Store> Engine<S> {
             let (claims, jobs) = match policy.service {
                 Service::Command(_) => (stock, u64::MAX),
                 // One lot more for each slot is there by the time the last one has ended.
-                Service::Batch(_) => (stock.min(policy.slots), u64::MAX),
+                Service::Batch(_) | Service::Url(_) => (stock.min(policy.slots), u64::MAX),
                 // The same counted in jobs, because a lot may lie in as many queues as it has jobs.
                 Service::Worker(_) if stock > 0 => {
                     let lots = 2 * u64::from(policy.slots) * u64::from(pace.at_once(self.turns, AT_ONCE_MOST));
