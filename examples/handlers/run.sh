@@ -51,9 +51,8 @@ awk -v n=$queues 'BEGIN { for (i = 1; i <= n; i++) printf "tenant-%05d.lua\n", i
 last=$(windlass push "tenant-$queues" "the last")
 windlass wait "$last" && windlass wait --drained
 
-served=$(windlass status --json | tr '{' '\n' | grep -c '^"tenant-.*\|"succeeded":1[,}]' || true)
-windlass ls --state succeeded --limit 100000 --json >"$work/ended"
-right=$(tr '}' '\n' <"$work/ended" | sed -n 's/.*"message":"\(tenant-[0-9]*\) order \([0-9]*\)".*/\1 \2/p' |
+right=$(windlass ls state:succeeded "queue:tenant-*" -o jsonl |
+    sed -n 's/.*"message":"\(tenant-[0-9]*\) order \([0-9]*\)".*"queue":"\1".*/\1 \2/p' |
     awk '{ sub("tenant-", "", $1); if ($1 + 0 == $2) seen[$2] = 1 } END { n = 0; for (i in seen) n++; print n }')
 if [ "$right" -ne "$queues" ]; then
     echo "WRONG: $right of $queues tenants have their own message" >&2
@@ -64,5 +63,5 @@ fi
 rm "$handlers/wordcount"
 until windlass why wordcount | grep -q "is not there any more"; do :; done
 id=$(windlass push wordcount "still here")
-windlass show "$id" | grep -q ready || { echo "WRONG: $id ran without a handler" >&2; exit 1; }
+windlass show "$id" --json | grep -q '"state": *"ready"' || { echo "WRONG: $id ran without a handler" >&2; exit 1; }
 echo "right: $queues queues served by links to one module, 4 handlers that came while the server ran, 1 that went"

@@ -1,7 +1,7 @@
 //! A runner of this program's own, and the engine turned by hand: no files, no socket, no server.
 //!
-//! A runner is given starts and reports each job exactly once. This one has a single thread and no other rule than that;
-//! the engine does the rest: slots, retries, back-off, and what is durable when.
+//! A runner is given starts and reports each job exactly once. This one has a single thread and no other rule than
+//! that; the engine does the rest: slots, retries, back-off, and what is durable when.
 
 use crate::Outcome;
 use crate::own_store::Counting;
@@ -85,7 +85,8 @@ pub(crate) fn run() -> Outcome<String> {
     events.send(Event::Pushed { lot: numbers()?, durability: Durability::Full, answer: Answer::new(|_| ()) })?;
     let mut done = 0;
     while done < 1000 {
-        let effects = engine.turn(clock::now(), wait(&mut engine, &arriving)?)?;
+        let happened = wait(&mut engine, &arriving)?;
+        let effects = engine.turn(clock::now(), happened)?;
         effects.answers.give();
         runner.start(effects.starts);
         let succeeded = effects.archive.iter().filter(|entry| entry.state == State::Succeeded);

@@ -1,8 +1,8 @@
 //! What makes a file a handler: a look through the directory.
 //!
 //! Whoever can write a handler, or put one there, runs programs as this server: a directory or file that everybody can
-//! write, or that somebody else owns, is refused in words, and so is a link that leads out of the directory. A file that
-//! somebody still writes is not taken before it is closed. It must not watch or wait.
+//! write, or that somebody else owns, is refused in words, and so is a link that leads out of the directory. A file
+//! that somebody still writes is not taken before it is closed. It must not watch or wait.
 
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, HashMap};
