@@ -12,7 +12,9 @@ mod zone;
 pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
+use crate::handlers_dir;
 use crate::log::LogOptions;
+use crate::runner::lua;
 use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,7 +24,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::policy::{Command, Policy};
+use windlass_core::policy::{Command, HandlerFile, Lua, Policy, Service};
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -102,9 +104,15 @@ impl Config {
 }
 
 impl Handlers {
-    /// The crews that serve it.
+    /// The crews that serve it: one for the programs, and one on the same terms for the modules where there is Lua.
     fn policies(&self) -> Vec<Policy> {
-        vec![self.policy.clone()]
+        let command = self.policy.service.command().filter(|_| lua::IS_BUILT_IN).cloned();
+        let modules = command.map(|command| {
+            let module = Lua { file: path_bytes(&self.path.join("{queue}.lua")), memory: Lua::MEMORY };
+            let (pattern, service) = (handlers_dir::LUA_NAME.to_owned(), Service::Worker(lua::worker(command, module)));
+            Policy { pattern, service, by_file: Some(HandlerFile::Lua), ..self.policy.clone() }
+        });
+        std::iter::once(self.policy.clone()).chain(modules).collect()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One thread sleeps on the kernel's events of the directory and looks through it after each; a burst of new files
 //! costs few looks. The engine is told which files there are; the board keeps a sentence for each that is refused or
-//! gone, for whoever asks why a queue waits. While the directory is not there its nearest parent is watched. It must not run
-//! anything, and what makes a file a handler is `look`'s affair.
+//! gone, for whoever asks why a queue waits. While the directory is not there its nearest parent is watched. It must
+//! not run anything, and what makes a file a handler is `look`'s affair.
 
 mod look;
 

@@ -1,7 +1,8 @@
 //! The thread of the kept workers: one wait for all their pipes, then replies, deaths, deadlines, and new lines.
 //!
 //! It owns the jobs between the engine and a worker. What is known is told when there is nothing more to do, or a
-//! moment after the first news, so that a flood of short jobs is told in large stretches. It must not block but in its one wait.
+//! moment after the first news, so that a flood of short jobs is told in large stretches. It must not block but in its
+//! one wait.
 
 use super::kept::{Ending, Kept, Line, last_words};
 use super::pool::Pool;
