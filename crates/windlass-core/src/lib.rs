@@ -15,6 +15,7 @@ pub mod policy;
 pub mod retry;
 pub mod run;
 pub mod sabotage;
+pub mod schedule;
 pub mod scheduler;
 pub mod selector;
 pub mod supervisor;

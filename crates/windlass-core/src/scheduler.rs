@@ -55,8 +55,8 @@ pub struct Scheduler {
     in_order: Vec<CrewNo>,
     /// The handler files, which decide what some crews serve.
     files: HandlerFiles,
-    /// Crews added at run time by queue name; the last one added serves.
-    extras: BTreeMap<String, Vec<CrewNo>>,
+    /// Crews added at run time, by queue name.
+    extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
     /// Crews that may start something, best first.
     index: BTreeSet<(Place, CrewNo)>,

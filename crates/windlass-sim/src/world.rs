@@ -120,6 +120,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots,
+            schedules: Vec::new(),
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
@@ -554,6 +555,8 @@ fn name(event: &Event) -> &'static str {
         Event::Reload { .. } => "reload",
         Event::HandlerFiles(_) => "handler files",
         Event::Steer { .. } => "steer",
+        Event::FireSchedule { .. } => "fire_schedule",
+        Event::Schedules { .. } => "schedules",
         Event::Explain { .. } => "explain",
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",

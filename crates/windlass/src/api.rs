@@ -16,6 +16,7 @@ use windlass_core::time::Time;
 pub mod base64;
 mod change;
 pub mod export;
+pub mod schedules;
 mod stats;
 pub mod steering;
 

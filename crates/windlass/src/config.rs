@@ -15,6 +15,7 @@ use crate::error::{Failure, Kind};
 use crate::handlers_dir;
 use crate::log::LogOptions;
 use crate::runner::lua;
+use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -49,6 +50,7 @@ pub struct Config {
     pub handlers: Option<Handlers>,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
+    pub schedules: Vec<Schedule>,
 }
 
 /// The directory of handlers, and how its files are run.
@@ -76,6 +78,7 @@ impl Default for Config {
             log: LogOptions::default(),
             handlers: None,
             queues: Vec::new(),
+            schedules: Vec::new(),
         }
     }
 }
@@ -92,14 +95,17 @@ impl Config {
         reader::read(path, text)
     }
 
-    /// The rules for the engine, in the file's order.
+    /// The rules for the engine, in the file's order; the crews of commands that list for a schedule come before them,
+    /// so that no pattern takes their queues.
     pub fn policies(&self) -> Vec<Policy> {
         self.policies_under(&|name| std::env::var_os(name))
     }
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
+        let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
-        handlers.chain(self.queues.iter().cloned()).map(|policy| with_environment(&policy, variable)).collect()
+        let all = lists.chain(handlers).chain(self.queues.iter().cloned());
+        all.map(|policy| with_environment(policy, variable)).collect()
     }
 }
 
@@ -130,8 +136,7 @@ impl Loaded {
 }
 
 /// Puts the few inherited variables under what the file says.
-fn with_environment(policy: &Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
-    let mut policy = policy.clone();
+fn with_environment(mut policy: Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
     if let Some(Command { environment, .. }) = policy.service.command_mut() {
         let inherited = INHERITED.into_iter().filter_map(|name| Some((name.into(), variable(name)?.into_vec())));
         let mut built: BTreeMap<Vec<u8>, Vec<u8>> = inherited.collect();
@@ -190,7 +195,7 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 /// Bytes of a path for `Command::directory`.
-fn path_bytes(path: &Path) -> Vec<u8> {
+pub(crate) fn path_bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 

@@ -20,6 +20,7 @@ mod print;
 mod progress;
 mod push;
 mod run;
+mod schedule;
 mod serve;
 mod show;
 mod signals;
@@ -121,6 +122,8 @@ enum Verb {
     Priority(amend::PriorityArgs),
     /// Remove jobs that do not run; the archive keeps a line of each
     Delete(amend::Args),
+    /// See, fire, enable or disable schedules
+    Schedule(schedule::Args),
     /// Have the server look for work now
     Nudge,
     /// Do everything that is due, wait for it and end: for cron
@@ -238,6 +241,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Resume(args) => amend::amend(amend::Verb::Resume, &args, context),
         Verb::Priority(args) => amend::priority(&args, context),
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
+        Verb::Schedule(args) => schedule::schedule(&args, context),
         Verb::Nudge => nudge::nudge(context),
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),

@@ -105,7 +105,7 @@ pub(super) fn unpause(args: &UnpauseArgs, context: &Context) -> Result<u8, Failu
     let held = steered.overrides.iter().filter(|made| made.key == "paused");
     let holds = |made: &&Override| {
         let others = Target::from_text(&made.target);
-        others == Target::Server || targets.iter().any(|target| others.covers(target.as_text()))
+        others == Target::Server || targets.iter().any(|target| others.covers(&target.as_text()))
     };
     for made in held.filter(holds) {
         let (target, by) = (Target::from_text(&made.target), visible(&made.by));
@@ -145,7 +145,7 @@ impl Terms {
             }
             (None, None) => None,
         };
-        let (target, key) = (target.as_text().to_owned(), key.word().to_owned());
+        let (target, key) = (target.as_text().into_owned(), key.word().to_owned());
         Ok(SetOverride { target, key, value, until: until.map(when::rfc3339), reason: self.reason.clone() })
     }
 }

@@ -23,6 +23,7 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
+mod schedule;
 mod service;
 mod url;
 
@@ -48,7 +49,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["handlers", "limits", "server", "archive", "log", "queue"])?;
+    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&["slots", "hosts"])?;
@@ -66,6 +67,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     }
     config.handlers = read_handlers(&root)?;
     config.queues = read_queues(&root, &config.hosts)?;
+    config.schedules = schedule::read(&root)?;
     Ok(config)
 }
 
@@ -82,9 +84,10 @@ pub(super) fn lines(text: &str) -> Lines {
     };
     let sections = parsed.get_ref().iter();
     for (name, table) in sections.filter_map(|(name, value)| Some((name, value.get_ref().as_table()?))) {
-        if name.get_ref() == "queue" {
-            let queues = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            queues.for_each(|(name, table)| note(&format!("queue.{}", name.get_ref()), table));
+        let kind = name.get_ref();
+        if kind == "queue" || kind == "schedule" {
+            let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
+            tables.for_each(|(name, table)| note(&format!("{kind}.{}", name.get_ref()), table));
         } else {
             note(name.get_ref(), table);
         }

@@ -5,6 +5,7 @@
 
 use super::{Config, Handlers, reader};
 use crate::config::units::exact_size;
+use crate::schedule::{Schedule, What};
 use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ pub struct Loaded {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// `limits`, `server`, `archive`, or the name of a queue's table.
+    /// `limits`, `server`, `archive`, `log`, `schedule.NAME`, or the name of a queue's table.
     pub table: String,
     /// True for the table of a queue.
     pub queue: bool,
@@ -48,7 +49,8 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        self.queue || self.table == "limits" || self.table == "handlers"
+        let live = ["limits", "handlers"].contains(&self.table.as_str());
+        self.queue || live || self.table.starts_with("schedule.")
     }
 }
 
@@ -68,7 +70,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, hosts, server, archive, log, handlers, queues } = &self.config;
+        let Config { slots, hosts, server, archive, log, handlers, queues, schedules } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -100,8 +102,43 @@ impl Loaded {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
         }
+        for schedule in schedules {
+            let table = format!("schedule.{}", reader::quoted(&schedule.name));
+            for (key, value) in schedule_values(schedule) {
+                let line = self.lines.get(&(format!("schedule.{}", schedule.name), key.to_owned())).copied();
+                entries.push(Entry {
+                    table: table.clone(),
+                    queue: false,
+                    key: key.to_owned(),
+                    value: Some(value),
+                    line,
+                });
+            }
+        }
         entries
     }
+}
+
+fn schedule_values(schedule: &Schedule) -> [(&'static str, String); 6] {
+    let Schedule { cron, overlap, catch_up, enabled, push, .. } = schedule;
+    let what = match &push.what {
+        What::Data(text) => format!("data = {text:?}"),
+        What::Lines(command) => format!("from = {}", argv_value(command)),
+    };
+    let push = format!("{{ queue = {:?}, {what}, priority = {} }}", push.queue.as_str(), push.priority);
+    [
+        ("cron", format!("\"{cron}\"")),
+        ("zone", format!("\"{}\"", cron.zone_name())),
+        ("overlap", format!("\"{}\"", overlap.word())),
+        ("catch_up", format!("\"{}\"", catch_up.word())),
+        ("enabled", enabled.to_string()),
+        ("push", push),
+    ]
+}
+
+fn argv_value(command: &Command) -> String {
+    let words = command.argv.iter().map(|word| format!("{:?}", String::from_utf8_lossy(word)));
+    format!("[{}]", words.collect::<Vec<_>>().join(", "))
 }
 
 /// The value of a queue's key.
@@ -112,9 +149,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     let text = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
-        "run" | "batch" | "worker" => {
-            Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", ")))
-        }
+        "run" | "batch" | "worker" => Some(argv_value(command)),
         "slots" => Some(policy.slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
         "attempts" => Some(policy.attempts.to_string()),

@@ -5,6 +5,7 @@
 
 use crate::error::Failure;
 use crate::runner::{Finished, Output};
+use crate::schedule::Schedule;
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, HandlerFiles, Policy};
+use windlass_core::schedule::Memory;
 use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
@@ -145,6 +147,16 @@ pub enum Event {
         steering: Steering,
         answer: Answer<Steered>,
     },
+    /// Fire a schedule now; answered with the run of it.
+    FireSchedule {
+        name: String,
+        by: String,
+        answer: Answer<RunId>,
+    },
+    /// The schedules, and how they stand.
+    Schedules {
+        answer: Answer<Vec<ScheduleInfo>>,
+    },
     /// What holds a queue back, or the ready jobs of one of its lanes.
     Explain {
         queue: String,
@@ -178,10 +190,21 @@ pub enum Event {
 pub struct NewRules {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    pub schedules: Vec<Schedule>,
     pub by: String,
     pub changed: Vec<String>,
     /// Takes a restart.
     pub restart: Vec<String>,
+}
+
+/// A schedule and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleInfo {
+    pub schedule: Schedule,
+    pub memory: Memory,
+    /// As a person may have changed it.
+    pub enabled: bool,
+    pub next: Option<Time>,
 }
 
 /// Overrides to be made and dropped together.

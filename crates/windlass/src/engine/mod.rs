@@ -20,18 +20,23 @@ mod obey;
 mod operate;
 pub mod operations;
 pub mod runs;
+mod schedules;
 pub mod spec;
 mod steer;
 mod stock;
+mod sweep;
 pub mod turn;
 pub mod turn_times;
 pub mod waiters;
 
+use crate::schedule::Schedule;
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
+use event::NewRules;
 use flights::Flights;
 use operations::Operations;
 use runs::Runs;
+use schedules::Schedules;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +66,7 @@ pub const RELEASE_MOST: u32 = 10_000;
 pub struct EngineOptions {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    pub schedules: Vec<Schedule>,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
@@ -86,7 +92,10 @@ pub struct Engine<S> {
     runs: Runs,
     waiters: Waiters,
     operations: Operations,
-    /// More of an operation is to be done in the next turn, which must not wait for an event.
+    schedules: Schedules,
+    /// Runs may be stored that are to be cancelled.
+    sweeping: bool,
+    /// More of an operation or a sweep is to be done in the next turn, which must not wait for an event.
     operations_wait: bool,
     queues: Queues,
     jitter: Jitter,
@@ -99,7 +108,7 @@ pub struct Engine<S> {
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     /// Rules of the open turn; those in the options are the committed ones.
-    new_rules: Option<(Vec<Policy>, u32)>,
+    new_rules: Option<NewRules>,
     stopping: Stopping,
     /// When suspects may start: not before the server has stood for a while.
     suspects_at: Option<Time>,
@@ -158,6 +167,8 @@ impl<S: Store> Engine<S> {
             runs: Runs::default(),
             waiters: Waiters::default(),
             operations: Operations::default(),
+            schedules: Schedules::default(),
+            sweeping: true,
             operations_wait: false,
             queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
@@ -198,6 +209,8 @@ impl<S: Store> Engine<S> {
         // The rows of the runs have their counts already.
         changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
+        self.sweeping = true;
+        self.schedules.load(&self.options.schedules, &mut self.store)?;
         self.operations.load(&mut self.store)
     }
 
@@ -224,7 +237,9 @@ impl<S: Store> Engine<S> {
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
         let steering = self.next_steering();
-        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, steering, lingers];
+        let schedule = self.next_schedule();
+        let deadlines =
+            [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, steering, lingers, schedule];
         Ok(deadlines.into_iter().flatten().min())
     }
 

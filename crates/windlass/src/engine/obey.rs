@@ -59,9 +59,11 @@ impl<S: Store> Engine<S> {
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
-            Event::Reload { new, answer } => self.reload(new, answer, now, effects),
+            Event::Reload { new, answer } => self.reload(new, answer, now, effects)?,
             Event::HandlerFiles(files) => self.scheduler.set_files(files),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
+            Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
+            Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
             Event::Explain { queue, lane, answer } => {
                 let explained = self.explain(&queue, lane);
                 effects.answers.add(answer, Ok(explained));
@@ -172,7 +174,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    fn amend(
+    pub(super) fn amend(
         &mut self,
         ids: &[JobId],
         amendment: Amendment,

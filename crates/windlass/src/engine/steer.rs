@@ -75,7 +75,11 @@ impl<S: Store> Engine<S> {
             let text = format!("there are {OVERRIDES_MAX} overrides already, no more are taken");
             return Err(Failure::new(Kind::Conflict, text).hint("windlass config unset removes some"));
         }
-        let Target::Queues(pattern) = &new.target else { return Ok(()) };
+        let pattern = match &new.target {
+            Target::Server => return Ok(()),
+            Target::Schedule(name) => return self.check_schedule(name),
+            Target::Queues(pattern) => pattern,
+        };
         QueueName::new(pattern.as_bytes()).map_err(|bad| refuse(bad.to_string()))?;
         // A process that only answers does not know the config; what does not fit then has no effect.
         if new.key == Key::Paused || self.only_answers() {
@@ -159,20 +163,29 @@ impl<S: Store> Engine<S> {
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
-    pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
-        let NewRules { policies, slots, by, changed, restart } = new;
-        self.scheduler.reload(policies.clone(), slots);
-        self.new_rules = Some((policies, slots));
+    pub(super) fn reload(
+        &mut self,
+        new: NewRules,
+        answer: Answer<()>,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        self.scheduler.reload(new.policies.clone(), new.slots);
+        self.schedules.load(&new.schedules, &mut self.store)?;
         self.rules_changed(effects);
-        effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
+        let (changed, restart) = (new.changed.clone(), new.restart.clone());
+        effects.audit.push(Audited { at: now, by: new.by.clone(), what: What::Reload { changed, restart } });
         effects.answers.add(answer, Ok(()));
+        self.new_rules = Some(new);
+        Ok(())
     }
 
     /// The turn is on disk, and its rules are those to go back to from now on.
     pub(super) fn keep_rules(&mut self) {
-        if let Some((policies, slots)) = self.new_rules.take() {
+        if let Some(NewRules { policies, slots, schedules, .. }) = self.new_rules.take() {
             self.options.policies = policies;
             self.options.slots = slots;
+            self.options.schedules = schedules;
         }
     }
 
@@ -195,7 +208,7 @@ impl<S: Store> Engine<S> {
 
     /// The config's tables as this turn has them.
     pub(super) fn policies(&self) -> &[Policy] {
-        self.new_rules.as_ref().map_or(&self.options.policies, |(policies, _)| policies)
+        self.new_rules.as_ref().map_or(&self.options.policies, |new| &new.policies)
     }
 
     /// True for a process that is only there to answer; one with handlers of its own serves their queues.

@@ -126,7 +126,9 @@ impl<S: Store> Engine<S> {
             self.obey(command, now, progress, effects)?;
         }
         self.go_on_with_operations(now, progress, effects)?;
+        self.go_on_sweeping(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
+        self.look_at_schedules(now, progress, effects)?;
         if !sabotage::on(Sabotage::DueForgotten) {
             self.release(now, progress)?;
         }
@@ -198,6 +200,8 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::HandlerFiles(_)
                 | Event::Steer { .. }
+                | Event::FireSchedule { .. }
+                | Event::Schedules { .. }
                 | Event::Explain { .. }
                 | Event::Closed { .. }
                 | Event::Flights { .. }
@@ -456,6 +460,7 @@ impl<S: Store> Engine<S> {
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
+            self.turn_again |= self.schedules.waits_for(info.id);
             self.paces.retain(|crew, _| self.scheduler.policy(*crew).is_some());
         }
         self.look_if_drained(effects);

@@ -32,6 +32,7 @@ mod push;
 mod query;
 pub mod routes;
 mod runs;
+mod schedules;
 mod selection;
 mod serve;
 mod stats;

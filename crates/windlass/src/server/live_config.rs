@@ -68,7 +68,8 @@ impl LiveConfig {
         let changes = diff(&current.entries(), &new.entries());
         let named =
             |live| changes.iter().filter(move |change| change.live == live).map(|change| change.name.clone()).collect();
-        let rules = NewRules { policies, slots, by, changed: named(true), restart: named(false) };
+        let schedules = new.config.schedules.clone();
+        let rules = NewRules { policies, slots, schedules, by, changed: named(true), restart: named(false) };
         engine.ask(|answer| Event::Reload { new: rules, answer })?;
         if let Some(watched) = &self.handlers_dir {
             watched.change(new.config.handlers.as_ref().map(|handlers| handlers.path.clone()));

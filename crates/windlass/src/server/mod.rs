@@ -55,6 +55,7 @@ impl Server {
         let engine_options = EngineOptions {
             policies: options.policies.clone(),
             slots: options.slots,
+            schedules: options.config.config.schedules.clone(),
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
             serves_runs: options.serves,

@@ -22,6 +22,7 @@ mod push;
 mod rig;
 mod run;
 mod runners;
+mod schedule;
 mod server;
 mod server_log;
 mod signals;

@@ -255,6 +255,10 @@ impl Store for Embedded {
         self.verb(|turn| turn.jobs(ids))
     }
 
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        self.verb(|turn| view::live_of(turn.db, run, from, limit))
+    }
+
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
         self.verb(|turn| turn.delete(ids, now))
     }
