@@ -107,6 +107,7 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
     let options = EngineOptions {
         policies: vec![Policy { attempts: 0, backoff: quick, slots: 4, ..Policy::new("*", service) }],
         slots: 4,
+        schedules: Vec::new(),
         durability: Durability::Full,
         serve_open_runs: false,
         serves_runs: false,
