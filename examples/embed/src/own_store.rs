@@ -8,7 +8,7 @@ use windlass::store::{
     Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
     RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
-use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
@@ -85,6 +85,10 @@ impl<S: Store> Store for Counting<S> {
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
         self.count("delete").delete(ids, now)
+    }
+
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        self.count("of_run").of_run(run, from, limit)
     }
 
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
