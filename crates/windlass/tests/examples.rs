@@ -57,3 +57,9 @@ fn web_hooks_single_in_batches_signed_and_held_back() {
     let verdict = run("webhooks");
     assert!(verdict.starts_with("right: 20 hooks, 1000 rows in batches and 10 jobs behind a 429"), "{verdict}");
 }
+
+#[test]
+fn a_directory_of_handlers_and_twenty_thousand_queues() {
+    let verdict = run("handlers");
+    assert!(verdict.starts_with("right: 20000 queues"), "{verdict}");
+}

@@ -7,9 +7,9 @@ use super::crew::Crew;
 use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
-use crate::policy::Policy;
+use crate::policy::{HandlerFiles, Policy};
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Scheduler {
@@ -36,6 +36,20 @@ impl Scheduler {
         }
         self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
         self.lay_over();
+    }
+
+    /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew.
+    pub fn set_files(&mut self, files: HandlerFiles) {
+        let old = std::mem::replace(&mut self.files, files);
+        let (new, names) = (&self.files, old.keys().chain(self.files.keys()));
+        let changed: BTreeSet<Box<str>> = names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect();
+        if !changed.is_empty() {
+            self.assign(|queue| changed.contains(&queue.name));
+        }
+    }
+
+    pub fn files(&self) -> &HandlerFiles {
+        &self.files
     }
 
     /// Takes the overrides that are in force from now on.
@@ -157,7 +171,7 @@ impl Scheduler {
 
     pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
         let extra = self.extras.get(name).copied();
-        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.matches(name));
+        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.serves(name, &self.files));
         extra.or_else(of_config)
     }
 

@@ -37,6 +37,8 @@ pub struct Flights {
     by_number: HashMap<u64, InFlight>,
     /// How many flights of a claim still hold its slot.
     bookings: HashMap<u64, u32>,
+    /// How many jobs of each crew have no report yet.
+    jobs: HashMap<CrewNo, u64>,
     last: u64,
 }
 
@@ -58,6 +60,7 @@ impl Flights {
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
+            *self.jobs.entry(crew).or_default() += u64::from(held.count);
             let flight = InFlight {
                 held: held.clone(),
                 terms,
@@ -91,6 +94,7 @@ impl Flights {
             bits(first, count).for_each(|(word, bit)| flight.reported[word] |= bit);
         }
         flight.left -= count;
+        reduce(&mut self.jobs, flight.crew, count);
         true
     }
 
@@ -98,6 +102,7 @@ impl Flights {
     pub fn give_report_back(&mut self, flight: Flight, first: u16, count: u16) {
         let Some(flight) = self.by_number.get_mut(&flight.0) else { return };
         flight.left += count;
+        *self.jobs.entry(flight.crew).or_default() += u64::from(count);
         if count < flight.held.count {
             bits(first, count).for_each(|(word, bit)| flight.reported[word] &= !bit);
         }
@@ -127,7 +132,14 @@ impl Flights {
 
     /// Forgets a flight: its end is committed, or its claim was dropped with its turn.
     pub fn forget(&mut self, flight: Flight) -> Option<InFlight> {
-        self.by_number.remove(&flight.0)
+        let forgotten = self.by_number.remove(&flight.0)?;
+        reduce(&mut self.jobs, forgotten.crew, forgotten.left);
+        Some(forgotten)
+    }
+
+    /// How many jobs of a crew are in flight, claimed ahead or not.
+    pub fn jobs_of(&self, crew: CrewNo) -> u64 {
+        self.jobs.get(&crew).copied().unwrap_or(0)
     }
 
     /// Marks the wanted flights as told to end, and names those that were not told so before.
@@ -149,6 +161,16 @@ impl Flights {
 
     pub fn iter(&self) -> impl Iterator<Item = (Flight, &InFlight)> {
         self.by_number.iter().map(|(number, flight)| (Flight(*number), flight))
+    }
+}
+
+/// Takes jobs off a crew's count; a crew without any is not kept.
+fn reduce(jobs: &mut HashMap<CrewNo, u64>, crew: CrewNo, by: u16) {
+    if let Some(count) = jobs.get_mut(&crew) {
+        *count = count.saturating_sub(u64::from(by));
+        if *count == 0 {
+            jobs.remove(&crew);
+        }
     }
 }
 

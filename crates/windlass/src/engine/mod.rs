@@ -4,6 +4,7 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+mod checkpoint;
 mod claim;
 pub mod condition;
 mod destinations;

@@ -105,7 +105,8 @@ impl<S: Store> Engine<S> {
             return Ok(());
         }
         let text = format!("the config has no table for exactly `{pattern}`, and `{}` belongs to a table", key.word());
-        let serving = tables.iter().find(|policy| policy.matches(pattern)).map(|policy| &policy.pattern);
+        let serving =
+            tables.iter().find(|policy| policy.serves(pattern, self.scheduler.files())).map(|policy| &policy.pattern);
         Err(match serving {
             Some(table) => Failure::new(Kind::NotFound, text).hint(format!("the table that serves it is `{table}`")),
             None => Failure::new(Kind::NotFound, text),
@@ -236,7 +237,11 @@ impl<S: Store> Engine<S> {
         self.scheduler.set_stall(self.stall());
         let found = self.queues.iter().find(|(_, queue)| queue.name.as_str() == name);
         let Some((no, queue)) = found else {
-            let table = self.policies().iter().find(|policy| policy.matches(name)).map(|p| p.pattern.clone());
+            let table = self
+                .policies()
+                .iter()
+                .find(|policy| policy.serves(name, self.scheduler.files()))
+                .map(|p| p.pattern.clone());
             let reason = match &table {
                 _ if self.only_answers() => Reason::Stalled(Stall::NotServing),
                 Some(_) => Reason::NothingWaits,

@@ -1,4 +1,4 @@
-//! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
+//! What a reader of files sleeps on: the kernel's file events of one directory, and a bell for orders.
 //!
 //! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
 //! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
@@ -14,15 +14,15 @@ use std::time::Duration;
 
 /// Rung by the other threads; one ring is enough for any number of orders.
 #[derive(Clone, Debug)]
-pub(super) struct Bell(Arc<OwnedFd>);
+pub(crate) struct Bell(Arc<OwnedFd>);
 
 impl Bell {
-    pub(super) fn new() -> Result<Bell, Failure> {
+    pub(crate) fn new() -> Result<Bell, Failure> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| broken("eventfd", e))?;
         Ok(Bell(Arc::new(fd)))
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // It can only fail when the bell has rung four billion times unheard: then it still rings.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
@@ -34,12 +34,12 @@ impl Bell {
     }
 
     /// Sleeps until the bell rings.
-    pub(super) fn wait(&self) -> Result<(), Failure> {
+    pub(crate) fn wait(&self) -> Result<(), Failure> {
         self.wait_until(None)
     }
 
     /// Sleeps until the bell rings, but no longer than this.
-    pub(super) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
+    pub(crate) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
         self.wait_until(Timespec::try_from(time).ok())
     }
 
@@ -52,23 +52,23 @@ impl Bell {
 
 /// The watch over one directory.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     inotify: OwnedFd,
 }
 
 /// An armed watch.
 #[derive(Debug)]
-pub(super) struct Armed(i32);
+pub(crate) struct Armed(i32);
 
 impl Watch {
-    pub(super) fn new() -> Result<Watch, Failure> {
+    pub(crate) fn new() -> Result<Watch, Failure> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|e| broken("inotify", e).hint("raise fs.inotify.max_user_instances"))?;
         Ok(Watch { inotify })
     }
 
-    /// Starts to watch; `closing` also tells when a writer closes a file.
-    pub(super) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
+    /// Starts to watch for appends; `closing` also tells when a writer closes a file.
+    pub(crate) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
         // One event is enough to be woken by, and the kernel then takes the watch away itself: a flood that comes while
         // we are still asleep pays for one event, not for each of its appends.
         let once = WatchFlags::ONESHOT | WatchFlags::ONLYDIR;
@@ -76,19 +76,22 @@ impl Watch {
         if closing {
             flags |= WatchFlags::CLOSE_WRITE;
         }
-        inotify::add_watch(&self.inotify, dir, flags)
-            .map(Armed)
-            .map_err(|e| Failure::io(format_args!("cannot watch {}", dir.display()), &e.into()))
+        self.arm_for(dir, flags).map_err(|e| Failure::io(format_args!("cannot watch {}", dir.display()), &e.into()))
+    }
+
+    /// Starts to watch for these changes.
+    pub(crate) fn arm_for(&self, dir: &Path, flags: WatchFlags) -> rustix::io::Result<Armed> {
+        inotify::add_watch(&self.inotify, dir, flags).map(Armed)
     }
 
     /// Sleeps until a file changes or the bell rings.
-    pub(super) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
+    pub(crate) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
         wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)], None)?;
         bell.hear();
         Ok(())
     }
 
-    pub(super) fn disarm(&self, armed: Armed) {
+    pub(crate) fn disarm(&self, armed: Armed) {
         // One that has told its event, or whose directory is gone, has ended by itself.
         let _ = inotify::remove_watch(&self.inotify, armed.0);
         let mut events = [0u8; 4096];
@@ -107,5 +110,5 @@ fn wait_for(fds: &mut [PollFd<'_>], time: Option<Timespec>) -> Result<(), Failur
 }
 
 fn broken(what: &str, error: Errno) -> Failure {
-    Failure::new(Kind::Internal, format!("cannot wait for the inbox: {what}: {error}"))
+    Failure::new(Kind::Internal, format!("cannot wait for files: {what}: {error}"))
 }

@@ -18,6 +18,7 @@ use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
+use crate::handlers_dir::HandlersDir;
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
@@ -75,7 +76,9 @@ impl Server {
         let board = Arc::<Board>::default();
         let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
-        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
+        let handlers_dir = watch_handlers(&options, Arc::clone(&board), &handle)?;
+        let (reload, current) = (options.reload.clone(), options.config.clone());
+        let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
         let http = start_http(&options, board, &handle, &config)?;
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
@@ -141,6 +144,7 @@ impl Server {
     pub fn join(mut self) -> Result<(), Failure> {
         let panicked = || Failure::new(Kind::Internal, "the engine's thread panicked");
         let ended = self.engine.take().map_or(Ok(()), |engine| engine.join().unwrap_or_else(|_| Err(panicked())));
+        self.config.stop();
         if let Some(http) = self.http.take() {
             http.stop();
         }
@@ -246,6 +250,23 @@ fn start_runners(
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
     Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
+}
+
+/// Who serves nothing, or can never be told of a directory, needs no watch.
+fn watch_handlers(
+    options: &ServerOptions,
+    board: Arc<Board>,
+    handle: &EngineHandle,
+) -> Result<Option<HandlersDir>, Failure> {
+    if !options.serves || options.handlers_dir.is_none() && options.reload.is_none() {
+        return Ok(None);
+    }
+    let engine = handle.clone();
+    let tell = move |files| {
+        // An engine that has ended starts nothing any more.
+        let _ended = engine.send(Event::HandlerFiles(files));
+    };
+    HandlersDir::watch(options.handlers_dir.clone(), board, options.log.clone(), Box::new(tell)).map(Some)
 }
 
 fn start_http(

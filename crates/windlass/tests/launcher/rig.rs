@@ -140,6 +140,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
+            checkpoint: String::new(),
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -174,6 +175,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
+            checkpoint: String::new(),
         });
         let starts = starts.collect();
         self.runner.start(starts);
