@@ -14,7 +14,10 @@ fn the_default_file_says_what_the_code_does() {
     let command =
         Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
     let expected = Policy { enabled: false, ..Policy::new("example.*", Service::Command(command)) };
-    assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
+    // There is no default schedule: the one that shows the keys is switched off.
+    let schedules = config.schedules.clone();
+    assert!(schedules.len() == 1 && !schedules[0].enabled, "{schedules:?}");
+    assert_eq!(config, Config { queues: vec![expected], schedules, ..Config::default() });
     assert!(!config.policies()[0].enabled);
 }
 
