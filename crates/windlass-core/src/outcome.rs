@@ -96,6 +96,19 @@ pub fn from_word(word: Word, text: String, after: Option<Duration>) -> Outcome {
     }
 }
 
+/// What somebody else saw of a job's end, in the words of the archive; none where the word is none of these. Who only
+/// knows the job's own words says those (`Word`).
+pub fn from_report(word: &str, error: String, limit: Duration) -> Option<Outcome> {
+    match word {
+        "failed" => Some(Outcome::Failed { error }),
+        "crashed" => Some(Outcome::Crashed { error }),
+        "timed_out" => Some(Outcome::TimedOut { limit }),
+        "interrupted" => Some(Outcome::Interrupted),
+        "cancelled" => Some(Outcome::Cancelled),
+        _ => None,
+    }
+}
+
 /// How a process ended, as the kernel tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {

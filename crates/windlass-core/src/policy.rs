@@ -20,6 +20,8 @@ pub enum Service {
     Worker(Worker),
     /// Calls of a URL, for a job each or for many.
     Url(Url),
+    /// Workers elsewhere that ask for jobs over HTTP; nothing is started here.
+    Remote(Remote),
     /// A Rust handler of the embedding program, by name; gets up to `batch` jobs at once.
     Handler { name: String, batch: u32 },
 }
@@ -31,7 +33,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&batch.command),
             Service::Worker(worker) => Some(&worker.command),
-            Service::Url(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -40,14 +42,14 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&mut batch.command),
             Service::Worker(worker) => Some(&mut worker.command),
-            Service::Url(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
         }
     }
 
     /// How many jobs one slot takes at once, as far as the rules say.
     pub fn jobs_a_slot(&self) -> u32 {
         match self {
-            Service::Command(_) => 1,
+            Service::Command(_) | Service::Remote(_) => 1,
             Service::Batch(batch) => batch.size.max(1),
             Service::Worker(worker) => worker.in_flight.max(1),
             Service::Url(url) => url.size.max(1),
@@ -60,8 +62,26 @@ impl Service {
         match self {
             Service::Batch(batch) => batch.linger,
             Service::Url(url) => url.linger,
-            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => Duration::ZERO,
+            Service::Command(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => Duration::ZERO,
         }
+    }
+
+    /// Its jobs run elsewhere: they are planned when somebody asks for them, and take no slot of this server.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Service::Remote(_))
+    }
+}
+
+/// How long a remote worker may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// From its last sign of life on; then its jobs go to others.
+    pub lease: Duration,
+}
+
+impl Default for Remote {
+    fn default() -> Remote {
+        Remote { lease: Duration::from_secs(30) }
     }
 }
 
@@ -344,7 +364,11 @@ impl Policy {
     pub fn new(pattern: impl Into<String>, service: Service) -> Policy {
         let (time_limit, dead_after) = match &service {
             Service::Url(_) => (Some(Url::TIME_LIMIT), Url::DEAD_AFTER),
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => (None, 0),
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Worker(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => (None, 0),
         };
         Policy {
             pattern: pattern.into(),

@@ -8,6 +8,7 @@
 //! *before* the start, a crowd of light queues would go in front of a heavy one.)
 //! It must not claim, start or count anything but slots and ready jobs: it plans, and is told what came of it.
 
+mod asked;
 mod crew;
 mod queue;
 mod rates;
@@ -83,6 +84,8 @@ pub struct Scheduler {
     metered: BTreeMap<QueueNo, Metered>,
     suspects_held: bool,
     suspect_runs: bool,
+    /// What remote workers ask for now, and when they last did.
+    asked: asked::Asked,
     /// Queues that would stand elsewhere if a suspect might start.
     behind_suspect: BTreeSet<QueueNo>,
     draining: bool,
@@ -113,6 +116,7 @@ impl Scheduler {
             metered: BTreeMap::new(),
             suspects_held: false,
             suspect_runs: false,
+            asked: asked::Asked::default(),
             behind_suspect: BTreeSet::new(),
             draining: false,
             stall: None,
@@ -244,13 +248,15 @@ impl Scheduler {
             }
         }
         let crew = self.crews.get_mut(&number);
-        assert!(crew.as_ref().is_some_and(|crew| crew.used > 0) && self.used > 0, "crew {} has no start", number.0);
+        let here = crew.as_ref().is_some_and(|crew| !crew.is_remote());
+        let known = crew.as_ref().is_some_and(|crew| crew.used > 0) && (self.used > 0 || !here);
+        assert!(known, "crew {} has no start", number.0);
         if let Some(crew) = crew {
             if crew.stocked > 0 && crew.used <= crew.policy.slots {
                 crew.stocked -= 1;
                 return self.suspect_ended(lane.kind);
             }
-            self.used -= 1;
+            self.used -= u32::from(here);
             crew.used -= 1;
             crew.thaw(&self.clocks);
             if crew.gone && crew.used == 0 {
@@ -350,7 +356,7 @@ impl Scheduler {
         } else {
             crew.used += 1;
             crew.freeze(&self.clocks);
-            self.used += 1;
+            self.used += u32::from(!crew.is_remote());
         }
         self.suspect_runs |= choice.kind == LaneKind::Suspect;
         self.place(number);
@@ -366,7 +372,8 @@ impl Scheduler {
             self.behind_suspect.insert(number);
         }
         let waits = choice.and_then(|_| self.rate_wait(number, queue)).map(|(_, until)| until);
-        let open = waits.is_none() && self.queue_closed(number, queue).is_none();
+        let open =
+            waits.is_none() && self.queue_closed(number, queue).is_none() && !self.waits_to_be_asked_for(number, queue);
         let class = choice.map(|choice| choice.priority).filter(|_| open);
         let stands = queue.listed && class == Some(queue.class);
         self.look_at_queue(number, waits);

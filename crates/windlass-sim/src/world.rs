@@ -562,6 +562,8 @@ fn name(event: &Event) -> &'static str {
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
         Event::Dump { .. } => "dump",
+        Event::Ask(_) => "ask",
+        Event::Unask { .. } => "unask",
         Event::Nudge => "nudge",
         Event::Quiet => "quiet",
         Event::Drain => "drain",

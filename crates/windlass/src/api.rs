@@ -19,6 +19,7 @@ pub mod export;
 pub mod schedules;
 mod stats;
 pub mod steering;
+pub mod work;
 
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};

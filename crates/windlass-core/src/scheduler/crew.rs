@@ -86,6 +86,11 @@ impl Crew {
         self.used >= self.policy.slots + u32::from(sabotage::on(Sabotage::SlotTooMany))
     }
 
+    /// Its jobs run elsewhere, and take no slot of the server.
+    pub(super) fn is_remote(&self) -> bool {
+        self.policy.service.is_remote()
+    }
+
     /// What one job costs on the virtual clock.
     pub(super) fn stride(&self) -> Pass {
         let weight = if sabotage::on(Sabotage::WeightIgnored) { 1 } else { self.policy.weight };

@@ -68,6 +68,11 @@ pub enum Reason {
     ServerSlotsTaken {
         slots: u32,
     },
+    /// Remote workers serve it, and none asks now.
+    NoWorkerAsks {
+        /// When one last did.
+        since: Option<Time>,
+    },
     /// Nothing: it is served in its turn.
     Runnable,
 }
@@ -96,6 +101,7 @@ impl Reason {
             Reason::QueueSlotsTaken { .. } => "queue_slots_taken",
             Reason::CrewSlotsTaken { .. } => "crew_slots_taken",
             Reason::ServerSlotsTaken { .. } => "server_slots_taken",
+            Reason::NoWorkerAsks { .. } => "no_worker_asks",
             Reason::Runnable => "runnable",
         }
     }
@@ -114,6 +120,9 @@ impl Reason {
             Reason::RateReached { next, .. } => format!("{self}; the next may on {}", time(*next)),
             Reason::DestinationDead { probe: Some(probe), .. } => {
                 format!("{self}; the next probe may start on {}", time(*probe))
+            }
+            Reason::NoWorkerAsks { since: Some(since) } => {
+                format!("it waits for a remote worker; none has asked since {}", time(*since))
             }
             other => other.to_string(),
         }
@@ -136,6 +145,7 @@ impl Reason {
             | Reason::QueueSlotsTaken { .. }
             | Reason::CrewSlotsTaken { .. }
             | Reason::ServerSlotsTaken { .. }
+            | Reason::NoWorkerAsks { .. }
             | Reason::Runnable => false,
         }
     }
@@ -176,6 +186,9 @@ impl fmt::Display for Reason {
             Reason::QueueSlotsTaken { slots } => write!(f, "all slots of the queue itself are taken (slots = {slots})"),
             Reason::CrewSlotsTaken { slots } => write!(f, "all slots of its config entry are taken (slots = {slots})"),
             Reason::ServerSlotsTaken { slots } => write!(f, "all slots of the server are taken (slots = {slots})"),
+            Reason::NoWorkerAsks { .. } => {
+                f.write_str("it waits for a remote worker; none has asked since the server started")
+            }
             Reason::Runnable => f.write_str("it can run and is served in its turn"),
         }
     }

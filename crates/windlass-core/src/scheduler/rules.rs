@@ -134,8 +134,9 @@ impl Scheduler {
             // What is in stock begins where there are more slots now.
             let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
             (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
-            self.used += begun;
         }
+        // Counted anew, since other rules may have sent what runs elsewhere, or brought it here.
+        self.used = self.crews.values().filter(|crew| !crew.is_remote()).map(|crew| crew.used).sum();
         self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
         self.assign(|_| true);

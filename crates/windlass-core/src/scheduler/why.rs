@@ -50,6 +50,9 @@ impl Scheduler {
         let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| self.pace_hold(number, queue));
         let full = || crew.is_full().then_some(Reason::CrewSlotsTaken { slots: crew.policy.slots });
         let held = held.or_else(full);
+        if crew.is_remote() {
+            return held.unwrap_or_else(|| Reason::NoWorkerAsks { since: self.asked.last(&queue.name) });
+        }
         held.or_else(|| self.server_hold()).unwrap_or(Reason::Runnable)
     }
 
@@ -89,7 +92,8 @@ impl Scheduler {
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
-            | Reason::SuspectRunning => 0,
+            | Reason::SuspectRunning
+            | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }
     }

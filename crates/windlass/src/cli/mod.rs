@@ -34,6 +34,7 @@ mod values;
 mod wait;
 mod watch;
 mod why;
+mod work;
 
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -134,6 +135,8 @@ enum Verb {
     Progress(progress::Args),
     /// From within a job: emit further jobs, which count if it succeeds
     Emit(emit::Args),
+    /// Work for a server: run a command for each job of some queues
+    Work(work::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
     /// Check, write, show, compare, reload or change the config
@@ -248,6 +251,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),
         Verb::Emit(args) => emit::emit(&args),
+        Verb::Work(args) => work::work(&args, context),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor(args) => doctor::doctor(&args, context),

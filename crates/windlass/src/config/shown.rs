@@ -99,8 +99,8 @@ impl Loaded {
             }
         }
         for policy in queues {
-            let is_url = matches!(policy.service, Service::Url(_));
-            let of_commands = |key: &&str| is_url && matches!(*key, "environment" | "directory");
+            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_));
+            let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");
             for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
@@ -181,6 +181,11 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
             Service::Batch(batch) => batch_value(batch, key),
             Service::Worker(worker) => worker_value(worker, key),
             Service::Url(url) => url_value(url, key),
+            Service::Remote(remote) => match key {
+                "remote" => Some("true".into()),
+                "lease" => Some(time(remote.lease)),
+                _ => None,
+            },
             Service::Command(_) | Service::Handler { .. } => None,
         },
     }

@@ -23,6 +23,7 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
+        self.note_what_is_asked_for();
         self.end_lingering(now);
         let mut asked = 0;
         loop {
@@ -32,8 +33,8 @@ impl<S: Store> Engine<S> {
             let mut sent_away = false;
             let mut planned = planned.into_iter();
             while let Some(next) = planned.next() {
-                match self.claim_one(&next, now, progress, effects) {
-                    Ok(all_went) => sent_away |= !all_went,
+                match self.claim_planned(&next, None, now, progress, effects) {
+                    Ok((_, all_went)) => sent_away |= !all_went,
                     Err(error) => {
                         // The turn is dropped; what was booked for the rest of it must not stay booked.
                         std::iter::once(next).chain(planned).for_each(|next| self.scheduler.claimed(&next, 0));
@@ -48,47 +49,55 @@ impl<S: Store> Engine<S> {
                 break;
             }
         }
+        self.serve_asks(now, progress, effects)?;
         let changes = self.store.changes();
         self.count(&changes);
         Ok(())
     }
 
-    /// Fills one planned slot; false where jobs were claimed that may not start yet, and sent away.
-    fn claim_one(
+    /// Fills one planned slot, for a remote worker's ask where there is one; tells how many jobs go, and false where
+    /// jobs were claimed that may not start yet, and sent away.
+    pub(super) fn claim_planned(
         &mut self,
         planned: &Planned,
+        asked: Option<u64>,
         now: Time,
         progress: &mut Progress,
         effects: &mut Effects,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<(u32, bool), StoreError> {
         let order = Order { lane: planned.lane, most: planned.most };
         let held = self.store.claim(&[order], now)?;
         let got = count_of(&held);
         self.scheduler.claimed(planned, got);
         // What is left may be less than a batch.
         self.changed.insert(planned.lane.queue);
-        let Some(policy) = self.scheduler.policy(planned.crew).filter(|_| got > 0) else { return Ok(true) };
+        let Some(policy) = self.scheduler.policy(planned.crew).filter(|_| got > 0) else {
+            return Ok((got, true));
+        };
         let held = self.ask_destinations(planned.crew, &policy, held, now, progress, effects)?;
         let going = count_of(&held);
         progress.needs(self.options.durability);
         self.scheduler.heard(planned.crew, got - going, Sign::None);
         if going == 0 {
             self.scheduler.finished(planned.crew, planned.lane);
-            return Ok(false);
+            return Ok((0, false));
         }
         let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
         for (flight, held) in departed {
             progress.departed.push(flight);
             self.workers.depart(flight, now);
+            if asked.is_some() {
+                self.lease(&held)?;
+            }
             let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
             let number = held.number(run);
             let run = run.map(|id| id.to_string()).unwrap_or_default();
             let queue = Arc::clone(self.queue_name(held.lane.queue));
             let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
             let checkpoint = self.checkpoint_for(&held)?;
-            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint });
+            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, asked });
         }
-        Ok(going == got)
+        Ok((going, going == got))
     }
 }
 

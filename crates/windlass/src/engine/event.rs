@@ -177,6 +177,12 @@ pub enum Event {
     Dump {
         answer: Answer<super::dump::Dump>,
     },
+    /// A remote worker wants jobs; they come as starts with the ask's number, as soon as there are some.
+    Ask(super::ask::Ask),
+    /// It wants them no longer.
+    Unask {
+        number: u64,
+    },
     /// Look for work now; ends a quiet time.
     Nudge,
     /// Accept jobs, let what runs go on, start nothing.

@@ -4,6 +4,7 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod ask;
 mod checkpoint;
 mod claim;
 pub mod condition;
@@ -99,6 +100,7 @@ pub struct Engine<S> {
     workers: Workers,
     runs: Runs,
     waiters: Waiters,
+    asks: ask::Asks,
     operations: Operations,
     schedules: Schedules,
     /// Runs may be stored that are to be cancelled.
@@ -165,10 +167,14 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
+        let leases = ask::take_leases(&mut store)?;
+        let begun = |job, start| !leases.contains(&(job, start)) && (evidence.begun)(job, start);
+        let evidence = Evidence { begun: &begun, ..evidence };
         let recovered = match store.recover(evidence, now) {
             // The reserve is given up with the rollback, for just this.
             Err(StoreError::Full(_)) => {
                 store.rollback()?;
+                ask::take_leases(&mut store)?;
                 store.recover(evidence, now)?
             }
             other => other?,
@@ -187,6 +193,7 @@ impl<S: Store> Engine<S> {
             workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
+            asks: ask::Asks::default(),
             operations: Operations::default(),
             schedules: Schedules::default(),
             sweeping: true,

@@ -71,6 +71,8 @@ impl<S: Store> Engine<S> {
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Ask(ask) => self.ask(ask, now),
+            Event::Unask { number } => self.unask(number),
             Event::Nudge => {
                 self.hushed = false;
                 effects.nudge = true;
@@ -234,6 +236,8 @@ impl<S: Store> Engine<S> {
         let mut stocked = HashSet::new();
         for (crew, claims) in by_crew {
             let slots = match self.scheduler.policy(crew) {
+                // Nobody elsewhere gets more than was asked for, however many slots this server has.
+                Some(policy) if policy.service.is_remote() => continue,
                 Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
                 // Nothing waits behind a thread.
                 Some(_) | None => u32::MAX,

@@ -171,6 +171,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.scheduler.reload(new.policies.clone(), new.slots);
+        self.changed.extend(self.queues.iter().map(|(no, _)| no));
         self.schedules.load(&new.schedules, &mut self.store)?;
         self.rules_changed(effects);
         let (changed, restart) = (new.changed.clone(), new.restart.clone());
@@ -194,7 +195,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
-            self.changed.extend(self.lingering.queues());
+            self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }
     }
 

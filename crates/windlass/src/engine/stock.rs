@@ -64,8 +64,8 @@ impl<S: Store> Engine<S> {
                 let at_once = pace.at_once(self.turns, CALLED_MOST).saturating_mul(url.size).min(CALLED_MOST);
                 self.scheduler.set_at_once(crew, at_once);
             }
-            // A thread cannot be killed, so nothing may wait behind it.
-            Service::Handler { .. } => {}
+            // A thread cannot be killed, so nothing may wait behind it; and elsewhere nothing is claimed ahead.
+            Service::Handler { .. } | Service::Remote(_) => {}
         }
     }
 
@@ -98,7 +98,7 @@ impl<S: Store> Engine<S> {
                     let lots = 2 * u64::from(policy.slots) * u64::from(pace.at_once(self.turns, AT_ONCE_MOST));
                     (CLAIMS_MOST, lots.saturating_sub(self.flights.jobs_of(crew)))
                 }
-                Service::Worker(_) | Service::Handler { .. } => (0, 0),
+                Service::Worker(_) | Service::Handler { .. } | Service::Remote(_) => (0, 0),
             };
             planned.extend(self.scheduler.plan_stock(crew, claims, jobs));
         }

@@ -213,6 +213,8 @@ impl<S: Store> Engine<S> {
                 | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
+                | Event::Ask(_)
+                | Event::Unask { .. }
                 | Event::Nudge
                 | Event::Quiet
                 | Event::Drain
@@ -238,7 +240,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
-        let mut follow_ups = Vec::new();
+        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
         let mut spells = Spells::default();
         for end in finished {
             let (begin, count) = (end.first, end.count());
@@ -258,6 +260,7 @@ impl<S: Store> Engine<S> {
                 let positions = first..first + count;
                 first += count;
                 progress.heard.push((flight.crew, held.clone(), outcome.sign()));
+                leased.extend(flight.leased.then(|| held.clone()));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
@@ -282,6 +285,9 @@ impl<S: Store> Engine<S> {
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
             self.keep_checkpoints(finished, &settlements)?;
+            for held in leased {
+                self.end_lease(&held)?;
+            }
         }
         Ok(())
     }
@@ -407,6 +413,7 @@ impl<S: Store> Engine<S> {
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
         self.keep_rules();
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
+        self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
         for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
@@ -493,6 +500,7 @@ impl<S: Store> Engine<S> {
             self.workers.land(*flight, Ended::Done, now);
         }
         self.drop_rules();
+        self.asks.give_back();
         self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));

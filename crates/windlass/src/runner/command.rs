@@ -315,7 +315,11 @@ fn works(starts: Vec<Start>) -> Vec<Work> {
                 Some((claim, together)) if *claim == start.claim => together.push(start),
                 _ => claims.push((start.claim, vec![start])),
             },
-            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => {
                 works.push(Work::Job(start));
             }
         }
@@ -358,7 +362,7 @@ impl State {
             let number = hand.take_control();
             let user = aloft.work.leader().and_then(|start| start.policy.user.as_ref());
             let dir = settings.control_of(user);
-            let control = order::Control { dir: &dir, launcher: index, number };
+            let control = order::Control { dir: &dir, launcher: index, number, http: None };
             let laid = match &mut aloft.work {
                 Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
                 Work::Batch(batch) => order::lay_batch(batch, &control),
@@ -387,6 +391,10 @@ impl State {
     fn land(&mut self, flight: Flight, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
         let hand = self.aloft.get(&flight)?.hand;
         let work = self.remove(flight)?;
+        if let Work::Job(start) = &work {
+            // Before its control files are another's: what it says over HTTP from now on must not be taken for theirs.
+            settings.board.ended(start.held.jobs.id(start.held.range().start));
+        }
         let pattern = work.leader().map(|start| start.policy.pattern.clone());
         if let Some((index, number)) = hand {
             self.hands[index].load -= 1;
@@ -524,10 +532,7 @@ impl Shared {
         let mut unfinished = Vec::new();
         for (report, work) in landed {
             match work {
-                Work::Job(start) => {
-                    self.settings.board.ended(start.held.jobs.id(start.held.range().start));
-                    ends.push(reading::finished(report, &start));
-                }
+                Work::Job(start) => ends.push(reading::finished(report, &start)),
                 Work::Batch(mut batch) => {
                     ends.extend(batch.heard(&report));
                     unfinished.extend((!batch.is_over()).then_some(batch));

@@ -22,6 +22,7 @@ pub mod launcher;
 mod lines;
 pub mod lua;
 pub mod progress;
+pub mod remote;
 mod reply;
 mod tally;
 pub mod url;
@@ -50,6 +51,8 @@ pub struct Start {
     pub run: String,
     /// What an earlier start of its one job said last of how far it had come; empty without one.
     pub checkpoint: String,
+    /// The ask of the remote worker that it is for.
+    pub asked: Option<u64>,
 }
 
 /// The end of a start, or of some of its jobs. The start is over when all its jobs have been spoken of.

@@ -26,6 +26,7 @@ use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
+use crate::runner::remote::Counter;
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -73,13 +74,14 @@ impl Server {
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
-        let board = Arc::<Board>::default();
-        let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
+        let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
         let handlers_dir = watch_handlers(&options, Arc::clone(&board), &handle)?;
         let (reload, current) = (options.reload.clone(), options.config.clone());
         let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
-        let http = start_http(&options, board, &handle, &config)?;
+        let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;
+        board.serve_at(http.address());
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
@@ -238,6 +240,7 @@ fn start_ingest(
 fn start_runners(
     options: &ServerOptions,
     board: Arc<Board>,
+    counter: Arc<Counter>,
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<Runners, Failure> {
@@ -249,7 +252,7 @@ fn start_runners(
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
-    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
+    Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), fatal)
 }
 
 /// Who serves nothing, or can never be told of a directory, needs no watch.
@@ -272,6 +275,7 @@ fn watch_handlers(
 fn start_http(
     options: &ServerOptions,
     board: Arc<Board>,
+    counter: Arc<Counter>,
     handle: &EngineHandle,
     config: &Arc<LiveConfig>,
 ) -> Result<http::Server, Failure> {
@@ -281,6 +285,7 @@ fn start_http(
         listen: options.listen,
         config: Box::new(move || shown.current()),
         log: options.log.clone(),
+        counter,
         ..http::Options::new(options.dir.clone(), reload)
     };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))

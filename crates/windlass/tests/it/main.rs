@@ -32,3 +32,4 @@ mod steer;
 mod urls;
 mod verbs;
 mod watch;
+mod work;

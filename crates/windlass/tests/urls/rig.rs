@@ -72,6 +72,7 @@ impl Rig {
                 number,
                 run: String::new(),
                 checkpoint: String::new(),
+                asked: None,
             }
         });
         let starts = starts.collect();

@@ -282,6 +282,8 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 "closed"
             }
             Event::Dump { .. } => "dump",
+            Event::Ask(_) => "ask",
+            Event::Unask { .. } => "unask",
             Event::Nudge => "nudge",
             Event::Quiet => "quiet",
             Event::Drain => "drain",

@@ -109,11 +109,7 @@ impl Shared {
         for flight in lost {
             let Some(work) = state.land(flight, &self.settings, &mut ends) else { continue };
             let begun = match &work {
-                Work::Job(start) => {
-                    let job = start.held.jobs.id(start.held.range().start);
-                    self.settings.board.ended(job);
-                    evidence.begun(job, start.held.start())
-                }
+                Work::Job(start) => evidence.begun(start.held.jobs.id(start.held.range().start), start.held.start()),
                 Work::Batch(batch) => {
                     let (job, _, start) = batch.span();
                     evidence.begun(job, start)

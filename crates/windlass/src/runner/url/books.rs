@@ -128,7 +128,7 @@ impl Claim {
 fn url(policy: &Policy) -> &Url {
     match &policy.service {
         Service::Url(url) => url,
-        Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => {
+        Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => {
             panic!("{} is served by no URL, yet it came to the calls", policy.pattern)
         }
     }
