@@ -29,26 +29,33 @@ const LINE: &[u8] = &{
 
 pub(super) fn bench_batch(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
-    let count = bed.size(400_000);
-    let answered = Batch { size: BATCH, ..Batch::new(command(&ANSWER)) };
-    let ours =
-        beside(bed, "batch.awk", (count, PROCESSES), &Service::Batch(answered), (0.4, 0.8), || bare_batches(count))?;
+    let (count, times) = (bed.size(400_000), bed.rounds());
+    let shared = RefCell::new(&mut *bed);
+    let answered = || Batch { size: BATCH, ..Batch::new(command(&ANSWER)) };
+    let ours = || feed::live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(answered()));
+    let (ours, raw) = rounds(times, ours, || bare_batches(count))?;
+    bed.report(&Figure::new("batch.awk", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.4, 0.8)));
     bed.report(&Figure::new("batch.awk-rate", ours, "jobs/s").bar(Bar::AtLeast(300_000.0, 300_000.0)));
-    let counted = Batch { size: BATCH, reply: Reply::Exit, ..Batch::new(command(&["wc", "-l"])) };
-    let ours =
-        beside(bed, "batch.wc", (count, PROCESSES), &Service::Batch(counted), (0.2, 0.5), || bare_pipe(count * 5))?;
+    let shared = RefCell::new(&mut *bed);
+    let counted = || Batch { size: BATCH, reply: Reply::Exit, ..Batch::new(command(&["wc", "-l"])) };
+    let ours = || feed::live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(counted()));
+    let (ours, raw) = rounds(times, ours, || bare_pipe(count * 5))?;
+    bed.report(&Figure::new("batch.wc", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.2, 0.5)));
     bed.report(&Figure::new("batch.wc-rate", ours, "jobs/s").bar(Bar::AtLeast(1e6, 1e6)));
     Ok(())
 }
 
 pub(super) fn bench_worker(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
+    let times = bed.rounds();
     for (window, count) in [(1, 60_000), (64, 600_000)] {
         let count = bed.size(count);
+        let shared = RefCell::new(&mut *bed);
+        let kept = kept(window)?;
+        let ours = || feed::live(*shared.borrow_mut(), count, 1, Service::Worker(kept.clone()));
+        let (ours, raw) = rounds(times, ours, || bare_exchange(count, window as usize))?;
         let name = format!("worker.window-{window}");
-        beside(bed, &name, (count, 1), &Service::Worker(kept(window)?), (0.5, 0.8), || {
-            bare_exchange(count, window as usize)
-        })?;
+        bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
     }
     Ok(())
 }
@@ -92,25 +99,6 @@ fn known(bed: &mut Bed, count: u64, queues: u64) -> Outcome<(f64, f64)> {
     Ok((count as f64 / working, making))
 }
 
-/// Reports jobs a second out of the store beside the bare rate, and what is left of it with the way in.
-fn beside(
-    bed: &mut Bed,
-    name: &str,
-    (count, slots): (u64, u32),
-    service: &Service,
-    (floor, goal): (f64, f64),
-    bare: impl Fn() -> Outcome<f64>,
-) -> Outcome<f64> {
-    let times = bed.rounds();
-    let shared = RefCell::new(&mut *bed);
-    let live = |from| live(*shared.borrow_mut(), from, count, 1, slots, service.clone());
-    let (ours, raw) = rounds(times, || live(From::Store), bare)?;
-    let whole = live(From::Inbox)?;
-    bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(floor, goal)));
-    bed.report(&Figure::new(format!("{name}-with-the-way-in"), whole, "jobs/s"));
-    Ok(ours)
-}
-
 fn kept(window: u32) -> Outcome<Worker> {
     let [program, word] = worker()?;
     Ok(Worker { in_flight: window, ..Worker::new(command(&[&program, &word])) })
@@ -140,38 +128,6 @@ fn worker() -> Outcome<[String; 2]> {
 fn command(argv: &[&str]) -> policy::Command {
     let argv = argv.iter().map(|word| word.as_bytes().to_vec()).collect();
     policy::Command { argv, ..policy::Command::default() }
-}
-
-/// Where the jobs are when the time begins.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
-    /// In a file that is moved into the inbox.
-    Inbox,
-    /// Accepted before; what is left is to fetch, route, dispatch, gather and log.
-    Store,
-}
-
-/// Jobs a second of the whole server, archive and statistics included.
-fn live(bed: &mut Bed, from: From, count: u64, queues: u64, slots: u32, service: Service) -> Outcome<f64> {
-    let (_scratch, dir) = bed.data_dir()?;
-    feed::write(&dir, count, queues)?;
-    let policies = vec![Policy { slots, ..Policy::new("*", service) }];
-    let options = ServerOptions { policies, slots, serves: true, ..ServerOptions::new(dir.clone()) };
-    let server = Server::start(options)?;
-    if from == From::Store {
-        server.handle().send(Event::Quiet)?;
-        feed::ingest(&dir, &server)?;
-    }
-    let begun = Instant::now();
-    match from {
-        From::Inbox => feed::move_in(&dir)?,
-        From::Store => server.handle().send(Event::Nudge)?,
-    }
-    feed::drained(server.handle())?;
-    let rate = count as f64 / begun.elapsed().as_secs_f64();
-    server.stop()?;
-    feed::expect(&dir, State::Succeeded, count)?;
-    Ok(rate)
 }
 
 fn start(argv: &[&str]) -> Outcome<Child> {

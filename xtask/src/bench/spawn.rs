@@ -10,9 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use windlass::server::{Server, ServerOptions};
-use windlass_core::life_cycle::State;
-use windlass_core::policy::{self, Policy, Service};
+use windlass_core::policy::{self, Service};
 
 const SLOTS: u32 = 8;
 const PROGRAM: &str = "/bin/true";
@@ -37,20 +35,8 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
 }
 
 fn live(bed: &mut Bed, count: u64) -> Outcome<f64> {
-    let (_scratch, dir) = bed.data_dir()?;
-    feed::write(&dir, count, 1)?;
     let argv = vec![PROGRAM.as_bytes().to_vec(), b"{}".to_vec()];
-    let command = policy::Command { argv, ..policy::Command::default() };
-    let policies = vec![Policy { slots: SLOTS, ..Policy::new("*", Service::Command(command)) }];
-    let options = ServerOptions { policies, slots: SLOTS, serves: true, ..ServerOptions::new(dir.clone()) };
-    let server = Server::start(options)?;
-    let begun = Instant::now();
-    feed::move_in(&dir)?;
-    feed::drained(server.handle())?;
-    let rate = count as f64 / begun.elapsed().as_secs_f64();
-    server.stop()?;
-    feed::expect(&dir, State::Succeeded, count)?;
-    Ok(rate)
+    feed::live(bed, count, SLOTS, Service::Command(policy::Command { argv, ..policy::Command::default() }))
 }
 
 /// Jobs a second of another program that starts a process for each line or target.

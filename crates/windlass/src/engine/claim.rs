@@ -25,10 +25,10 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         self.note_what_is_asked_for();
         self.end_lingering(now);
-        let mut asked = 0;
+        let mut booked = 0;
         loop {
-            let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST - asked);
-            asked += planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>();
+            let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST - booked);
+            booked += planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>();
             planned.extend(self.plan_stock(progress));
             let mut sent_away = false;
             let mut planned = planned.into_iter();
@@ -43,7 +43,7 @@ impl<S: Store> Engine<S> {
                 }
             }
             // What the budget left out is the next turn's, which must not wait for an event.
-            self.turn_again = asked >= CLAIMED_MOST;
+            self.turn_again = booked >= CLAIMED_MOST;
             // Where jobs were sent away, their slots may serve the jobs behind them.
             if !sent_away || self.turn_again {
                 break;

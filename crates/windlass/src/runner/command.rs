@@ -429,10 +429,14 @@ impl State {
 
     /// A batch goes on with its next piece, before anything else of its crew.
     fn go_on(&mut self, batch: Box<Batch>, settings: &Settings, ends: &mut Vec<Finished>) {
-        let (flight, pattern) = (batch.leader().flight, batch.leader().policy.pattern.clone());
+        let (flight, policy) = (batch.leader().flight, &batch.leader().policy);
+        let (pattern, slots) = (policy.pattern.clone(), policy.slots);
         self.members.extend(batch.flights().skip(1).map(|member| (member, flight)));
         self.aloft.insert(flight, Aloft { work: Work::Batch(batch), hand: None });
-        self.crews.entry(pattern.clone()).or_default().waiting.push_front(flight);
+        // The crew may have been let go with the piece before.
+        let crew = self.crews.entry(pattern.clone()).or_default();
+        crew.slots = slots;
+        crew.waiting.push_front(flight);
         self.fill_slots(&pattern, settings, ends);
     }
 
