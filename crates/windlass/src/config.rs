@@ -26,7 +26,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::policy::{Command, HandlerFile, Identity, Lua, Policy, Service};
+use windlass_core::policy::{Command, HandlerFile, Identity, Limits, Lua, Policy, Service};
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -120,7 +120,9 @@ impl Handlers {
         let modules = command.map(|command| {
             let module = Lua { file: path_bytes(&self.path.join("{queue}.lua")), memory: Lua::MEMORY };
             let (pattern, service) = (handlers_dir::LUA_NAME.to_owned(), Service::Worker(lua::worker(command, module)));
-            Policy { pattern, service, by_file: Some(HandlerFile::Lua), ..self.policy.clone() }
+            // A process that stays has no end to count these up to.
+            let limits = Limits { cpu: Duration::ZERO, output: 0, ..self.policy.limits };
+            Policy { pattern, service, limits, by_file: Some(HandlerFile::Lua), ..self.policy.clone() }
         });
         std::iter::once(self.policy.clone()).chain(modules).collect()
     }

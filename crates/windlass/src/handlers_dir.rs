@@ -1,22 +1,25 @@
 //! The directory of handlers: each file in it serves the queue of its name, from the moment the file is there.
 //!
-//! One thread sleeps on the kernel's events of the directory and looks through it after each; a burst of new files
-//! costs few looks. The engine is told which files there are; the board keeps a sentence for each that is refused or
-//! gone, for whoever asks why a queue waits. While the directory is not there its nearest parent is watched. It must
-//! not run anything, and what makes a file a handler is `look`'s affair.
+//! One thread sleeps on the kernel's events of the directory and looks through it when there were some; a burst of new
+//! files costs few looks. The engine is told which files there are; the board keeps a sentence for each that is refused
+//! or gone, for whoever asks why a queue waits. Whoever must not miss a file that is there already asks for a look
+//! first. It must not run anything; what makes a file a handler is `look`'s affair, what can change it `path_watch`'s.
 
 mod look;
+mod path_watch;
 
 use crate::error::Failure;
-use crate::inbox::watch::{Armed, Bell, Watch};
+use crate::inbox::watch::Bell;
 use crate::log::{Level, Log};
 use crate::runner::progress::Board;
 use look::{Looked, Looker};
-use rustix::fs::inotify::WatchFlags;
+use path_watch::PathWatch;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use windlass_core::policy::HandlerFiles;
 
 /// The name of the crew that serves its programs, and of what ails the directory; no table of the config can have it.
@@ -30,14 +33,22 @@ const GONE_MOST: usize = 10_000;
 /// Hears which files there are, whenever that has changed.
 pub type Tell = Box<dyn Fn(HandlerFiles) + Send>;
 
+/// While the directory cannot be watched it is looked through this often.
+const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
+/// The kernel tells that a writer closes a file a moment before it is closed: who looked in that moment looks again.
+const SECOND_LOOKS: [Duration; 3] = [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+
+type Then = Box<dyn FnOnce() + Send>;
+
 /// What others ask of the thread.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Wishes {
     directory: Option<PathBuf>,
+    /// Done after the next look, or as soon as it is sure that none is needed.
+    thens: Vec<Then>,
     stop: bool,
 }
 
-#[derive(Debug)]
 struct Shared {
     wishes: Mutex<Wishes>,
     bell: Bell,
@@ -51,18 +62,22 @@ impl Shared {
 }
 
 /// The way to the thread; it ends with this.
-#[derive(Debug)]
 pub struct HandlersDir {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
+impl fmt::Debug for HandlersDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandlersDir")
+    }
+}
+
 impl HandlersDir {
     /// Looks through the directory, if there is one, tells what is in it, and goes on watching in a thread.
     pub fn watch(directory: Option<PathBuf>, board: Arc<Board>, log: Log, tell: Tell) -> Result<HandlersDir, Failure> {
-        let wishes = Mutex::new(Wishes { directory, stop: false });
-        let shared = Arc::new(Shared { wishes, bell: Bell::new()? });
         let mut watcher = Watcher {
+            directory: None,
             watch: None,
             board,
             log,
@@ -71,19 +86,37 @@ impl HandlersDir {
             told: HandlerFiles::new(),
             refused: BTreeMap::new(),
             gone: BTreeSet::new(),
+            unfinished: None,
+            trouble: None,
         };
         // What is there already is told before anybody can ask.
-        let directory = shared.wishes().directory.clone();
-        watcher.look(directory.as_deref());
+        watcher.keep_up(directory.as_deref());
+        let wishes = Mutex::new(Wishes { directory, ..Wishes::default() });
+        let shared = Arc::new(Shared { wishes, bell: Bell::new()? });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("handlers".into()).spawn(move || watcher.serve(&theirs));
         let thread = thread.map_err(|e| Failure::io("cannot start a thread", &e))?;
         Ok(HandlersDir { shared, thread: Some(thread) })
     }
 
-    /// Another directory holds from now on, or none.
+    /// Another directory holds from now on, or none: what is in it has been told when this returns.
     pub fn change(&self, directory: Option<PathBuf>) {
         self.shared.wishes().directory = directory;
+        let (done, is_done) = mpsc::channel();
+        self.after_look(move || drop(done.send(())));
+        // A thread that has ended tells nobody anything any more.
+        let _ended = is_done.recv();
+    }
+
+    /// Does this when every file that is there now has been told of.
+    pub fn after_look(&self, then: impl FnOnce() + Send + 'static) {
+        let mut wishes = self.shared.wishes();
+        if wishes.stop {
+            drop(wishes);
+            return then();
+        }
+        wishes.thens.push(Box::new(then));
+        drop(wishes);
         self.shared.bell.ring();
     }
 
@@ -110,8 +143,10 @@ pub fn check(directory: &Path) -> Result<(), String> {
 }
 
 struct Watcher {
-    /// Made with the first directory: the kernel gives a user few of them.
-    watch: Option<Watch>,
+    /// The one that was looked through last.
+    directory: Option<PathBuf>,
+    /// Made with the first directory: the kernel gives a user few of them. None while it cannot be had.
+    watch: Option<PathWatch>,
     board: Arc<Board>,
     log: Log,
     tell: Tell,
@@ -120,51 +155,76 @@ struct Watcher {
     told: HandlerFiles,
     refused: BTreeMap<String, String>,
     gone: BTreeSet<Box<str>>,
+    /// The last look saw files that somebody still writes; how many looks since the last news did.
+    unfinished: Option<usize>,
+    trouble: Option<String>,
 }
 
 impl Watcher {
     fn serve(&mut self, shared: &Shared) {
         loop {
-            let (directory, stop) = {
-                let wishes = shared.wishes();
-                (wishes.directory.clone(), wishes.stop)
+            let Wishes { directory, thens, stop } = {
+                let mut wishes = shared.wishes();
+                let thens = std::mem::take(&mut wishes.thens);
+                Wishes { directory: wishes.directory.clone(), thens, stop: wishes.stop }
             };
+            if !stop {
+                self.keep_up(directory.as_deref());
+            }
+            thens.into_iter().for_each(|then| then());
             if stop {
                 return;
             }
-            // Armed before the look: what changes while we look is an event.
-            let armed = directory.as_deref().map(|directory| self.arm(directory)).transpose();
-            self.look(directory.as_deref());
-            let waited = armed.and_then(|armed| match (&self.watch, armed.flatten()) {
-                (Some(watch), Some(armed)) => watch.wait(&shared.bell).map(|()| watch.disarm(armed)),
-                _ => shared.bell.wait(),
-            });
-            if let Err(failure) = waited {
-                self.board.ails(NAME, Some(failure.text.clone()));
-                return self.log.error(failure.text);
+            let slept = match (&self.watch, &directory) {
+                (Some(watch), _) => watch.wait(&shared.bell, self.second_look()),
+                (None, Some(_)) => shared.bell.wait_up_to(UNWATCHED_LOOK),
+                (None, None) => shared.bell.wait(),
+            };
+            if let Err(failure) = slept {
+                // The machine is short of something: what cannot sleep rests.
+                self.log.error(failure.text);
+                std::thread::sleep(UNWATCHED_LOOK);
             }
         }
     }
 
-    /// Watches the directory, or the nearest one above it where it may appear.
-    fn arm(&mut self, directory: &Path) -> Result<Option<Armed>, Failure> {
-        if self.watch.is_none() {
-            self.watch = Some(Watch::new()?);
+    /// Looks through the directory if anything has happened since the last look.
+    fn keep_up(&mut self, directory: Option<&Path>) {
+        let same = self.directory.as_deref() == directory;
+        let news = !same || self.watch.as_ref().map_or(directory.is_some(), PathWatch::has_news);
+        if !news && self.unfinished.is_none() {
+            return;
         }
-        let Some(watch) = &self.watch else { return Ok(None) };
-        let of_files = WatchFlags::CREATE
-            | WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::MOVED_TO
-            | WatchFlags::ATTRIB
-            | WatchFlags::CLOSE_WRITE
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::MOVE_SELF
-            | WatchFlags::ONLYDIR;
-        Ok(directory.ancestors().find_map(|place| watch.arm_for(place, of_files).ok()))
+        let looks = self.unfinished.take().filter(|_| !news).unwrap_or(0);
+        self.directory = directory.map(Path::to_owned);
+        // Armed before the look: what changes while we look is news.
+        let unwatched = match directory {
+            Some(directory) => self.arm(directory).err().map(|failure| failure.to_string()),
+            None => {
+                self.watch = None;
+                None
+            }
+        };
+        if self.look(directory, unwatched) {
+            self.unfinished = Some(looks + 1);
+        }
     }
 
-    fn look(&mut self, directory: Option<&Path>) {
+    /// How soon a file that somebody wrote at the last look may have been closed without further news.
+    fn second_look(&self) -> Option<Duration> {
+        SECOND_LOOKS.get(self.unfinished?.checked_sub(1)?).copied()
+    }
+
+    fn arm(&mut self, directory: &Path) -> Result<(), Failure> {
+        let mut watch = self.watch.take().map_or_else(PathWatch::new, Ok)?;
+        watch.arm(directory)?;
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    /// Looks, tells what has changed, and says what ails the directory; `unwatched` is why it cannot be watched. True
+    /// where a file is still being written.
+    fn look(&mut self, directory: Option<&Path>, unwatched: Option<String>) -> bool {
         let looked = match directory {
             None => Ok(Looked::default()),
             Some(directory) => self.looker.look(directory),
@@ -173,11 +233,8 @@ impl Watcher {
             Ok(looked) => (looked, None),
             Err(trouble) => (Looked::default(), Some(trouble)),
         };
-        if let Some(trouble) = &trouble {
-            self.log.warn(trouble.clone());
-        }
-        self.board.ails(NAME, trouble.clone());
-        let Looked { files, refused } = looked;
+        self.ails(trouble.clone().or(unwatched));
+        let Looked { files, refused, unfinished } = looked;
         for (name, why) in refused.iter().filter(|(name, why)| self.refused.get(*name) != Some(why)) {
             self.log.warn(format!("the handler file {name:?} serves nothing: {why}"));
         }
@@ -206,6 +263,16 @@ impl Watcher {
             (self.tell)(files);
             self.log.say(Level::Info, "handlers", vec![("came", came.into()), ("went", went.into())]);
         }
+        unfinished
+    }
+
+    /// Says what is wrong, in the log once.
+    fn ails(&mut self, trouble: Option<String>) {
+        if let Some(trouble) = trouble.as_ref().filter(|new| self.trouble.as_ref() != Some(new)) {
+            self.log.warn(trouble.clone());
+        }
+        self.board.ails(NAME, trouble.clone());
+        self.trouble = trouble;
     }
 }
 

@@ -38,14 +38,13 @@ impl Scheduler {
         self.lay_over();
     }
 
-    /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew.
-    pub fn set_files(&mut self, files: HandlerFiles) {
+    /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew, and
+    /// are told.
+    pub fn set_files(&mut self, files: HandlerFiles) -> Vec<QueueNo> {
         let old = std::mem::replace(&mut self.files, files);
         let (new, names) = (&self.files, old.keys().chain(self.files.keys()));
         let changed: BTreeSet<Box<str>> = names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect();
-        if !changed.is_empty() {
-            self.assign(|queue| changed.contains(&queue.name));
-        }
+        self.assign(|queue| changed.contains(&queue.name))
     }
 
     pub fn files(&self) -> &HandlerFiles {
@@ -143,9 +142,10 @@ impl Scheduler {
     }
 
     /// Gives the queues that meet the test to the crews that the rules name now.
-    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) {
+    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) -> Vec<QueueNo> {
         let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| *number);
-        for number in concerned.collect::<Vec<_>>() {
+        let concerned: Vec<QueueNo> = concerned.collect();
+        for &number in &concerned {
             self.unlist(number);
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
@@ -155,6 +155,7 @@ impl Scheduler {
             self.lay_over_queue(number);
             self.place(number);
         }
+        concerned
     }
 
     /// Notes what overrides say about a single queue; it is placed by the caller.

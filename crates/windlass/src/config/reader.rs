@@ -68,7 +68,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log)?;
     }
-    config.handlers = read_handlers(&root)?;
+    config.handlers = read_handlers(&root, &config)?;
     config.queues = read_queues(&root, &config)?;
     config.schedules = schedule::read(&root)?;
     Ok(config)
@@ -166,7 +166,7 @@ fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Fai
 
 /// The keys that the table of the handlers may have beside its path.
 pub(super) fn terms() -> impl Iterator<Item = &'static str> {
-    QUEUE_KEYS.into_iter()
+    QUEUE_KEYS.into_iter().chain(pace::KEYS).chain(limits::ALL_KEYS)
 }
 
 /// The keys that the table of a queue may have where this serves it.
@@ -200,7 +200,7 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Rang
 }
 
 /// `handlers = "DIR"`, or a table with `path` and the terms on which its files are run.
-fn read_handlers(root: &Table<'_, '_>) -> Result<Option<Handlers>, Failure> {
+fn read_handlers(root: &Table<'_, '_>, config: &Config) -> Result<Option<Handlers>, Failure> {
     let Some(value) = root.get("handlers") else { return Ok(None) };
     let none = DeTable::new();
     let (of, key, terms) = match value.get_ref() {
@@ -209,7 +209,7 @@ fn read_handlers(root: &Table<'_, '_>) -> Result<Option<Handlers>, Failure> {
     };
     let of = Table { source: root.source, title: "[handlers]".into(), table: of };
     let terms = Table { source: root.source, title: "[handlers]".into(), table: terms };
-    terms.only(&[&["path"], &QUEUE_KEYS[..]].concat())?;
+    terms.only(&[&["path"], &QUEUE_KEYS[..], &pace::KEYS, &limits::ALL_KEYS].concat())?;
     let Some(text) = of.text(key)? else {
         return Err(root.source.refuse(value.span(), "[handlers] has no `path`, expected the directory of its files"));
     };
@@ -224,8 +224,11 @@ fn read_handlers(root: &Table<'_, '_>) -> Result<Option<Handlers>, Failure> {
     }
     let argv = vec![path_bytes(&path.join("{queue}"))];
     let service = Service::Command(Command { argv, ..read_command(&terms, "", enabled)? });
+    let limits = limits::read_limits(&terms, &service, &config.machine)?;
+    let user = limits::read_user(&terms, &service, &config.machine)?;
     let by_file = Some(HandlerFile::Program);
-    let policy = read_terms(&terms, Policy { enabled, by_file, ..Policy::new(handlers_dir::NAME, service) })?;
+    let default = Policy { enabled, by_file, limits, user, ..Policy::new(handlers_dir::NAME, service) };
+    let policy = read_terms(&terms, default)?;
     Ok(Some(Handlers { path, policy }))
 }
 

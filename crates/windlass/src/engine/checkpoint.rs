@@ -1,8 +1,8 @@
 //! Checkpoints: how far a job has come for good, kept with the end of one start and given to the next.
 //!
 //! They are notes of the store under the job's id, written in the transaction that settles the start, and dropped when
-//! the job has ended. Only a job that was started before can have one, so the common path never looks. It must not read
-//! what a checkpoint says.
+//! the job has ended. Only a job that was started before can have one, so the common path never looks; such jobs are
+//! claimed one by one. It must not read what a checkpoint says.
 
 use super::Engine;
 use crate::runner::Finished;
@@ -18,7 +18,8 @@ pub(super) fn key(id: JobId) -> String {
 impl<S: Store> Engine<S> {
     /// What the last start of a job left for this one; empty where it left nothing.
     pub(super) fn checkpoint_for(&mut self, held: &Held) -> Result<String, StoreError> {
-        if held.record.starts == 0 {
+        // Nobody may be told how far another has come.
+        if held.record.starts == 0 || held.count != 1 {
             return Ok(String::new());
         }
         let notes = self.store.notes(&key(held.jobs.id(held.range().start)), 1)?;

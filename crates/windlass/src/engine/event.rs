@@ -117,7 +117,7 @@ pub enum Event {
     CatchUp {
         answer: Answer<()>,
     },
-    /// The inbox reader: it has read every file to its end for the waiter with this number.
+    /// For the waiter with this number every file of the inbox was read to its end, and the handler files were told.
     InboxRead {
         waiter: u64,
     },

@@ -60,7 +60,7 @@ impl<S: Store> Engine<S> {
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { new, answer } => self.reload(new, answer, now, effects)?,
-            Event::HandlerFiles(files) => self.scheduler.set_files(files),
+            Event::HandlerFiles(files) => self.take_files(files, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
             Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
-use windlass_core::policy::{Policy, pattern_matches};
+use windlass_core::policy::{HandlerFiles, Policy, pattern_matches};
 use windlass_core::scheduler::{Closed, Reason, Stall};
 use windlass_core::time::Time;
 
@@ -160,6 +160,12 @@ impl<S: Store> Engine<S> {
         let scheduler = &self.scheduler;
         let closed = |queue: QueueNo| scheduler.is_closed(queue);
         effects.stops.extend(self.flights.stop(|flight| closed(flight.held.lane.queue), Stop::Withdraw));
+    }
+
+    /// Handler files came or went: their queues are served by others from this turn's plan on.
+    pub(super) fn take_files(&mut self, files: HandlerFiles, effects: &mut Effects) {
+        self.changed.extend(self.scheduler.set_files(files));
+        self.rules_changed(effects);
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.

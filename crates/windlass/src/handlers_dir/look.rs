@@ -16,6 +16,8 @@ use windlass_core::policy::{HandlerFile, HandlerFiles};
 
 /// A name with this end is a Lua module.
 pub(super) const LUA: &str = ".lua";
+/// Why a file that somebody has open to write serves nothing yet.
+const UNFINISHED: &str = "is still being written";
 
 /// What a look found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(super) struct Looked {
     pub(super) files: HandlerFiles,
     /// By the name of the file: why it serves nothing.
     pub(super) refused: BTreeMap<String, String>,
+    /// One of them is still being written.
+    pub(super) unfinished: bool,
 }
 
 /// What is remembered from one look to the next: files that were seen closed, as they were then.
@@ -57,7 +61,10 @@ impl Looker {
             match self.judge(&entry, &bytes, &inside, &mut closed) {
                 Ok(Some((queue, kind))) => take(&mut looked, name, queue, kind),
                 Ok(None) => {}
-                Err(why) => drop(looked.refused.insert(name, why)),
+                Err(why) => {
+                    looked.unfinished |= why == UNFINISHED;
+                    looked.refused.insert(name, why);
+                }
             }
         }
         self.closed = closed;
@@ -98,7 +105,7 @@ impl Looker {
         }
         let face = (meta.ino(), meta.ctime(), meta.ctime_nsec());
         if self.closed.get(queue.as_str()) != Some(&face) && is_being_written(&path) {
-            return Err("is still being written".into());
+            return Err(UNFINISHED.into());
         }
         closed.insert(queue.as_str().into(), face);
         Ok(Some((queue, kind)))

@@ -137,3 +137,74 @@ fn files_are_told_when_they_come_change_and_go() {
     until(&told, &[]);
     assert_eq!(board.of_handler("third"), None, "without a directory there is nothing to say");
 }
+
+#[test]
+fn a_path_that_leads_elsewhere_now_is_looked_at_there() {
+    let place = tempfile::tempdir().unwrap();
+    let release = |name: &str, file: &str| {
+        let dir = place.path().join("releases").join(name).join("handlers");
+        std::fs::create_dir_all(&dir).unwrap();
+        put(&dir, file, 0o755);
+    };
+    let point_to = |name: &str| {
+        symlink(Path::new("releases").join(name), place.path().join("next")).unwrap();
+        std::fs::rename(place.path().join("next"), place.path().join("current")).unwrap();
+    };
+    release("1", "one");
+    release("2", "two");
+    point_to("1");
+    let board = Arc::<Board>::default();
+    let (_watched, told) = watch(&place.path().join("current/handlers"), &board);
+    until(&told, &["one"]);
+    point_to("2");
+    until(&told, &["two"]);
+    put(&place.path().join("releases/2/handlers"), "three", 0o755);
+    until(&told, &["three", "two"]);
+    std::fs::rename(place.path().join("releases"), place.path().join("old")).unwrap();
+    until(&told, &[]);
+}
+
+#[test]
+fn a_directory_that_is_removed_while_somebody_is_in_it_and_made_anew_is_seen() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("handlers");
+    std::fs::create_dir(&dir).unwrap();
+    put(&dir, "first", 0o755);
+    let board = Arc::<Board>::default();
+    let (_watched, told) = watch(&dir, &board);
+    until(&told, &["first"]);
+    let within = std::fs::File::open(&dir).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    until(&told, &[]);
+    std::fs::create_dir(&dir).unwrap();
+    put(&dir, "second", 0o755);
+    until(&told, &["second"]);
+    drop(within);
+}
+
+#[test]
+fn what_is_there_when_somebody_asks_has_been_told_when_they_are_answered() {
+    let place = tempfile::tempdir().unwrap();
+    let board = Arc::<Board>::default();
+    let (watched, told) = watch(place.path(), &board);
+    let (mut last, mut names_now) = (HandlerFiles::new(), Vec::new());
+    for round in 0..100 {
+        // By turns a file comes and goes.
+        match names_now.pop() {
+            Some(name) => std::fs::remove_file(place.path().join(name)).unwrap(),
+            None => {
+                names_now.push(format!("h{round:03}"));
+                put(place.path(), &names_now[0], 0o755);
+            }
+        }
+        let (answer, answered) = channel();
+        watched.after_look(move || answer.send(()).unwrap());
+        answered.recv_timeout(PATIENCE).unwrap();
+        last = told.try_iter().last().unwrap_or(last);
+        assert_eq!(names(&last), names_now);
+    }
+    watched.stop();
+    let (answer, answered) = channel();
+    watched.after_look(move || answer.send(()).unwrap());
+    answered.recv_timeout(PATIENCE).unwrap();
+}

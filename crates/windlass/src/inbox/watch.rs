@@ -1,12 +1,13 @@
-//! What a reader of files sleeps on: the kernel's file events of one directory, and a bell for orders.
+//! What a reader of files sleeps on: the kernel's file events of directories, and a bell for orders.
 //!
-//! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
+//! The inbox's watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
 //! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
 
 use crate::error::{Failure, Kind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Bell {
     }
 }
 
-/// The watch over one directory.
+/// The watch over some directories.
 #[derive(Debug)]
 pub(crate) struct Watch {
     inotify: OwnedFd,
@@ -59,6 +60,13 @@ pub(crate) struct Watch {
 /// An armed watch.
 #[derive(Debug)]
 pub(crate) struct Armed(i32);
+
+impl Armed {
+    /// What its events are known by.
+    pub(crate) fn number(&self) -> i32 {
+        self.0
+    }
+}
 
 impl Watch {
     pub(crate) fn new() -> Result<Watch, Failure> {
@@ -86,16 +94,33 @@ impl Watch {
 
     /// Sleeps until a file changes or the bell rings.
     pub(crate) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)], None)?;
+        self.wait_up_to(bell, None)
+    }
+
+    /// The same, but no longer than this.
+    pub(crate) fn wait_up_to(&self, bell: &Bell, most: Option<Duration>) -> Result<(), Failure> {
+        let mut both = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)];
+        wait_for(&mut both, most.and_then(|most| Timespec::try_from(most).ok()))?;
         bell.hear();
         Ok(())
     }
 
-    pub(crate) fn disarm(&self, armed: Armed) {
-        // One that has told its event, or whose directory is gone, has ended by itself.
-        let _ = inotify::remove_watch(&self.inotify, armed.0);
-        let mut events = [0u8; 4096];
-        while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
+    /// Takes each event that has come: of which watch, what happened, and the name it happened to if it has one.
+    pub(crate) fn read(&self, mut take: impl FnMut(i32, ReadFlags, Option<&[u8]>)) {
+        let mut events = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.inotify, &mut events);
+        // It ends with an error where there are no more.
+        while let Ok(event) = reader.next() {
+            take(event.wd(), event.events(), event.file_name().map(|name| name.to_bytes()));
+        }
+    }
+
+    pub(crate) fn disarm(&self, armed: impl IntoIterator<Item = Armed>) {
+        for Armed(number) in armed {
+            // One that has told its event, or whose directory is gone, has ended by itself.
+            let _ended = inotify::remove_watch(&self.inotify, number);
+        }
+        self.read(|_, _, _| {});
     }
 }
 

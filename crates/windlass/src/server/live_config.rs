@@ -14,7 +14,7 @@ pub struct LiveConfig {
     read: Option<ReadConfig>,
     log: Log,
     current: Mutex<Arc<Loaded>>,
-    handlers_dir: Option<HandlersDir>,
+    handlers_dir: Option<Arc<HandlersDir>>,
 }
 
 impl std::fmt::Debug for LiveConfig {
@@ -24,13 +24,18 @@ impl std::fmt::Debug for LiveConfig {
 }
 
 impl LiveConfig {
-    pub fn new(read: Option<ReadConfig>, current: Loaded, log: Log, handlers_dir: Option<HandlersDir>) -> LiveConfig {
+    pub fn new(
+        read: Option<ReadConfig>,
+        current: Loaded,
+        log: Log,
+        handlers_dir: Option<Arc<HandlersDir>>,
+    ) -> LiveConfig {
         LiveConfig { read, log, current: Mutex::new(Arc::new(current)), handlers_dir }
     }
 
     /// Nothing that it watches tells the engine anything more.
     pub(super) fn stop(&self) {
-        self.handlers_dir.iter().for_each(HandlersDir::stop);
+        self.handlers_dir.iter().for_each(|watched| watched.stop());
     }
 
     pub fn current(&self) -> Arc<Loaded> {

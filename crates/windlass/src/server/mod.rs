@@ -73,11 +73,12 @@ impl Server {
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
-        let ingest = start_ingest(&options, &events, &trouble)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        // Its files are told first of all, before anything could be given to a table that stands behind them.
+        let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
+        let ingest = start_ingest(&options, &events, handlers_dir.clone(), &trouble)?;
         let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
-        let handlers_dir = watch_handlers(&options, Arc::clone(&board), &handle)?;
         let (reload, current) = (options.reload.clone(), options.config.clone());
         let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
         let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;
@@ -216,9 +217,11 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
     Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
 }
 
+/// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that as well.
 fn start_ingest(
     options: &ServerOptions,
     events: &Sender<Event>,
+    handlers_dir: Option<Arc<HandlersDir>>,
     trouble: &Trouble,
 ) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
     let cursors = View::open(&options.dir.state_db())?.cursors()?;
@@ -226,7 +229,14 @@ fn start_ingest(
     let deliver = move |delivered| {
         let event = match delivered {
             Delivered::Lot(lot) => Event::Ingested(lot),
-            Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
+            Delivered::ReadToEnd { waiter } => {
+                let events = events.clone();
+                let read = move || drop(events.send(Event::InboxRead { waiter }));
+                return match &handlers_dir {
+                    Some(handlers_dir) => handlers_dir.after_look(read),
+                    None => read(),
+                };
+            }
             Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
             Delivered::Ended(failure) => return trouble.fatal(failure),
         };
@@ -259,17 +269,18 @@ fn start_runners(
 fn watch_handlers(
     options: &ServerOptions,
     board: Arc<Board>,
-    handle: &EngineHandle,
-) -> Result<Option<HandlersDir>, Failure> {
+    events: &Sender<Event>,
+) -> Result<Option<Arc<HandlersDir>>, Failure> {
     if !options.serves || options.handlers_dir.is_none() && options.reload.is_none() {
         return Ok(None);
     }
-    let engine = handle.clone();
+    let events = events.clone();
     let tell = move |files| {
         // An engine that has ended starts nothing any more.
-        let _ended = engine.send(Event::HandlerFiles(files));
+        let _ended = events.send(Event::HandlerFiles(files));
     };
-    HandlersDir::watch(options.handlers_dir.clone(), board, options.log.clone(), Box::new(tell)).map(Some)
+    let watched = HandlersDir::watch(options.handlers_dir.clone(), board, options.log.clone(), Box::new(tell))?;
+    Ok(Some(Arc::new(watched)))
 }
 
 fn start_http(

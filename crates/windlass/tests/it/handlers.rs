@@ -32,8 +32,24 @@ fn a_new_file_serves_its_backlog_without_a_reload_and_takes_the_data_to_the_byte
     rig.call(&["wait", "--drained"]).fine();
     assert_eq!(rig.call(&["show", &id, "--json"]).json()["state"], "ready", "nobody serves it yet");
     put(&dir, "keep it", &format!("cat > {}", rig.path("kept").display()));
-    rig.call(&["wait", &id]).fine();
+    // Who asks after the file was there waits for what it serves.
+    rig.call(&["wait", "--drained"]).fine();
+    assert_eq!(rig.call(&["show", &id, "--json"]).json()["state"], "succeeded");
     assert_eq!(std::fs::read(rig.path("kept")).unwrap(), data);
+    server.stop();
+}
+
+#[test]
+fn what_waits_when_the_server_starts_is_the_files_and_not_the_tables_behind_it() {
+    let (rig, dir, line) = with_directory();
+    put(&dir, "word", &format!("cat >> {}", rig.path("words").display()));
+    rig.call(&["push", "word", "a", "b", "c"]).fine();
+    // Whoever asks without a server reads the inbox into the store.
+    rig.call(&["ls"]).fine();
+    let tables = "[queue.\"*\"]\nrun = [\"false\"]\nattempts = 1\n";
+    let server = rig.serve(&(line + tables));
+    rig.call(&["wait", "--drained"]).fine();
+    assert_eq!(std::fs::read(rig.path("words")).unwrap().len(), 3);
     server.stop();
 }
 
@@ -49,9 +65,9 @@ fn a_file_that_goes_costs_no_job_anything_and_the_queue_says_why_it_waits() {
     let ids = rig.call(&["push", "thumb", "1", "2", "3"]).fine().to_owned();
     assert_eq!(bell.next(), "begun");
     std::fs::remove_file(dir.join("thumb")).unwrap();
-    server.process.until("came=0 went=1");
     gate.open(3);
     rig.call(&["wait", ids.lines().next().unwrap()]).fine();
+    server.process.until("came=0 went=1");
     let why = rig.call(&["why", "thumb", "--json"]).json();
     let text = why["reasons"].as_array().unwrap().iter().find(|reason| reason["code"] == "handler_does_not_serve");
     let text = text.unwrap_or_else(|| panic!("{why}"))["text"].as_str().unwrap();
@@ -99,12 +115,13 @@ fn a_reload_changes_the_directory_and_its_terms() {
     let shown = String::from_utf8(shown).unwrap();
     assert!(shown.contains("[handlers] path") && shown.contains("[handlers] slots"), "{shown}");
     rig.call(&["config", "reload"]).fine();
-    server.process.until("came=1 went=1");
+    // The answer comes when the new directory serves.
     let ids = rig.call(&["push", "b", "x"]).fine().to_owned();
     rig.call(&["wait", ids.trim()]).fine();
     let why = rig.call(&["why", "a"]).fine().to_owned();
     assert!(why.contains("other/a is not there any more"), "{why}");
     assert!(rig.call(&["config", "show"]).fine().contains("slots = 7"));
+    server.process.until("came=1 went=1");
     server.stop();
 }
 
@@ -122,5 +139,10 @@ fn a_config_with_a_wrong_directory_is_refused_with_its_place() {
     check("handlers = 3\n").says("`handlers` is an integer, expected a string in quotes").ended(78);
     check("handlers = \"a{b}\"\n").says("expected a directory without braces").ended(78);
     check("[handlers]\nslots = 3\n").says("[handlers] has no `path`").ended(78);
+    let terms = |terms: &str| format!("{}{terms}\n", line.replace("handlers =", "[handlers]\npath ="));
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
+    check(&terms("rate = \"5/m\"\nmemory = \"64M\"\ncpu_limit = \"9s\"")).fine();
+    check(&terms("user = \"nobody\"")).says("\"nobody\" is not in `users` of [limits]").ended(78);
+    check(&terms("rate = \"often\"")).says("is no rate").ended(78);
     check("[handlers]\npath = \"x\"\nrun = [\"true\"]\n").says("unknown key `run` in [handlers]").ended(78);
 }
