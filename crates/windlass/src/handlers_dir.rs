@@ -102,10 +102,10 @@ impl HandlersDir {
     /// Another directory holds from now on, or none: what is in it has been told when this returns.
     pub fn change(&self, directory: Option<PathBuf>) {
         self.shared.wishes().directory = directory;
-        let (done, is_done) = mpsc::channel();
-        self.after_look(move || drop(done.send(())));
-        // A thread that has ended tells nobody anything any more.
-        let _ended = is_done.recv();
+        let (done, is_done) = mpsc::channel::<()>();
+        self.after_look(move || drop(done));
+        // Nothing is sent: the wait is over when the other end is gone, with the look or with the thread.
+        let _gone = is_done.recv();
     }
 
     /// Does this when every file that is there now has been told of.

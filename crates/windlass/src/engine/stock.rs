@@ -5,6 +5,7 @@
 //! the arithmetic.
 
 use super::Engine;
+use super::flights::Load;
 use super::turn::Progress;
 use crate::runner::Finished;
 use crate::store::Store;
@@ -18,6 +19,8 @@ use windlass_core::time::Time;
 const AT_ONCE_MOST: u32 = 32 << 10;
 /// The same for jobs that are called for at a URL: a chunk's worth.
 const CALLED_MOST: u32 = 1000;
+/// The most data that is claimed ahead for a crew's kept workers; what runs is held beside it.
+const STOCK_BYTES: u64 = 32 << 20;
 /// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end.
 const CLAIMS_MOST: u32 = 2048;
 
@@ -96,7 +99,7 @@ impl<S: Store> Engine<S> {
                 // The same counted in jobs, because a lot may lie in as many queues as it has jobs.
                 Service::Worker(_) if stock > 0 => {
                     let lots = 2 * u64::from(policy.slots) * u64::from(pace.at_once(self.turns, AT_ONCE_MOST));
-                    (CLAIMS_MOST, lots.saturating_sub(self.flights.jobs_of(crew)))
+                    (CLAIMS_MOST, within(lots, self.flights.load_of(crew)))
                 }
                 Service::Worker(_) | Service::Handler { .. } | Service::Remote(_) => (0, 0),
             };
@@ -104,6 +107,13 @@ impl<S: Store> Engine<S> {
         }
         planned
     }
+}
+
+/// How many more jobs a crew may have, so that they are no more than `most` and their data, if it is like what is there,
+/// is no more than may be claimed ahead.
+fn within(most: u64, load: Load) -> u64 {
+    let each = (load.bytes / load.jobs.max(1)).max(1);
+    most.saturating_sub(load.jobs).min(STOCK_BYTES.saturating_sub(load.bytes) / each)
 }
 
 /// Whether what ended says how long a job of its kind takes.
@@ -117,5 +127,24 @@ fn begun(outcome: &Outcome) -> bool {
         | Outcome::Crashed { .. }
         | Outcome::TimedOut { .. } => true,
         Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lot_is_bounded_by_jobs_and_by_data() {
+        for (most, jobs, bytes, more) in [
+            (4000, 0, 0, 4000),
+            (4000, 1000, 100 << 10, 3000),
+            (4000, 4001, 100 << 10, 0),
+            (4000, 10, 10 << 20, 22),
+            (4000, 32, 32 << 20, 0),
+            (4000, 40, 40 << 20, 0),
+        ] {
+            assert_eq!(within(most, Load { jobs, bytes }), more, "{most} {jobs} {bytes}");
+        }
     }
 }
