@@ -46,8 +46,7 @@ cmp -s "$work/expected" "$work/got" || { echo "WRONG:" >&2; diff "$work/expected
 # 20,000 queues with a job each wait; then each gets a link to one module, and a few processes serve them all.
 awk -v n=$queues 'BEGIN { for (i = 1; i <= n; i++) printf "tenant-%05d\torder %d\n", i, i }' >"$work/lines"
 mv "$work/lines" "$dir/inbox/lines"
-awk -v n=$queues 'BEGIN { for (i = 1; i <= n; i++) printf "tenant-%05d.lua\n", i }' |
-    (cd "$handlers" && xargs -n 1000 sh -c 'for name; do ln -s .tenant.lua "$name"; done' sh)
+perl -e 'symlink ".tenant.lua", sprintf("%s/tenant-%05d.lua", $ARGV[0], $_) or die $! for 1..$ARGV[1]' "$handlers" $queues
 last=$(windlass push "tenant-$queues" "the last")
 windlass wait "$last" && windlass wait --drained
 

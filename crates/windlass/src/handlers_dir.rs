@@ -19,7 +19,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windlass_core::policy::HandlerFiles;
 
 /// The name of the crew that serves its programs, and of what ails the directory; no table of the config can have it.
@@ -35,6 +35,9 @@ pub type Tell = Box<dyn Fn(HandlerFiles) + Send>;
 
 /// While the directory cannot be watched it is looked through this often.
 const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
+/// After a look the thread rests for so many times as long as it took, unless somebody asks: a long burst of new files in
+/// a large directory must not keep a processor busy.
+const REST: u32 = 4;
 /// The kernel tells that a writer closes a file a moment before it is closed: who looked in that moment looks again.
 const SECOND_LOOKS: [Duration; 3] = [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
 
@@ -90,7 +93,7 @@ impl HandlersDir {
             trouble: None,
         };
         // What is there already is told before anybody can ask.
-        watcher.keep_up(directory.as_deref());
+        watcher.keep_up(directory.as_deref(), true);
         let wishes = Mutex::new(Wishes { directory, ..Wishes::default() });
         let shared = Arc::new(Shared { wishes, bell: Bell::new()? });
         let theirs = Arc::clone(&shared);
@@ -162,20 +165,23 @@ struct Watcher {
 
 impl Watcher {
     fn serve(&mut self, shared: &Shared) {
+        let mut due = false;
         loop {
             let Wishes { directory, thens, stop } = {
                 let mut wishes = shared.wishes();
                 let thens = std::mem::take(&mut wishes.thens);
                 Wishes { directory: wishes.directory.clone(), thens, stop: wishes.stop }
             };
-            if !stop {
-                self.keep_up(directory.as_deref());
-            }
+            let begun = Instant::now();
+            let looked = !stop && self.keep_up(directory.as_deref(), due || !thens.is_empty());
             thens.into_iter().for_each(|then| then());
             if stop {
                 return;
             }
+            let rest = begun.elapsed() * REST;
+            due = !looked;
             let slept = match (&self.watch, &directory) {
+                _ if looked => shared.bell.wait_up_to(rest),
                 (Some(watch), _) => watch.wait(&shared.bell, self.second_look()),
                 (None, Some(_)) => shared.bell.wait_up_to(UNWATCHED_LOOK),
                 (None, None) => shared.bell.wait(),
@@ -188,12 +194,13 @@ impl Watcher {
         }
     }
 
-    /// Looks through the directory if anything has happened since the last look.
-    fn keep_up(&mut self, directory: Option<&Path>) {
-        let same = self.directory.as_deref() == directory;
-        let news = !same || self.watch.as_ref().map_or(directory.is_some(), PathWatch::has_news);
-        if !news && self.unfinished.is_none() {
-            return;
+    /// Looks through the directory if anything has happened since the last look, or where that is not known and a look
+    /// is due; false where there was no need.
+    fn keep_up(&mut self, directory: Option<&Path>, due: bool) -> bool {
+        let news = self.directory.as_deref() != directory || self.watch.as_ref().is_some_and(PathWatch::has_news);
+        let unknown = self.unfinished.is_some() || directory.is_some() && self.watch.is_none();
+        if !news && !(due && unknown) {
+            return false;
         }
         let looks = self.unfinished.take().filter(|_| !news).unwrap_or(0);
         self.directory = directory.map(Path::to_owned);
@@ -208,6 +215,7 @@ impl Watcher {
         if self.look(directory, unwatched) {
             self.unfinished = Some(looks + 1);
         }
+        true
     }
 
     /// How soon a file that somebody wrote at the last look may have been closed without further news.
