@@ -35,8 +35,8 @@ pub type Tell = Box<dyn Fn(HandlerFiles) + Send>;
 
 /// While the directory cannot be watched it is looked through this often.
 const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
-/// After a look the thread rests for so many times as long as it took, unless somebody asks: a long burst of new files in
-/// a large directory must not keep a processor busy.
+/// After a look the thread rests for so many times as long as it took, unless somebody asks: a long burst of new files
+/// in a large directory must not keep a processor busy.
 const REST: u32 = 4;
 /// The kernel tells that a writer closes a file a moment before it is closed: who looked in that moment looks again.
 const SECOND_LOOKS: [Duration; 3] = [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];

@@ -109,8 +109,8 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// How many more jobs a crew may have, so that they are no more than `most` and their data, if it is like what is there,
-/// is no more than may be claimed ahead.
+/// How many more jobs a crew may have, so that they are no more than `most` and their data, if it is like what is
+/// there, is no more than may be claimed ahead.
 fn within(most: u64, load: Load) -> u64 {
     let each = (load.bytes / load.jobs.max(1)).max(1);
     most.saturating_sub(load.jobs).min(STOCK_BYTES.saturating_sub(load.bytes) / each)

@@ -47,7 +47,7 @@ impl PathWatch {
         let mut around: Option<&Path> = None;
         for place in way {
             let is_link = place.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
-            // A removed directory tells of its own end only when nobody has it open any more; the one around it at once.
+            // A removed directory tells of its own end when nobody has it open any more, the one around it at once.
             if is_link || place == directory || !place.is_dir() {
                 self.names.extend(place.file_name().map(OsStr::to_owned));
                 self.add(around.unwrap_or(place), NAMES)?;

@@ -217,7 +217,7 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
     Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
 }
 
-/// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that as well.
+/// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that, too.
 fn start_ingest(
     options: &ServerOptions,
     events: &Sender<Event>,
