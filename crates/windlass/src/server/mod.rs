@@ -27,7 +27,7 @@ use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
-use crate::store::embedded::{Embedded, View};
+use crate::store::embedded::{BodyWriter, Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -70,13 +70,14 @@ impl Server {
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");
         }
+        let bodies = engine.store().body_writer();
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
         // Its files are told first of all, before anything could be given to a table that stands behind them.
         let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
-        let ingest = start_ingest(&options, &events, handlers_dir.clone(), &trouble)?;
+        let ingest = start_ingest(&options, bodies, &events, handlers_dir.clone(), &trouble)?;
         let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
         let (reload, current) = (options.reload.clone(), options.config.clone());
@@ -220,28 +221,32 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
 /// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that, too.
 fn start_ingest(
     options: &ServerOptions,
+    bodies: BodyWriter,
     events: &Sender<Event>,
     handlers_dir: Option<Arc<HandlersDir>>,
     trouble: &Trouble,
 ) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
     let cursors = View::open(&options.dir.state_db())?.cursors()?;
     let (events, trouble) = (events.clone(), trouble.clone());
-    let deliver = move |delivered| {
-        let event = match delivered {
-            Delivered::Lot(lot) => Event::Ingested(lot),
-            Delivered::ReadToEnd { waiter } => {
-                let events = events.clone();
-                let read = move || drop(events.send(Event::InboxRead { waiter }));
-                return match &handlers_dir {
-                    Some(handlers_dir) => handlers_dir.after_look(read),
-                    None => read(),
-                };
+    let deliver = move |delivered| match delivered {
+        Delivered::Lot(lot) => {
+            let (events, trouble) = (events.clone(), trouble.clone());
+            bodies.place(lot, move |placed| match placed {
+                // What an ended engine did not take is read again from the cursor.
+                Ok(lot) => drop(events.send(Event::Ingested(lot))),
+                Err(error) => trouble.fatal(error.into()),
+            });
+        }
+        Delivered::ReadToEnd { waiter } => {
+            let events = events.clone();
+            let read = move || drop(events.send(Event::InboxRead { waiter }));
+            match &handlers_dir {
+                Some(handlers_dir) => handlers_dir.after_look(read),
+                None => read(),
             }
-            Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
-            Delivered::Ended(failure) => return trouble.fatal(failure),
-        };
-        // What an ended engine did not take is read again from the cursor.
-        let _ = events.send(event);
+        }
+        Delivered::Trouble(failure) => trouble.log.warn(failure.text),
+        Delivered::Ended(failure) => trouble.fatal(failure),
     };
     let (inbox, quarantine) = (options.dir.inbox(), options.dir.quarantine());
     Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
