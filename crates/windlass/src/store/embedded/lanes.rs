@@ -25,7 +25,7 @@ const AHEAD_OVER_BUDGET: u32 = 4;
 /// Rows that one order takes at most; the next turn takes more.
 const ROWS: usize = 1000;
 /// Data in chunks of which one order takes no more, once it has so much.
-const ORDER_BYTES: u64 = 16 << 20;
+const ORDER_BYTES: u64 = 64 << 20;
 
 /// A chunk with jobs that wait.
 #[derive(Clone, Debug)]
