@@ -376,6 +376,30 @@ fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
 }
 
 #[test]
+fn an_operation_that_finds_no_space_for_its_end_goes_on_and_is_told_when_it_is_done() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 20);
+    let given = staged(&mut world, 20, Some(20));
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    world.turn([]);
+    assert!(given.try_recv().is_err(), "half of it is done, so nobody may hear that nothing was stored");
+    world.now = world.now.after(Duration::from_secs(2));
+    for _ in 0..2 {
+        world.turn([]);
+    }
+    let report = given.try_recv().unwrap().unwrap();
+    assert_eq!((report.matched, report.changed), (20, 20));
+    // One that was not accepted for want of space is told so.
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let (told, given) = answer::<Report>();
+    let (opened, number) = answer::<u64>();
+    world.turn([Event::OpenOperation { operation: wish(Wish::Amend(Amendment::Resume)), answer: opened }]);
+    let number = number.try_recv().unwrap().unwrap();
+    world.turn([Event::AcceptOperation { number, expect: None, answer: told }]);
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Full);
+}
+
+#[test]
 fn an_operation_that_is_not_what_was_expected_or_was_left_changes_nothing() {
     let mut world = World::new(Vec::new());
     world.push("q", 30);

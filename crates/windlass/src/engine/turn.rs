@@ -414,6 +414,7 @@ impl<S: Store> Engine<S> {
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
         self.keep_rules();
+        self.tell_of_operations(effects);
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
         self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
@@ -506,6 +507,7 @@ impl<S: Store> Engine<S> {
         self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
+        self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(no_space(what))));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
         let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
         let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };

@@ -286,3 +286,6 @@ impl Batch {
         self.tallies.iter().all(Tally::is_over)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! one wait.
 
 use super::kept::{Ending, Kept, Line, last_words};
+use super::marks::Marks;
 use super::pool::Pool;
 use super::{Message, News};
 use crate::clock;
@@ -56,6 +57,7 @@ pub(super) struct Desk {
     by_key: HashMap<(String, Option<String>), usize>,
     pools: Vec<Pool>,
     workers: HashMap<u32, Kept>,
+    marks: Marks,
     last_worker: u32,
     flights: HashMap<Flight, (usize, Tally)>,
     /// Pools with news since jobs were last given out, and those that wait until a worker may be made again.
@@ -80,6 +82,7 @@ impl Desk {
         epoll::add(&epoll, &news.bell, EventData::new_u64(BELL), EventFlags::IN).map_err(cannot)?;
         let random = getrandom::u64()
             .map_err(|e| Failure::new(crate::error::Kind::Internal, format!("no random numbers: {e}")))?;
+        let marks = Marks::open(&shared.settings.run)?;
         Ok(Desk {
             shared,
             news,
@@ -87,6 +90,7 @@ impl Desk {
             by_key: HashMap::new(),
             pools: Vec::new(),
             workers: HashMap::new(),
+            marks,
             last_worker: 0,
             flights: HashMap::new(),
             stirred: BTreeSet::new(),
@@ -247,6 +251,7 @@ impl Desk {
 
     /// After a round with a worker: it may have had enough, or must go.
     fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
+        worker.mark(&mut self.marks);
         if matches!(worker.ending, Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
             worker.kill_at = Some(now + Duration::from_secs(3600));
             self.shared.stop_worker(worker.flight, Stop::Interrupt);

@@ -3,6 +3,7 @@
 //! The server keeps an end of the pipe that the worker reads from, and so knows after its death which lines it never
 //! took: those jobs had not begun. It must not choose jobs.
 
+use super::marks::Marks;
 use crate::runner::launcher::Report;
 use crate::runner::{Flight, Start, Stop, lines};
 use rustix::fs::OFlags;
@@ -27,6 +28,9 @@ pub(super) struct Line {
     pub(super) flight: Flight,
     pub(super) position: u16,
     pub(super) id: JobId,
+    pub(super) start: u32,
+    /// Where it is marked as begun.
+    pub(super) place: Option<usize>,
     /// Where it begins in all that was ever written to this worker.
     begin: u64,
     pub(super) since: Instant,
@@ -106,6 +110,8 @@ pub(super) struct Kept {
     searched: usize,
     channel_text: Vec<u8>,
     pub(super) lines: VecDeque<Line>,
+    /// Marks of lines that it has answered.
+    unmarked: Vec<usize>,
     pub(super) window: u32,
     usual: Option<Duration>,
     last_reply: Instant,
@@ -150,6 +156,7 @@ impl Kept {
             searched: 0,
             channel_text: Vec::new(),
             lines: VecDeque::new(),
+            unmarked: Vec::new(),
             window,
             usual: None,
             last_reply: now,
@@ -187,8 +194,19 @@ impl Kept {
         let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
         let id = start.held.jobs.id(usize::from(start.held.first + position));
         let deadline = limit.and_then(|limit| now.checked_add(limit));
-        self.lines.push_back(Line { flight: start.flight, position, id, begin, since: now, deadline, spoke: false });
+        let (flight, start, place) = (start.flight, start.held.start(), None);
+        self.lines.push_back(Line { flight, position, id, start, place, begin, since: now, deadline, spoke: false });
         Ok(())
+    }
+
+    /// Marks what it is at: before it is written, and after each round of replies.
+    pub(super) fn mark(&mut self, marks: &mut Marks) {
+        self.unmarked.drain(..).for_each(|place| marks.clear(place));
+        let Some(pid) = self.pid else { return };
+        let at_once = if self.is_parallel() { self.lines.len() } else { 1 };
+        let first = self.lines.iter_mut().take(at_once);
+        // Those in front were marked when they were given.
+        first.rev().take_while(|line| line.place.is_none()).for_each(|line| marks.mark(line, pid));
     }
 
     /// Writes what the pipe takes; false where it is full.
@@ -266,6 +284,7 @@ impl Kept {
             None => 0,
         };
         let line = self.lines.remove(at)?;
+        self.unmarked.extend(line.place);
         if self.round.answered == 0 {
             self.round.begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
         }

@@ -73,6 +73,7 @@ impl Desk {
 
     pub(super) fn flush(&mut self, number: u32) {
         let Some(worker) = self.workers.get_mut(&number) else { return };
+        worker.mark(&mut self.marks);
         let full = !worker.flush();
         let Some(to) = worker.to.as_ref().filter(|_| full != worker.wants_to_write) else { return };
         let token = EventData::new_u64(u64::from(number) << 2 | ROOM);

@@ -25,6 +25,8 @@ impl Desk {
         self.stirred.insert(worker.pool);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
+        let places = taken.iter().chain(&left).filter_map(|line| line.place);
+        places.for_each(|place| self.marks.died(place));
         for line in left {
             self.end_line(&worker, line, Outcome::Interrupted);
         }
