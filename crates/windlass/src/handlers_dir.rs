@@ -189,7 +189,7 @@ impl Watcher {
             if let Err(failure) = slept {
                 // The machine is short of something: what cannot sleep rests.
                 self.log.error(failure.text);
-                std::thread::sleep(UNWATCHED_LOOK);
+                std::thread::park_timeout(UNWATCHED_LOOK);
             }
         }
     }
@@ -199,7 +199,7 @@ impl Watcher {
     fn keep_up(&mut self, directory: Option<&Path>, due: bool) -> bool {
         let news = self.directory.as_deref() != directory || self.watch.as_ref().is_some_and(PathWatch::has_news);
         let unknown = self.unfinished.is_some() || directory.is_some() && self.watch.is_none();
-        if !news && !(due && unknown) {
+        if !(news || due && unknown) {
             return false;
         }
         let looks = self.unfinished.take().filter(|_| !news).unwrap_or(0);
