@@ -26,6 +26,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::HandlerFiles(_) => "handler files",
         Event::Steer { .. } => "steer",
         Event::FireSchedule { .. } => "fire_schedule",
         Event::Schedules { .. } => "schedules",

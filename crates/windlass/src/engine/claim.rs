@@ -95,7 +95,8 @@ impl<S: Store> Engine<S> {
             let run = run.map(|id| id.to_string()).unwrap_or_default();
             let queue = Arc::clone(self.queue_name(held.lane.queue));
             let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, asked });
+            let checkpoint = self.checkpoint_for(&held)?;
+            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, asked });
         }
         Ok((going, going == got))
     }

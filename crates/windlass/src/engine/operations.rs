@@ -5,6 +5,7 @@
 //! that a restart goes on exactly where the last commit stood. This file owns what is stored of an operation and its
 //! account. It must not search for jobs: whoever asks has done that.
 
+use super::checkpoint;
 use super::event::{Answer, NewOperation, Report, Wish};
 use crate::audit::{Audited, Stage, Verb, What};
 use crate::error::{Failure, Kind};
@@ -325,6 +326,9 @@ impl Operation {
                     }
                     if let Amended::Done { to, .. } = amended {
                         done.amended.push((*id, to));
+                        if to.is_end() {
+                            store.note(&checkpoint::key(*id), None)?;
+                        }
                     }
                     tell(wish.audited(*id, amended));
                     report.note(amendment, amended);
@@ -337,6 +341,7 @@ impl Operation {
                             tell(Some(What::Job { verb: wish.verb(), id: *id, from, to: None }));
                             report.changed += 1;
                             done.deleted.push(last);
+                            store.note(&checkpoint::key(*id), None)?;
                         }
                         Deleted::Running => report.refuse(State::Running),
                         Deleted::Unknown => report.unknown += 1,

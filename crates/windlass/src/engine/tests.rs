@@ -1,5 +1,6 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod checkpoint;
 mod rates;
 mod runs;
 mod schedules;
@@ -11,7 +12,7 @@ use super::event::{
 use super::*;
 use crate::audit::Audited;
 use crate::error::{Failure, Kind};
-use crate::runner::{Emitted, Finished, Output, Start, Stop};
+use crate::runner::{Emitted, Finished, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::memory::Memory;
 use crate::store::{Amended, Amendment, Lot, NewJobs, RunInfo, StoreView, Taken};
@@ -86,9 +87,7 @@ impl World {
 }
 
 fn finished(start: &Start, outcome: Outcome, now: Time) -> Finished {
-    let outcomes = vec![(start.held.count, outcome)];
-    let (emitted, output) = (Vec::new(), Output::default());
-    Finished { flight: start.flight, first: 0, outcomes, emitted, started: now, finished: now, output }
+    Finished::all(start.flight, start.held.count, outcome, now, now)
 }
 
 fn answer<T: Send + 'static>() -> (Answer<T>, Receiver<Result<T, Failure>>) {

@@ -6,6 +6,7 @@
 
 use super::effects::Effects;
 use super::event::{Answer, Change, Event, Followed, FollowedJob};
+use super::stock::Spells;
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
@@ -204,6 +205,7 @@ impl<S: Store> Engine<S> {
                 | Event::Follow { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
+                | Event::HandlerFiles(_)
                 | Event::Steer { .. }
                 | Event::FireSchedule { .. }
                 | Event::Schedules { .. }
@@ -241,6 +243,7 @@ impl<S: Store> Engine<S> {
         let mut settlements = Vec::with_capacity(ends);
         effects.archive.reserve(ends);
         let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
+        let mut spells = Spells::default();
         for end in finished {
             let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
@@ -250,7 +253,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             progress.reports.push((end.flight, begin, count));
-            self.note_pace(end);
+            self.note_pace(end, &mut spells);
             let Some(flight) = self.flights.get(end.flight) else { continue };
             let mut first = begin;
             let mut output = Some(&end.output);
@@ -277,11 +280,13 @@ impl<S: Store> Engine<S> {
                 progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
             }
         }
+        self.note_spells(spells);
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
+            self.keep_checkpoints(finished, &settlements)?;
             for held in leased {
                 self.end_lease(&held)?;
             }

@@ -140,6 +140,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
+            checkpoint: String::new(),
             asked: None,
         }]);
         JobId { origin: self.origin, offset }
@@ -175,6 +176,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
+            checkpoint: String::new(),
             asked: None,
         });
         let starts = starts.collect();

@@ -45,7 +45,18 @@ fn start(flight: u64, first: u64, count: u16) -> Start {
     };
     let (queue, policy) = (Arc::new(QueueName::new(b"q").unwrap()), Arc::new(policy));
     let run = String::new();
-    Start { flight: Flight(flight), claim: 1, queue, policy, epoch: 1, held, number: 1, run, asked: None }
+    Start {
+        flight: Flight(flight),
+        claim: 1,
+        queue,
+        policy,
+        epoch: 1,
+        held,
+        number: 1,
+        run,
+        asked: None,
+        checkpoint: String::new(),
+    }
 }
 
 /// What a process said and how it ended, and what that means for each of its jobs.

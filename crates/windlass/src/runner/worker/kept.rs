@@ -73,6 +73,22 @@ impl Pipes {
     }
 }
 
+/// Replies that were read together.
+#[derive(Debug)]
+struct Round {
+    answered: u32,
+    /// When the first of their jobs was begun.
+    begun: Instant,
+    /// The line that was first is among them.
+    head_left: bool,
+}
+
+impl Round {
+    fn new(now: Instant) -> Round {
+        Round { answered: 0, begun: now, head_left: false }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) flight: Flight,
@@ -99,6 +115,7 @@ pub(super) struct Kept {
     pub(super) window: u32,
     usual: Option<Duration>,
     last_reply: Instant,
+    round: Round,
     pub(super) done: u64,
     pub(super) born: Instant,
     pub(super) idle_since: Instant,
@@ -143,6 +160,7 @@ impl Kept {
             window,
             usual: None,
             last_reply: now,
+            round: Round::new(now),
             done: 0,
             born: now,
             idle_since: now,
@@ -211,12 +229,12 @@ impl Kept {
     /// Reads what it wrote; returns its whole lines, and false where it wrote a line without end.
     pub(super) fn read_replies(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Kept, &[u8])) -> bool {
         loop {
-            match rustix::io::read(&self.from, &mut *buffer) {
-                Ok(0) => return true,
-                Ok(got) => self.incoming.extend_from_slice(&buffer[..got]),
+            let got = match rustix::io::read(&self.from, &mut *buffer) {
                 Err(Errno::INTR) => continue,
-                Err(_) => return true,
-            }
+                Ok(0) | Err(_) => return true,
+                Ok(got) => got,
+            };
+            self.incoming.extend_from_slice(&buffer[..got]);
             let incoming = std::mem::take(&mut self.incoming);
             let mut from = 0;
             let mut searched = self.searched;
@@ -230,6 +248,10 @@ impl Kept {
             self.searched = self.incoming.len();
             if self.incoming.len() > REPLY_MAX {
                 return false;
+            }
+            // A pipe that gave less than it was asked for is empty; what comes later is an event of its own.
+            if got < buffer.len() {
+                return true;
             }
         }
     }
@@ -256,28 +278,41 @@ impl Kept {
     }
 
     /// The line that a reply answers: the one it names, or the first.
-    pub(super) fn answered(&mut self, id: Option<JobId>, now: Instant) -> Option<Line> {
+    pub(super) fn answered(&mut self, id: Option<JobId>) -> Option<Line> {
         let at = match id {
             Some(id) => self.lines.iter().position(|line| line.id == id)?,
             None => 0,
         };
         let line = self.lines.remove(at)?;
         self.unmarked.extend(line.place);
-        let begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
-        let took = now.saturating_duration_since(begun);
-        self.usual = Some(self.usual.map_or(took, |usual| (usual * (INERTIA - 1) + took) / INERTIA));
-        self.last_reply = now;
+        if self.round.answered == 0 {
+            self.round.begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
+        }
+        self.round.answered += 1;
+        self.round.head_left |= at == 0;
         self.done += 1;
-        if let Some(next) = self.lines.front_mut().filter(|_| at == 0) {
+        Some(line)
+    }
+
+    /// After a round of replies: how long a job takes it lately, and whose turn it is now.
+    pub(super) fn end_round(&mut self, now: Instant) {
+        let Round { answered, begun, head_left } = std::mem::replace(&mut self.round, Round::new(now));
+        if answered == 0 {
+            return;
+        }
+        let (took, weight) = (now.saturating_duration_since(begun) / answered, answered.min(INERTIA));
+        let lately = |usual: Duration| (usual * (INERTIA - weight) + took * weight) / INERTIA;
+        self.usual = Some(self.usual.map_or(took, lately));
+        self.last_reply = now;
+        if self.lines.is_empty() {
+            self.idle_since = now;
+        } else if let Some(next) = self.lines.front_mut().filter(|_| head_left) {
             // Its turn comes now, and its time counts from now.
             next.since = next.since.max(now);
             if next.deadline.is_none() {
                 next.deadline = self.policy.time_limit.and_then(|limit| now.checked_add(limit));
             }
-        } else if self.lines.is_empty() {
-            self.idle_since = now;
         }
-        Some(line)
     }
 
     /// The earliest time at which something is due for it.
