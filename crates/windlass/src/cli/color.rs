@@ -18,11 +18,12 @@ impl Color {
     /// What the command line says, before it is taken apart: help and refusals have colours, too.
     pub(super) fn named_in(words: &[OsString]) -> Color {
         let own = words.iter().take_while(|word| *word != "--").collect::<Vec<_>>();
-        let named = own.iter().enumerate().filter_map(|(at, word)| match word.to_str()?.strip_prefix("--color")? {
-            "" => own.get(at + 1)?.to_str(),
-            value => value.strip_prefix('='),
-        });
-        let named = named.last().and_then(|value| clap::ValueEnum::from_str(value, false).ok());
+        let mut named =
+            own.iter().enumerate().filter_map(|(at, word)| match word.to_str()?.strip_prefix("--color")? {
+                "" => own.get(at + 1)?.to_str(),
+                value => value.strip_prefix('='),
+            });
+        let named = named.next_back().and_then(|value| clap::ValueEnum::from_str(value, false).ok());
         named.unwrap_or_default()
     }
 
