@@ -9,6 +9,7 @@
 //! It must not claim, start or count anything but slots and ready jobs: it plans, and is told what came of it.
 
 mod crew;
+mod memory;
 mod queue;
 mod reason;
 mod rules;
@@ -20,11 +21,13 @@ use crate::overrides::{Override, Overrides};
 use crate::policy::Policy;
 use crate::time::Time;
 use crew::{Clocks, Crew, Place};
+use memory::Memory;
 use queue::{Pass, Queue};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use memory::{RESERVE_AFTER, Shortage};
 pub use queue::CAREFUL_SHARE;
 pub use reason::{Reason, Stall};
 pub use stock::{Pace, STOCK_PER_SLOT_MAX};
@@ -77,6 +80,7 @@ pub struct Scheduler {
     behind_suspect: BTreeSet<QueueNo>,
     draining: bool,
     stall: Option<Stall>,
+    memory: Memory,
 }
 
 impl Scheduler {
@@ -102,6 +106,7 @@ impl Scheduler {
             behind_suspect: BTreeSet::new(),
             draining: false,
             stall: None,
+            memory: Memory::default(),
         };
         scheduler.reload(policies, slots);
         scheduler
@@ -157,6 +162,9 @@ impl Scheduler {
                 self.rewind();
                 continue;
             }
+            if !self.takes_room(crew, class) {
+                continue;
+            }
             if let Some(booked) = self.book(queue, crew, class, due) {
                 asked += u64::from(booked.most);
                 planned.push(booked);
@@ -172,6 +180,7 @@ impl Scheduler {
         while self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
+            let wanted = wanted && self.may_hold_on(crew);
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
@@ -223,9 +232,10 @@ impl Scheduler {
             self.used -= 1;
             crew.used -= 1;
             crew.thaw(&self.clocks);
-            if crew.gone && crew.used == 0 {
-                self.crews.remove(&number);
-            }
+        }
+        self.gave_room(number);
+        if self.crews.get(&number).is_some_and(|crew| crew.gone && crew.processes() == 0) {
+            self.crews.remove(&number);
         }
         self.enter(number);
         self.suspect_ended(lane.kind);
@@ -307,14 +317,18 @@ impl Scheduler {
         queue.pass = due + crew.stride() * Pass::from(most - 1);
         let clock = self.clocks.entry(class).or_insert(0);
         *clock = due.max(*clock);
-        if crew.is_full() {
-            crew.stocked += 1;
-        } else {
+        let begins = !crew.is_full();
+        if begins {
             crew.used += 1;
             crew.freeze(&self.clocks);
             self.used += 1;
+        } else {
+            crew.stocked += 1;
         }
         self.suspect_runs |= choice.kind == LaneKind::Suspect;
+        if begins {
+            self.took_room(crew_no);
+        }
         self.place(number);
         self.enter(crew_no);
         Some(Planned { lane, most, crew: crew_no })

@@ -3,6 +3,7 @@
 //! These are the very values that the plan decides by: what names a reason here is what held the start. It must not
 //! know how a time is written; the edge does.
 
+use super::memory::Shortage;
 use crate::overrides::{Override, Target};
 use crate::time::Time;
 use std::fmt;
@@ -56,6 +57,8 @@ pub enum Reason {
     ServerSlotsTaken {
         slots: u32,
     },
+    /// Its process does not fit beside those that hold memory.
+    MemoryShort(Box<Shortage>),
     /// Nothing: it is served in its turn.
     Runnable,
 }
@@ -82,6 +85,7 @@ impl Reason {
             Reason::QueueSlotsTaken { .. } => "queue_slots_taken",
             Reason::CrewSlotsTaken { .. } => "crew_slots_taken",
             Reason::ServerSlotsTaken { .. } => "server_slots_taken",
+            Reason::MemoryShort(_) => "memory_short",
             Reason::Runnable => "runnable",
         }
     }
@@ -116,6 +120,7 @@ impl Reason {
             | Reason::QueueSlotsTaken { .. }
             | Reason::CrewSlotsTaken { .. }
             | Reason::ServerSlotsTaken { .. }
+            | Reason::MemoryShort(_)
             | Reason::Runnable => false,
         }
     }
@@ -149,6 +154,7 @@ impl fmt::Display for Reason {
             Reason::QueueSlotsTaken { slots } => write!(f, "all slots of the queue itself are taken (slots = {slots})"),
             Reason::CrewSlotsTaken { slots } => write!(f, "all slots of its config entry are taken (slots = {slots})"),
             Reason::ServerSlotsTaken { slots } => write!(f, "all slots of the server are taken (slots = {slots})"),
+            Reason::MemoryShort(shortage) => shortage.fmt(f),
             Reason::Runnable => f.write_str("it can run and is served in its turn"),
         }
     }

@@ -34,7 +34,7 @@ impl Scheduler {
             crew.own = Arc::new(policy);
             self.in_order.push(number);
         }
-        self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
+        self.crews.retain(|_, crew| !crew.gone || crew.processes() > 0);
         self.lay_over();
     }
 
@@ -52,6 +52,9 @@ impl Scheduler {
     pub fn tell_time(&mut self, now: Time) -> bool {
         let due = now < self.now || self.next_hours.is_some_and(|at| at <= now);
         self.now = now;
+        if self.next_reservation().is_some_and(|at| at <= now) {
+            self.reserve_for_those_who_waited();
+        }
         if !due {
             return false;
         }
@@ -60,9 +63,9 @@ impl Scheduler {
         self.crews.values().map(|crew| crew.shut).ne(before)
     }
 
-    /// When hours begin or end next.
-    pub fn next_hours(&self) -> Option<Time> {
-        self.next_hours
+    /// When hours begin or end next, or somebody has waited for memory for long enough.
+    pub fn next_turn_of_time(&self) -> Option<Time> {
+        self.next_hours.into_iter().chain(self.next_reservation()).min()
     }
 
     /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's.
@@ -97,7 +100,7 @@ impl Scheduler {
             }
         }
         self.assign(|queue| queue.crew == Some(number));
-        self.crews.retain(|other, crew| *other != number || crew.used > 0);
+        self.crews.retain(|other, crew| *other != number || crew.processes() > 0);
     }
 
     /// Lays the overrides and the time over every rule, and places every queue anew.
@@ -114,6 +117,7 @@ impl Scheduler {
             (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
             self.used += begun;
         }
+        self.weigh_all();
         self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
         self.assign(|_| true);

@@ -48,7 +48,8 @@ impl Scheduler {
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
         let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| crew.hold());
-        held.or_else(|| self.server_hold()).unwrap_or(Reason::Runnable)
+        let held = held.or_else(|| self.server_hold());
+        held.or_else(|| self.shortage(queue.crew?)).unwrap_or(Reason::Runnable)
     }
 
     /// What holds a ready job of this lane back, and how many stand in front of it.
@@ -85,6 +86,7 @@ impl Scheduler {
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
+            | Reason::MemoryShort(_)
             | Reason::SuspectRunning => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }

@@ -249,7 +249,7 @@ impl<S: Store> Engine<S> {
             return None;
         }
         let ends = self.scheduler.overrides().next_end().filter(|_| self.full_until.is_none());
-        [ends, self.scheduler.next_hours()].into_iter().flatten().min()
+        [ends, self.scheduler.next_turn_of_time()].into_iter().flatten().min()
     }
 
     /// The number of a queue's jobs that have not ended.
