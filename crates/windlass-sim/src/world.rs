@@ -120,6 +120,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots,
+            memory: None,
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
@@ -552,6 +553,7 @@ fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::Workers { .. } => "workers",
         Event::Steer { .. } => "steer",
         Event::Explain { .. } => "explain",
         Event::Closed { .. } => "closed",

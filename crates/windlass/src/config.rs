@@ -81,6 +81,11 @@ impl Config {
         reader::read(path, text)
     }
 
+    /// Memory to plan with: what the file says, else what the machine has.
+    pub fn memory(&self) -> Option<u64> {
+        self.machine.memory.or_else(checks::machine_memory)
+    }
+
     /// The rules for the engine, in the file's order.
     pub fn policies(&self) -> Vec<Policy> {
         self.policies_under(&|name| std::env::var_os(name))

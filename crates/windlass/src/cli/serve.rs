@@ -53,6 +53,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
+        memory: config.memory(),
         serves: true,
         serve_open_runs: true,
         listen: Some(config.server.listen),

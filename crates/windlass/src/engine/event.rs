@@ -138,6 +138,11 @@ pub enum Event {
         new: NewRules,
         answer: Answer<()>,
     },
+    /// So many kept workers of a table that names a need of memory live now.
+    Workers {
+        table: String,
+        alive: u32,
+    },
     /// A person steers: answered when it is on disk and holds.
     Steer {
         steering: Steering,
@@ -176,6 +181,8 @@ pub enum Event {
 pub struct NewRules {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    /// Memory to plan with.
+    pub memory: Option<u64>,
     pub by: String,
     pub changed: Vec<String>,
     /// Takes a restart.

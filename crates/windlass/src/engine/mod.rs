@@ -60,6 +60,8 @@ pub const RELEASE_MOST: u32 = 10_000;
 pub struct EngineOptions {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    /// Bytes that the processes of all policies may need together; none where nobody counts.
+    pub memory: Option<u64>,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
@@ -98,7 +100,7 @@ pub struct Engine<S> {
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     /// Rules of the open turn; those in the options are the committed ones.
-    new_rules: Option<(Vec<Policy>, u32)>,
+    new_rules: Option<(Vec<Policy>, u32, Option<u64>)>,
     stopping: Stopping,
     /// When suspects may start: not before the server has stood for a while.
     suspects_at: Option<Time>,
@@ -179,6 +181,7 @@ impl<S: Store> Engine<S> {
             was_wide: false,
             options,
         };
+        engine.scheduler.set_memory(engine.options.memory);
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());
         engine.fill()?;

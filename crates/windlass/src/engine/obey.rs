@@ -60,6 +60,7 @@ impl<S: Store> Engine<S> {
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { new, answer } => self.reload(new, answer, now, effects),
+            Event::Workers { table, alive } => self.scheduler.set_workers(&table, alive),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::Explain { queue, lane, answer } => {
                 let explained = self.explain(&queue, lane);

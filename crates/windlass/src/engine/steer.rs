@@ -159,9 +159,10 @@ impl<S: Store> Engine<S> {
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
     pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
-        let NewRules { policies, slots, by, changed, restart } = new;
+        let NewRules { policies, slots, memory, by, changed, restart } = new;
         self.scheduler.reload(policies.clone(), slots);
-        self.new_rules = Some((policies, slots));
+        self.scheduler.set_memory(memory);
+        self.new_rules = Some((policies, slots, memory));
         self.rules_changed(effects);
         effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
         effects.answers.add(answer, Ok(()));
@@ -169,9 +170,10 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk, and its rules are those to go back to from now on.
     pub(super) fn keep_rules(&mut self) {
-        if let Some((policies, slots)) = self.new_rules.take() {
+        if let Some((policies, slots, memory)) = self.new_rules.take() {
             self.options.policies = policies;
             self.options.slots = slots;
+            self.options.memory = memory;
         }
     }
 
@@ -179,6 +181,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
+            self.scheduler.set_memory(self.options.memory);
             self.changed.extend(self.lingering.queues());
         }
     }
@@ -194,7 +197,7 @@ impl<S: Store> Engine<S> {
 
     /// The config's tables as this turn has them.
     pub(super) fn policies(&self) -> &[Policy] {
-        self.new_rules.as_ref().map_or(&self.options.policies, |(policies, _)| policies)
+        self.new_rules.as_ref().map_or(&self.options.policies, |(policies, ..)| policies)
     }
 
     /// True for a process that is only there to answer; one with handlers of its own serves their queues.

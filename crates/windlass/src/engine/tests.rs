@@ -30,6 +30,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots: 4,
+            memory: None,
             durability: Durability::Full,
             serve_open_runs: false,
             serves_runs: true,

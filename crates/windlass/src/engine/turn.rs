@@ -195,6 +195,7 @@ impl<S: Store> Engine<S> {
                 | Event::Follow { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
+                | Event::Workers { .. }
                 | Event::Steer { .. }
                 | Event::Explain { .. }
                 | Event::Closed { .. }
@@ -338,6 +339,7 @@ impl<S: Store> Engine<S> {
         // What the budget left out is the next turn's, which must not wait for an event.
         self.turn_again = planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>() >= CLAIMED_MOST;
         planned.extend(self.plan_stock(progress));
+        effects.make_room = self.scheduler.memory_wanted();
         for planned in planned {
             let order = Order { lane: planned.lane, most: planned.most };
             let held = self.store.claim(&[order], now)?;
@@ -349,7 +351,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             progress.needs(self.options.durability);
-            let Some(policy) = self.scheduler.policy(planned.crew) else { continue };
+            let Some(policy) = self.scheduler.terms(planned.crew) else { continue };
             let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
             for (flight, held) in departed {
                 progress.departed.push(flight);

@@ -42,6 +42,9 @@ pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
 /// Hears that the server must stop.
 pub type Fatal = Box<dyn Fn(Failure) + Send + Sync>;
 
+/// Hears how many kept workers of a table that names a need of memory live.
+pub type Crewed = Box<dyn Fn(&str, u32) + Send + Sync>;
+
 /// Where launchers come from and where they write.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -166,6 +169,7 @@ struct State {
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) hear: Hear,
+    pub(super) crewed: Crewed,
     fatal: Fatal,
     state: Mutex<State>,
     /// Where news of kept workers go.
@@ -188,10 +192,11 @@ impl fmt::Debug for CommandRunner {
 impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
-    pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
+    pub fn new(settings: Settings, hear: Hear, crewed: Crewed, fatal: Fatal) -> Result<CommandRunner, Failure> {
         control_dir::make(&settings.control)?;
         let news = Arc::new(News::new()?);
-        let shared = Arc::new(Shared { settings, hear, fatal, state: Mutex::default(), news: Arc::clone(&news) });
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { settings, hear, crewed, fatal, state, news: Arc::clone(&news) });
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let mut runner = CommandRunner { shared, readers: Vec::new(), workers };
         for index in 0..runner.shared.settings.launchers.max(1) {
@@ -277,6 +282,10 @@ impl Runner for CommandRunner {
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
         work.end(outcome).into_iter().for_each(&self.shared.hear);
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        self.workers.make_room(bytes);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It keeps no books of its own; it must not know what a runner does with a start.
 
-use super::command::{CommandRunner, Fatal, Settings};
+use super::command::{CommandRunner, Crewed, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
 use super::progress::Board;
 use super::{Finished, Flight, Runner, Start, Stop};
@@ -26,6 +26,7 @@ impl Runners {
         board: Arc<Board>,
         handlers: Handlers,
         hear: Arc<dyn Fn(Finished) + Send + Sync>,
+        crewed: Crewed,
         fatal: Fatal,
     ) -> Result<Runners, Failure> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -33,8 +34,8 @@ impl Runners {
         let theirs = Arc::clone(&hear);
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands =
-            dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, fatal)).transpose()?;
+        let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
+        let commands = commands.transpose()?;
         Ok(Runners { commands, handlers })
     }
 }
@@ -60,5 +61,11 @@ impl Runner for Runners {
             commands.stop(flight, why);
         }
         self.handlers.stop(flight, why);
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        if let Some(commands) = &mut self.commands {
+            commands.make_room(bytes);
+        }
     }
 }

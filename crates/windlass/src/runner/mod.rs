@@ -108,6 +108,9 @@ pub trait Runner {
 
     /// Ends one start: what runs it is killed, and what was not reported yet is reported.
     fn stop(&mut self, flight: Flight, why: Stop);
+
+    /// Others need so many bytes of memory: processes that idle are ended. Who keeps none has nothing to give.
+    fn make_room(&mut self, _bytes: u64) {}
 }
 
 /// Why a start is ended early.

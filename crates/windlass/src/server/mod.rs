@@ -54,6 +54,7 @@ impl Server {
         let engine_options = EngineOptions {
             policies: options.policies.clone(),
             slots: options.slots,
+            memory: options.memory,
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
             serves_runs: options.serves,
@@ -220,7 +221,11 @@ fn start_runners(
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<Runners, Failure> {
-    let events = events.clone();
+    let (events, crews) = (events.clone(), events.clone());
+    let crewed = move |table: &str, alive: u32| {
+        // As below.
+        let _ = crews.send(Event::Workers { table: table.to_owned(), alive });
+    };
     let finished = move |finished: Finished| {
         // An engine that has ended has no flights: the claim is taken back at the next start.
         let _ = events.send(Event::Finished(finished));
@@ -228,7 +233,7 @@ fn start_runners(
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
-    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), fatal)
+    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), Box::new(crewed), fatal)
 }
 
 fn start_http(

@@ -278,6 +278,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }
+            | Event::Workers { .. }
             | Event::Steer { .. }
             | Event::Explain { .. }
             | Event::Finished(_)

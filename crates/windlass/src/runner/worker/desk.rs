@@ -24,6 +24,7 @@ use windlass_core::outcome::Outcome;
 use windlass_core::supervisor::choice;
 
 mod ends;
+mod room;
 
 /// How long what is known of a start that goes on may wait to be told.
 const TELL_WITHIN: Duration = Duration::from_millis(1);
@@ -54,6 +55,8 @@ pub(super) struct Desk {
     /// What workers' processes are known by.
     origin: Origin,
     buffer: Vec<u8>,
+    /// For how many workers of a table there is memory; only of those that name a need.
+    room: HashMap<String, u32>,
     closed: bool,
 }
 
@@ -77,6 +80,7 @@ impl Desk {
             late_since: None,
             origin: Origin::from_random(random),
             buffer: vec![0; 64 << 10],
+            room: HashMap::new(),
             closed: false,
         })
     }
@@ -133,6 +137,7 @@ impl Desk {
                 Message::Stop(flight, why) => self.stop(flight, why),
                 Message::Report(report) => self.process(*report),
                 Message::Lost(flight) => self.buried(number(flight), None),
+                Message::MakeRoom(bytes) => self.make_room(bytes),
                 Message::Close => self.closed = true,
             }
         }
@@ -154,6 +159,7 @@ impl Desk {
                 self.retire(number);
             }
         }
+        self.learn_room(pool);
         let jobs = (0..start.held.count).map(|position| (start.flight, position));
         self.pools[pool].waiting.extend(jobs);
         self.flights.insert(start.flight, (pool, Tally::new(start)));
@@ -186,7 +192,7 @@ impl Desk {
         let coming = self.pools[at].workers.iter().filter(starting).count();
         let wanted = self.pools[at].waiting.len().saturating_sub(coming);
         for _ in 0..wanted {
-            if !self.pools[at].may_hire(now) || !self.hire(at, now) {
+            if !self.pools[at].may_hire(now) || !self.has_room(at, now) || !self.hire(at, now) {
                 break;
             }
         }
@@ -240,6 +246,7 @@ impl Desk {
         }
         self.workers.insert(number, worker);
         self.pools[at].workers.push(number);
+        self.tell_alive(at, false);
         true
     }
 

@@ -22,6 +22,7 @@ impl Desk {
             let _out_already = epoll::delete(&self.epoll, fd);
         }
         self.pools[worker.pool].workers.retain(|other| *other != number);
+        self.tell_alive(worker.pool, true);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
         for line in left {
