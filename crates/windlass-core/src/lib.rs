@@ -4,6 +4,7 @@
 //! I/O, read a clock, start a thread or draw a random number: time and randomness are arguments. Its manifest
 //! has no dependency that could. Read in this order:
 
+pub mod address;
 pub mod hours;
 pub mod job;
 pub mod judge;

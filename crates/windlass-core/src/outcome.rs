@@ -1,6 +1,6 @@
-//! What one start of a job came to, and the table that reads it out of an exit.
+//! What one start of a job came to, and the tables that read it out of words, exits and HTTP statuses.
 //!
-//! This file owns the closed list of outcomes and the exit-code table. It must not decide what follows from an
+//! This file owns the closed list of outcomes and those tables. It must not decide what follows from an
 //! outcome: that is `judge`.
 
 use std::fmt;
@@ -114,6 +114,33 @@ pub fn from_exit(exit: Exit) -> Outcome {
     }
 }
 
+/// No answer makes a job wait longer than this; who names a longer time is asked again then.
+pub const RETRY_AFTER_MOST: Duration = Duration::from_secs(24 * 3600);
+
+/// The one table from HTTP statuses to outcomes; `after` is what a `Retry-After` said.
+pub fn from_status(status: u16, after: Option<Duration>) -> Outcome {
+    let after = after.map(|after| after.min(RETRY_AFTER_MOST));
+    let error = format!("HTTP {status}");
+    match (status, after) {
+        (200..=299, _) => Outcome::Succeeded { message: String::new() },
+        (300..=399, _) => Outcome::FailedForGood { error: format!("{error}: redirects are not followed") },
+        // It has done nothing yet and has named a time: no charge.
+        (429, Some(after)) => Outcome::Snoozed { after },
+        (429 | 503, after) => Outcome::RetryLater { after, error },
+        // Too early, too slow, in conflict with something else: another time may do.
+        (408 | 409 | 425, after) => Outcome::RetryLater { after, error },
+        (400..=499, _) => Outcome::FailedForGood { error },
+        (_, Some(after)) => Outcome::RetryLater { after: Some(after), error },
+        (_, None) => Outcome::Failed { error },
+    }
+}
+
+/// True where a status that is no success speaks of the destination, or asks for patience, so that it holds for all
+/// jobs of a call; any other may be the fault of one of them.
+pub fn status_is_for_all(status: u16) -> bool {
+    matches!(status, 300..=399 | 401..=407 | 410 | 429 | 503)
+}
+
 /// The exit that an error of `from_exit` begins with; none where it came about in another way.
 pub fn exit_in(error: &str) -> Option<Exit> {
     let number = |text: &str| {
@@ -127,6 +154,42 @@ pub fn exit_in(error: &str) -> Option<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn statuses() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        for (status, after, word, waits) in [
+            (200, None, "succeeded", None),
+            (204, seconds(5), "succeeded", None),
+            (301, None, "failed_for_good", None),
+            (302, None, "failed_for_good", None),
+            (400, None, "failed_for_good", None),
+            (404, seconds(3), "failed_for_good", None),
+            (408, None, "retry_later", None),
+            (409, None, "retry_later", None),
+            (410, None, "failed_for_good", None),
+            (425, seconds(1), "retry_later", seconds(1)),
+            (429, None, "retry_later", None),
+            (429, seconds(7), "snoozed", seconds(7)),
+            (429, seconds(1 << 40), "snoozed", Some(RETRY_AFTER_MOST)),
+            (500, None, "failed", None),
+            (502, seconds(2), "retry_later", seconds(2)),
+            (503, seconds(9), "retry_later", seconds(9)),
+            (503, None, "retry_later", None),
+            (600, None, "failed", None),
+            (999, None, "failed", None),
+            (100, None, "failed", None),
+        ] {
+            let outcome = from_status(status, after);
+            assert_eq!(outcome.word(), word, "{status}");
+            let wait = match outcome {
+                Outcome::Snoozed { after } => Some(after),
+                Outcome::RetryLater { after, .. } => after,
+                _ => None,
+            };
+            assert_eq!(wait, waits, "{status}");
+        }
+    }
 
     #[test]
     fn the_exit_is_found_again_in_what_is_told_of_it() {

@@ -4,6 +4,7 @@
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
 use crate::hours::Hours;
+use std::fmt;
 use std::time::Duration;
 
 /// What serves a crew's queues.
@@ -15,6 +16,8 @@ pub enum Service {
     Batch(Batch),
     /// Processes that stay, one line in and one line out per job.
     Worker(Worker),
+    /// Calls of a URL, for a job each or for many.
+    Url(Url),
     /// A Rust handler of the embedding program, by name; gets up to `batch` jobs at once.
     Handler { name: String, batch: u32 },
 }
@@ -26,7 +29,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&batch.command),
             Service::Worker(worker) => Some(&worker.command),
-            Service::Handler { .. } => None,
+            Service::Url(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -35,7 +38,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&mut batch.command),
             Service::Worker(worker) => Some(&mut worker.command),
-            Service::Handler { .. } => None,
+            Service::Url(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -45,6 +48,7 @@ impl Service {
             Service::Command(_) => 1,
             Service::Batch(batch) => batch.size.max(1),
             Service::Worker(worker) => worker.in_flight.max(1),
+            Service::Url(url) => url.size.max(1),
             Service::Handler { batch, .. } => (*batch).max(1),
         }
     }
@@ -53,6 +57,7 @@ impl Service {
     pub fn linger(&self) -> Duration {
         match self {
             Service::Batch(batch) => batch.linger,
+            Service::Url(url) => url.linger,
             Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => Duration::ZERO,
         }
     }
@@ -100,6 +105,8 @@ pub enum Framing {
     Raw,
     /// A JSON object with the job's id, queue, attempt and data: any bytes pass.
     Json,
+    /// The same objects as one JSON array.
+    Array,
 }
 
 impl Framing {
@@ -107,6 +114,7 @@ impl Framing {
         match self {
             Framing::Raw => "raw",
             Framing::Json => "json",
+            Framing::Array => "array",
         }
     }
 }
@@ -132,6 +140,92 @@ impl Worker {
     pub fn new(command: Command) -> Worker {
         let (framing, idle) = (Framing::Raw, Duration::from_secs(60));
         Worker { command, framing, in_flight: 1, jobs: 0, age: None, memory: 0, idle }
+    }
+}
+
+/// How a URL is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    pub host: Host,
+    /// Path and query, beginning with a slash; templates as in `template`, URL-encoded.
+    pub target: String,
+    pub method: Method,
+    /// The most jobs of one call. One job is sent as it is, more of them in a frame.
+    pub size: u32,
+    pub linger: Duration,
+    /// `Lines` reads a batch's outcomes out of the answer's body, `Exit` believes the status alone.
+    pub reply: Reply,
+    pub framing: Framing,
+    /// Signs what is sent.
+    pub secret: Option<Secret>,
+}
+
+impl Url {
+    pub fn new(host: Host, target: impl Into<String>) -> Url {
+        let (reply, framing, linger) = (Reply::Lines, Framing::Array, Duration::ZERO);
+        Url { host, target: target.into(), method: Method::Post, size: 1, linger, reply, framing, secret: None }
+    }
+
+    /// How long a call may take where the config does not say: nothing there can be asked whether it still lives.
+    pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+}
+
+/// As it is written, templates and all.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.host.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.host, self.target)
+    }
+}
+
+/// Where a URL leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    pub tls: bool,
+    /// A name or an address, without brackets.
+    pub name: String,
+    pub port: u16,
+    /// The config names it as one that may be on this machine or in a private network.
+    pub inside: bool,
+}
+
+/// As URLs and headers name it: without the port where it is the usual one.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_address = self.name.contains(':');
+        let (open, close) = if is_address { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}", self.name)?;
+        let usual = if self.tls { 443 } else { 80 };
+        if self.port == usual { Ok(()) } else { write!(f, ":{}", self.port) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+}
+
+impl Method {
+    pub fn word(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+        }
+    }
+}
+
+/// What a signature is made with; only where it comes from is ever shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// The file's name as the config has it.
+    pub file: String,
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -208,13 +302,17 @@ pub struct Policy {
 impl Policy {
     /// The defaults of every key, for one service.
     pub fn new(pattern: impl Into<String>, service: Service) -> Policy {
+        let time_limit = match &service {
+            Service::Url(_) => Some(Url::TIME_LIMIT),
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => None,
+        };
         Policy {
             pattern: pattern.into(),
             service,
             slots: 4,
             weight: 1,
             attempts: 5,
-            time_limit: None,
+            time_limit,
             grace: Duration::from_secs(10),
             backoff: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(3600) },
             output_max: 1 << 20,

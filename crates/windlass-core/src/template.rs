@@ -72,13 +72,37 @@ fn text(name: &[u8]) -> &str {
 
 /// Fills one argument.
 pub fn fill(argument: &[u8], values: Values<'_>) -> Result<Vec<u8>, NoField> {
+    fill_by(argument, values, &|bytes, into| into.extend_from_slice(bytes))
+}
+
+/// Fills the path and query of a URL: whatever a template stands for is encoded to the last reserved character, so
+/// it can neither end a part nor begin one.
+pub fn fill_url(target: &str, values: Values<'_>) -> Result<Vec<u8>, NoField> {
+    fill_by(target.as_bytes(), values, &|bytes, into| encode(bytes, into))
+}
+
+/// Percent-encoding of everything but letters, digits and `-._~`.
+pub fn encode(bytes: &[u8], into: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => into.push(*byte),
+            _ => into.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+        }
+    }
+}
+
+/// How what a template stands for is written.
+type Put = dyn Fn(&[u8], &mut Vec<u8>);
+
+fn fill_by(argument: &[u8], values: Values<'_>, put: &Put) -> Result<Vec<u8>, NoField> {
     let mut filled = Vec::with_capacity(argument.len() + values.data.len());
     let mut rest = argument;
     while let Some(open) = rest.iter().position(|b| *b == b'{') {
         filled.extend_from_slice(&rest[..open]);
         rest = &rest[open..];
         match rest.iter().position(|b| *b == b'}') {
-            Some(close) if expand(&rest[1..close], values, &mut filled)? => rest = &rest[close + 1..],
+            Some(close) if expand(&rest[1..close], values, put, &mut filled)? => rest = &rest[close + 1..],
             _ => {
                 filled.push(b'{');
                 rest = &rest[1..];
@@ -90,18 +114,18 @@ pub fn fill(argument: &[u8], values: Values<'_>) -> Result<Vec<u8>, NoField> {
 }
 
 /// Writes what the name stands for; false leaves unknown braces as they are.
-fn expand(name: &[u8], values: Values<'_>, into: &mut Vec<u8>) -> Result<bool, NoField> {
+fn expand(name: &[u8], values: Values<'_>, put: &Put, into: &mut Vec<u8>) -> Result<bool, NoField> {
     match name {
-        b"" | b"data" => into.extend_from_slice(values.data),
-        b"." => into.extend_from_slice(without_extension(values.data)),
-        b"/" => into.extend_from_slice(base_name(values.data)),
-        b"//" => into.extend_from_slice(directory(values.data)),
-        b"#" => into.extend_from_slice(values.number.to_string().as_bytes()),
-        b"queue" => into.extend_from_slice(values.queue.as_bytes()),
-        b"id" => into.extend_from_slice(values.id.as_bytes()),
-        b"attempt" => into.extend_from_slice(values.attempt.to_string().as_bytes()),
+        b"" | b"data" => put(values.data, into),
+        b"." => put(without_extension(values.data), into),
+        b"/" => put(base_name(values.data), into),
+        b"//" => put(directory(values.data), into),
+        b"#" => put(values.number.to_string().as_bytes(), into),
+        b"queue" => put(values.queue.as_bytes(), into),
+        b"id" => put(values.id.as_bytes(), into),
+        b"attempt" => put(values.attempt.to_string().as_bytes(), into),
         _ => match name.strip_prefix(b"data.").map(text).filter(|path| !path.is_empty()) {
-            Some(path) => into.extend_from_slice(&(values.field)(path).ok_or_else(|| NoField(path.to_owned()))?),
+            Some(path) => put(&(values.field)(path).ok_or_else(|| NoField(path.to_owned()))?, into),
             None => return Ok(false),
         },
     }
@@ -179,6 +203,15 @@ mod tests {
     #[test]
     fn data_is_never_a_template() {
         assert_eq!(filled("[{}]", "{id} $(id)"), "[{id} $(id)]");
+    }
+
+    #[test]
+    fn a_value_in_a_url_is_one_part_of_it() {
+        let values =
+            Values { data: b"a/b?c=d&e#f %\0\xe9", queue: "q r", id: "j-1", number: 7, attempt: 3, field: &field };
+        let filled = fill_url("/{queue}/{}?to={data.to.name}&n={attempt}", values).unwrap();
+        let expected = "/q%20r/a%2Fb%3Fc%3Dd%26e%23f%20%25%00%E9?to=%7Bid%7D%20Ann&n=3";
+        assert_eq!(String::from_utf8(filled).unwrap(), expected);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Config {
     pub slots: u32,
     /// What all queues share of the machine: memory to plan with, and the users that jobs may run as.
     machine: Machine,
+    /// Hosts on this machine or in a private network that may be called: `NAME:PORT`, or `NAME` for any port.
+    pub hosts: Vec<String>,
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
@@ -61,6 +63,7 @@ impl Default for Config {
         Config {
             slots: 8,
             machine: Machine::default(),
+            hosts: Vec::new(),
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),

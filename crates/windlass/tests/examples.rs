@@ -50,3 +50,10 @@ fn producers_in_six_languages_without_a_server() {
     let verdict = run("inbox");
     assert!(verdict.starts_with("right: 1401 jobs"), "{verdict}");
 }
+
+#[test]
+fn web_hooks_single_in_batches_signed_and_held_back() {
+    needs(&[("nginx", "nginx-light"), ("python3", "python3"), ("curl", "curl")]);
+    let verdict = run("webhooks");
+    assert!(verdict.starts_with("right: 20 hooks, 1000 rows in batches and 10 jobs behind a 429"), "{verdict}");
+}

@@ -20,6 +20,7 @@ mod push;
 mod raw;
 mod serving;
 mod spawn;
+mod urls;
 
 use crate::steps::{root, step};
 use bed::Bed;
@@ -46,6 +47,7 @@ const BENCHES: &[Bench] = &[
     ("spawn", spawn::bench),
     ("batch", lines::bench_batch),
     ("worker", lines::bench_worker),
+    ("url", urls::bench),
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),

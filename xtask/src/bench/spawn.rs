@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use windlass::server::{Server, ServerOptions};
 use windlass_core::life_cycle::State;
-use windlass_core::policy::{self, Policy, Service};
+use windlass_core::policy::{self, Identity, Limits, Policy, Service};
 
 const SLOTS: u32 = 8;
 const PROGRAM: &str = "/bin/true";
@@ -21,9 +21,10 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
     let (count, times) = (bed.size(4_000), bed.rounds());
     let shared = RefCell::new(&mut *bed);
-    let ours = || live(*shared.borrow_mut(), count);
+    let ours = || live(*shared.borrow_mut(), count, Limits::default(), None);
     let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
     bed.report(&Figure::new("spawn.true", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.7, 0.9)));
+    limited(bed, count, times)?;
     for (name, goal) in [("xargs", 1.0), ("make", 1.0), ("parallel", 8.0)] {
         match other(bed, name, if name == "parallel" { count.div_ceil(10) } else { count })? {
             None => println!("# spawn.over-{name} is left out: {name} is not installed"),
@@ -36,12 +37,27 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     Ok(())
 }
 
-fn live(bed: &mut Bed, count: u64) -> Outcome<f64> {
+/// The same with every limit, as another user; it takes root.
+fn limited(bed: &mut Bed, count: u64, times: usize) -> Outcome<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("# spawn.limited is left out: only root runs jobs as another user");
+        return Ok(());
+    }
+    let limits = Limits { memory: 1 << 30, processes: 100, cpu: Duration::from_secs(60), output: 1 << 20 };
+    let nobody = Identity { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534], home: b"/".to_vec() };
+    let shared = RefCell::new(&mut *bed);
+    let ours = || live(*shared.borrow_mut(), count, limits, Some(nobody.clone()));
+    let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
+    bed.report(&Figure::new("spawn.limited", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
+    Ok(())
+}
+
+fn live(bed: &mut Bed, count: u64, limits: Limits, user: Option<Identity>) -> Outcome<f64> {
     let (_scratch, dir) = bed.data_dir()?;
     feed::write(&dir, count, 1)?;
     let argv = vec![PROGRAM.as_bytes().to_vec(), b"{}".to_vec()];
     let command = policy::Command { argv, ..policy::Command::default() };
-    let policies = vec![Policy { slots: SLOTS, ..Policy::new("*", Service::Command(command)) }];
+    let policies = vec![Policy { slots: SLOTS, limits, user, ..Policy::new("*", Service::Command(command)) }];
     let options = ServerOptions { policies, slots: SLOTS, serves: true, ..ServerOptions::new(dir.clone()) };
     let server = Server::start(options)?;
     let begun = Instant::now();

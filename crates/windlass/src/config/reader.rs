@@ -11,7 +11,6 @@ use crate::error::{Failure, Kind};
 use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
-use limits::Machine;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -25,6 +24,7 @@ use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 pub(super) mod limits;
 mod service;
+mod url;
 
 type Value<'i> = Spanned<DeValue<'i>>;
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
@@ -51,8 +51,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     root.only(&["limits", "server", "archive", "log", "queue"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
-        limits.only(&[&["slots"][..], &limits::MACHINE_KEYS].concat())?;
+        limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
+        config.hosts = url::read_hosts(&limits)?;
         config.machine = limits::read_machine(&limits)?;
     }
     if let Some(server) = root.section("server")? {
@@ -64,7 +65,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log)?;
     }
-    config.queues = read_queues(&root, &config.machine)?;
+    config.queues = read_queues(&root, &config)?;
     Ok(config)
 }
 
@@ -135,7 +136,7 @@ fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
     Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
 }
 
-fn read_queues(root: &Table<'_, '_>, machine: &Machine) -> Result<Vec<Policy>, Failure> {
+fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
     // The parser's map is sorted by name; the order that counts is the file's.
@@ -147,7 +148,7 @@ fn read_queues(root: &Table<'_, '_>, machine: &Machine) -> Result<Vec<Policy>, F
         let DeValue::Table(table) = value.get_ref() else {
             return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
         };
-        read_queue(&Table { source: root.source, title, table }, pattern, name.span(), machine)
+        read_queue(&Table { source: root.source, title, table }, pattern, config, name.span())
     });
     read.collect()
 }
@@ -173,12 +174,12 @@ const QUEUE_KEYS: [&str; 12] = [
     "hours",
 ];
 
-fn read_queue(table: &Table<'_, '_>, pattern: &str, place: Range<usize>, machine: &Machine) -> Result<Policy, Failure> {
+fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&[&service::KEYS[..], &QUEUE_KEYS, &limits::ALL_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
-    let service = service::read(table, enabled, place)?;
-    let limits = limits::read_limits(table, &service, machine)?;
-    let user = limits::read_user(table, &service, machine)?;
+    let service = service::read(table, &config.hosts, enabled, place)?;
+    let limits = limits::read_limits(table, &service, &config.machine)?;
+    let user = limits::read_user(table, &service, &config.machine)?;
     let default = Policy::new(pattern, service);
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),

@@ -10,7 +10,7 @@ use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use windlass_core::policy::{Batch, Command, Policy, Service, Worker};
+use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
 
 /// A table and a key of it, and the line on which the key stands.
 pub(super) type Lines = BTreeMap<(String, String), usize>;
@@ -69,7 +69,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, server, archive, log, queues } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, queues } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -79,6 +79,8 @@ impl Loaded {
         add("limits", false, "slots", Some(slots.to_string()));
         add("limits", false, "memory", machine.memory.map(|bytes| format!("\"{}\"", exact_size(bytes))));
         add("limits", false, "users", Some(format!("{:?}", machine.users)));
+        let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
+        add("limits", false, "hosts", Some(format!("[{}]", names.join(", "))));
         add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
         add("server", false, "drain", Some(format!("\"{}\"", when::exact(server.drain))));
         add("archive", false, "bodies", Some(archive.bodies.to_string()));
@@ -89,7 +91,9 @@ impl Loaded {
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
         for policy in queues {
-            for key in reader::queue_keys(&policy.service) {
+            let is_url = matches!(policy.service, Service::Url(_));
+            let of_commands = |key: &&str| is_url && matches!(*key, "environment" | "directory");
+            for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
         }
@@ -132,6 +136,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
             Service::Worker(worker) => worker_value(worker, key),
+            Service::Url(url) => url_value(url, key),
             Service::Command(_) | Service::Handler { .. } => None,
         },
     }
@@ -155,6 +160,25 @@ fn worker_value(worker: &Worker, key: &str) -> Option<String> {
         "worker_age" => worker.age.map(|age| format!("\"{}\"", when::exact(age))),
         "worker_memory" => Some(format!("\"{}\"", exact_size(worker.memory))),
         "worker_idle" => Some(format!("\"{}\"", when::exact(worker.idle))),
+        _ => None,
+    }
+}
+
+fn url_value(url: &Url, key: &str) -> Option<String> {
+    let reply = match url.reply {
+        Reply::Lines => "lines",
+        Reply::Exit => "status",
+    };
+    match key {
+        "url" => Some(format!("\"{url}\"")),
+        "method" => Some(format!("\"{}\"", url.method.word())),
+        "batch_size" => Some(url.size.to_string()),
+        "secret_file" => url.secret.as_ref().map(|secret| format!("{:?}", secret.file)),
+        // These are for calls with many jobs.
+        "batch_linger" | "reply" | "framing" if url.size == 1 => None,
+        "batch_linger" => Some(format!("\"{}\"", when::exact(url.linger))),
+        "reply" => Some(format!("\"{reply}\"")),
+        "framing" => Some(format!("\"{}\"", url.framing.word())),
         _ => None,
     }
 }
@@ -236,7 +260,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 12 + 18, "nine of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 18, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -246,7 +270,10 @@ mod tests {
              [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
              framing = \"json\"\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
-             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n";
+             worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
+             [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
+             framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
+             [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();

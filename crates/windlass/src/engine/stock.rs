@@ -1,7 +1,8 @@
 //! Claims ahead: how long a crew's jobs take lately, and what that means for how many are claimed together.
 //!
-//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches a
-//! batch more for each slot, and the short jobs of kept workers are claimed many at a time. Core has the arithmetic.
+//! Slots must not stand idle while the engine turns. A crew of commands gets a stock of single jobs, one of batches
+//! a batch more for each slot, and the short jobs of kept workers and calls are claimed many at a time. Core has
+//! the arithmetic.
 
 use super::Engine;
 use super::turn::Progress;
@@ -31,6 +32,13 @@ impl<S: Store> Engine<S> {
                 pace.took(took / u32::from(end.count()).max(1));
                 self.scheduler.set_at_once(crew, pace.at_once(self.turns, AT_ONCE_MOST));
             }
+            // Calls go side by side, so a slot ends as many of them in a turn as one of them is shorter.
+            Service::Url(ref url) => {
+                let pace = self.paces.entry(crew).or_default();
+                pace.took(took);
+                let at_once = pace.at_once(self.turns, AT_ONCE_MOST).saturating_mul(url.size).min(AT_ONCE_MOST);
+                self.scheduler.set_at_once(crew, at_once);
+            }
             // A thread cannot be killed, so nothing may wait behind it.
             Service::Handler { .. } => {}
         }
@@ -47,7 +55,7 @@ impl<S: Store> Engine<S> {
             let stock = match policy.service {
                 Service::Command(_) => stock,
                 // One lot more for each slot is there by the time the last one has ended.
-                Service::Batch(_) | Service::Worker(_) => stock.min(policy.slots),
+                Service::Batch(_) | Service::Worker(_) | Service::Url(_) => stock.min(policy.slots),
                 Service::Handler { .. } => 0,
             };
             planned.extend(self.scheduler.plan_stock(crew, stock));

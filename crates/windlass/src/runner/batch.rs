@@ -59,7 +59,7 @@ impl Batch {
     fn policy(&self) -> &policy::Batch {
         match &self.leader().policy.service {
             Service::Batch(batch) => batch,
-            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => {
+            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
                 panic!("a batch is made for a batch command only")
             }
         }
@@ -180,39 +180,17 @@ impl Batch {
         // A last line without its newline was cut off by the end of the process, and says nothing.
         let end = memchr::memrchr(b'\n', &stdout.bytes);
         let lines = end.into_iter().flat_map(|end| stdout.bytes[..end].split(|b| *b == b'\n'));
-        let replies: Vec<_> = lines.map(reply::read).collect();
-        let unnamed = |reply: &Result<reply::Reply, (Option<JobId>, String)>| match reply {
-            Ok(reply) => reply.id.is_none(),
-            Err((id, _)) => id.is_none(),
-        };
-        let in_order = replies.iter().filter(|reply| unnamed(reply)).count();
-        let believed = in_order <= self.piece.len();
-        let by_id: HashMap<JobId, Job> = match in_order == replies.len() {
-            true => HashMap::new(),
-            false => self.piece.iter().map(|job| (self.id(*job), *job)).collect(),
-        };
-        let mut next = self.piece.clone().into_iter();
-        for reply in replies {
-            let (id, outcome, emits) = match reply {
-                Ok(reply::Reply { id, outcome, emitted }) => (id, outcome, emitted),
-                Err((id, error)) => (id, Outcome::Failed { error }, Emits::new()),
+        let ids = |at: usize| self.id(self.piece[at]);
+        let (said, told) = reply::allot(lines.map(reply::read).collect(), self.piece.len(), &ids);
+        for (job, said) in std::mem::take(&mut self.piece).into_iter().zip(said) {
+            let Some((outcome, emits)) = said else {
+                self.piece.push(job);
+                continue;
             };
-            let job = match id {
-                Some(id) => by_id.get(&id).copied(),
-                None => next.next().filter(|_| believed),
-            };
-            if let Some(job) = job {
-                let emits = emits.into_iter().chain(emitted.remove(&job).unwrap_or_default()).collect();
-                self.tallies[job.0].end(job.1, outcome, emits);
-            }
+            let emits = emits.into_iter().chain(emitted.remove(&job).unwrap_or_default()).collect();
+            self.tallies[job.0].end(job.1, outcome, emits);
         }
-        let jobs = self.piece.len();
-        let tallies = &self.tallies;
-        self.piece.retain(|(tally, position)| tallies[*tally].is_open(*position));
-        match believed {
-            true => Ok(()),
-            false => Err(format!("it gave {in_order} replies without an id to {jobs} jobs, so none of them counts")),
-        }
+        told
     }
 
     /// What the process emitted, by the job that each line names.

@@ -319,7 +319,9 @@ fn works(starts: Vec<Start>) -> Vec<Work> {
                 Some((claim, together)) if *claim == start.claim => together.push(start),
                 _ => claims.push((start.claim, vec![start])),
             },
-            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => works.push(Work::Job(start)),
+            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+                works.push(Work::Job(start));
+            }
         }
     }
     works.extend(claims.into_iter().map(|(_, starts)| Work::Batch(Box::new(Batch::new(starts)))));

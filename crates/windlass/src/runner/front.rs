@@ -5,6 +5,7 @@
 use super::command::{CommandRunner, Crewed, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
 use super::progress::Board;
+use super::url::UrlRunner;
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::data_dir::DataDir;
 use crate::error::Failure;
@@ -17,6 +18,7 @@ pub struct Runners {
     /// None in a process that is only there to answer: nothing is planned for it.
     commands: Option<CommandRunner>,
     handlers: HandlerRunner,
+    urls: UrlRunner,
 }
 
 impl Runners {
@@ -32,26 +34,33 @@ impl Runners {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if handlers.is_empty() { 0 } else { cores };
         let theirs = Arc::clone(&hear);
+        let urls = UrlRunner::new(Arc::clone(&hear));
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
         let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;
-        Ok(Runners { commands, handlers })
+        Ok(Runners { commands, handlers, urls })
     }
 }
 
 impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
-        let is_command = |start: &Start| match start.policy.service {
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) => true,
-            Service::Handler { .. } => false,
-        };
-        let (commands, handlers): (Vec<Start>, Vec<Start>) = starts.into_iter().partition(is_command);
+        let (mut commands, mut handlers, mut urls) = (Vec::new(), Vec::new(), Vec::new());
+        for start in starts {
+            match start.policy.service {
+                Service::Command(_) | Service::Batch(_) | Service::Worker(_) => commands.push(start),
+                Service::Handler { .. } => handlers.push(start),
+                Service::Url(_) => urls.push(start),
+            }
+        }
         if let Some(runner) = self.commands.as_mut().filter(|_| !commands.is_empty()) {
             runner.start(commands);
         }
         if !handlers.is_empty() {
             self.handlers.start(handlers);
+        }
+        if !urls.is_empty() {
+            self.urls.start(urls);
         }
     }
 
@@ -61,6 +70,7 @@ impl Runner for Runners {
             commands.stop(flight, why);
         }
         self.handlers.stop(flight, why);
+        self.urls.stop(flight, why);
     }
 
     fn make_room(&mut self, bytes: u64) {

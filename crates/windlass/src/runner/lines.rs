@@ -4,6 +4,7 @@
 
 use super::Start;
 use crate::api::base64;
+use std::io::Write;
 use windlass_core::policy::Framing;
 
 /// Adds the line of one job of a start; an error is the sentence of a job that can never be a line.
@@ -17,17 +18,30 @@ pub(super) fn add(start: &Start, position: u16, framing: Framing, into: &mut Vec
             );
         }
         Framing::Raw => into.extend_from_slice(data),
-        Framing::Json => {
-            let id = start.held.jobs.id(index);
-            let queue = serde_json::Value::from(start.queue.as_str());
-            let head = format!("{{\"id\":\"{id}\",\"queue\":{queue},\"attempt\":{},", start.held.start());
-            into.extend_from_slice(head.as_bytes());
-            match std::str::from_utf8(data) {
-                Ok(text) => into.extend_from_slice(format!("\"data\":{}}}", serde_json::Value::from(text)).as_bytes()),
-                Err(_) => into.extend_from_slice(format!("\"data64\":\"{}\"}}", base64::encode(data)).as_bytes()),
-            }
+        Framing::Json | Framing::Array => {
+            // Writing into memory cannot fail.
+            let _infallible = add_object(start, index, data, into);
         }
     }
     into.push(b'\n');
+    Ok(())
+}
+
+fn add_object(start: &Start, index: usize, data: &[u8], into: &mut Vec<u8>) -> std::io::Result<()> {
+    write!(into, "{{\"id\":\"{}\",\"queue\":", start.held.jobs.id(index))?;
+    serde_json::to_writer(&mut *into, start.queue.as_str())?;
+    write!(into, ",\"attempt\":{},", start.held.start())?;
+    match std::str::from_utf8(data) {
+        Ok(text) => {
+            into.extend_from_slice(b"\"data\":");
+            serde_json::to_writer(&mut *into, text)?;
+            into.push(b'}');
+        }
+        Err(_) => {
+            into.extend_from_slice(b"\"data64\":\"");
+            base64::encode_into(data, into);
+            into.extend_from_slice(b"\"}");
+        }
+    }
     Ok(())
 }

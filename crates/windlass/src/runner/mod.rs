@@ -23,6 +23,7 @@ mod lines;
 pub mod progress;
 mod reply;
 mod tally;
+pub mod url;
 mod worker;
 
 /// The engine's number for one start under way; never reused while the engine lives.

@@ -1,11 +1,12 @@
 //! Reads what a job's process says of it: reply lines, control lines, emitted lines. `docs/runners.md` is the contract.
 //!
 //! This file owns the syntax of what comes back; core has the table from words to outcomes. Nothing that a process
-//! writes is believed beyond what is read here, and it must not decide whose reply a line without an id is.
+//! writes is believed beyond what is read here, and it must not decide what becomes of a job without a reply.
 
 use crate::api::base64;
 use crate::when;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::time::Duration;
 use windlass_core::job::{DATA_MAX, JobId, QueueName};
 use windlass_core::outcome::{Outcome, Word, from_word};
@@ -28,8 +29,44 @@ pub(super) struct Reply {
     pub(super) emitted: Emits,
 }
 
-/// Reads one line, without its newline. An error is the sentence that the job of this line fails with.
-pub(super) fn read(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
+/// A line as it was read; an error is the sentence that its job fails with, and the job where it names one.
+pub(super) type Line = Result<Reply, (Option<JobId>, String)>;
+
+/// What the replies to some jobs say of each; nothing where none spoke of it.
+pub(super) type Allotted = Vec<Option<(Outcome, Emits)>>;
+
+/// Gives each reply to its job: to the one it names, else to the next in order; the first word of each job counts. With
+/// more replies in order than jobs nobody can say whose they are, and none of those counts: that is the error.
+pub(super) fn allot(lines: Vec<Line>, count: usize, id: &dyn Fn(usize) -> JobId) -> (Allotted, Result<(), String>) {
+    let names = |line: &Line| match line {
+        Ok(reply) => reply.id,
+        Err((id, _)) => *id,
+    };
+    let in_order = lines.iter().filter(|line| names(line).is_none()).count();
+    let believed = in_order <= count;
+    let by_id: HashMap<JobId, usize> = match in_order == lines.len() {
+        true => HashMap::new(),
+        false => (0..count).map(|at| (id(at), at)).collect(),
+    };
+    let mut said: Allotted = (0..count).map(|_| None).collect();
+    let mut next = 0..count;
+    for line in lines {
+        let at = match names(&line) {
+            Some(id) => by_id.get(&id).copied(),
+            None => next.next().filter(|_| believed),
+        };
+        let Some(end) = at.map(|at| &mut said[at]).filter(|end| end.is_none()) else { continue };
+        *end = Some(match line {
+            Ok(reply) => (reply.outcome, reply.emitted),
+            Err((_, error)) => (Outcome::Failed { error }, Emits::new()),
+        });
+    }
+    let surplus = || format!("it gave {in_order} replies without an id to {count} jobs, so none of them counts");
+    (said, if believed { Ok(()) } else { Err(surplus()) })
+}
+
+/// Reads one line, without its newline.
+pub(super) fn read(line: &[u8]) -> Line {
     if line == b"ok" {
         let outcome = Outcome::Succeeded { message: String::new() };
         return Ok(Reply { id: None, outcome, emitted: Vec::new() });
@@ -66,7 +103,7 @@ fn said(word: Word, rest: &str) -> Option<Outcome> {
     }
 }
 
-fn read_object(line: &[u8]) -> Result<Reply, (Option<JobId>, String)> {
+fn read_object(line: &[u8]) -> Line {
     let object: Value =
         serde_json::from_slice(line).map_err(|e| (None, format!("the reply is no JSON object: {e}")))?;
     let text = |key: &str| object.get(key).and_then(Value::as_str);

@@ -25,5 +25,6 @@ mod server;
 mod server_log;
 mod signals;
 mod steer;
+mod urls;
 mod verbs;
 mod watch;

@@ -142,7 +142,10 @@ fn exactly_one_of_the_services_is_taken() {
     for (text, sentence) in [
         ("[queue.q]\nrun = [\"true\"]\nbatch = [\"true\"]\n", "[queue.q] has `run` and `batch`, expected exactly one"),
         ("[queue.q]\nslots = 1\n", "[queue.q] has no `run`"),
-        ("[queue.q]\nrun = [\"true\"]\nbatch_size = 2\n", "`batch_size` belongs to `batch`, and [queue.q] has `run`"),
+        (
+            "[queue.q]\nrun = [\"true\"]\nbatch_size = 2\n",
+            "`batch_size` belongs to `batch` or `url`, and [queue.q] has `run`",
+        ),
         ("[queue.q]\nworker = [\"true\"]\nreply = \"exit\"\n", "`reply` belongs to `batch`"),
         ("[queue.q]\nrun = [\"true\"]\nframing = \"json\"\n", "`framing` belongs to `batch` or `worker`"),
         ("[queue.q]\nbatch = [\"true\", \"{}\"]\n", "`{}` in `batch` means one job"),

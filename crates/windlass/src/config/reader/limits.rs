@@ -16,10 +16,15 @@ pub(super) const MACHINE_KEYS: [&str; 2] = ["memory", "users"];
 
 const KEYS: [&str; 5] = ["memory", "process_limit", "cpu_limit", "output_limit", "user"];
 
-/// The keys of a queue that this serves; a process that stays has no end to count processor time or output up to.
+/// The keys of a queue that this serves: without a process only memory counts, and a process that stays has no end to
+/// count processor time or output up to.
 pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
-    let stays = stays(service);
-    KEYS.into_iter().filter(move |key| !(stays && matches!(*key, "cpu_limit" | "output_limit")))
+    let (process, stays) = (service.command().is_some(), stays(service));
+    KEYS.into_iter().filter(move |key| match *key {
+        "memory" => true,
+        "cpu_limit" | "output_limit" => process && !stays,
+        _ => process,
+    })
 }
 
 /// All of them.
@@ -28,7 +33,7 @@ pub(super) const ALL_KEYS: [&str; 5] = KEYS;
 fn stays(service: &Service) -> bool {
     match service {
         Service::Worker(_) => true,
-        Service::Command(_) | Service::Batch(_) | Service::Handler { .. } => false,
+        Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Handler { .. } => false,
     }
 }
 
@@ -62,6 +67,11 @@ pub(super) fn read_limits(table: &Table<'_, '_>, service: &Service, machine: &Ma
     {
         let text = format!("`{key}` is for a process that ends with its jobs, and {} has one that stays", table.title);
         return Err(table.refuse_value(key, &text).hint("`time_limit` bounds each of its jobs"));
+    }
+    let process = service.command().is_some();
+    if let Some(key) = KEYS[1..4].iter().find(|key| !process && table.get(key).is_some()) {
+        let text = format!("`{key}` is for a process, and {} has none", table.title);
+        return Err(table.refuse_value(key, &text));
     }
     let memory = table.map("memory", size)?.unwrap_or(0);
     let budget = machine.memory.or_else(checks::machine_memory);

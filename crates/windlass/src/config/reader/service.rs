@@ -1,8 +1,9 @@
-//! The keys of a queue that say what serves it: exactly one of `run`, `batch` and `worker`, and what belongs to it.
+//! The keys of a queue that say what serves it: exactly one of `run`, `batch`, `worker` and `url`.
 //!
 //! A further kind of runner is one more name in `CHOICES`, its keys in `KEYS` with the choice they belong to, and its
 //! function here.
 
+use super::url::read_url;
 use super::{Table, positive, read_command};
 use crate::config::units::size;
 use crate::engine::linger::LINGER_MOST;
@@ -13,27 +14,29 @@ use windlass_core::policy::{Batch, Command, Framing, Reply, Service, Worker};
 use windlass_core::template;
 
 /// What a queue can be served by.
-const CHOICES: [&str; 3] = ["run", "batch", "worker"];
+const CHOICES: [&str; 4] = ["run", "batch", "worker", "url"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 9] = [
-    ("batch_size", &["batch"]),
-    ("batch_linger", &["batch"]),
-    ("reply", &["batch"]),
+const BELONGING: [(&str, &[&str]); 11] = [
+    ("batch_size", &["batch", "url"]),
+    ("batch_linger", &["batch", "url"]),
+    ("reply", &["batch", "url"]),
     ("in_flight", &["worker"]),
     ("worker_jobs", &["worker"]),
     ("worker_age", &["worker"]),
     ("worker_memory", &["worker"]),
     ("worker_idle", &["worker"]),
-    ("framing", &["batch", "worker"]),
+    ("framing", &["batch", "worker", "url"]),
+    ("method", &["url"]),
+    ("secret_file", &["url"]),
 ];
 
 /// All keys of this file.
-pub(super) const KEYS: [&str; 12] = {
-    let mut keys = [""; 12];
+pub(super) const KEYS: [&str; CHOICES.len() + BELONGING.len()] = {
+    let mut keys = [""; CHOICES.len() + BELONGING.len()];
     let mut at = 0;
-    while at < 12 {
-        keys[at] = if at < 3 { CHOICES[at] } else { BELONGING[at - 3].0 };
+    while at < keys.len() {
+        keys[at] = if at < CHOICES.len() { CHOICES[at] } else { BELONGING[at - CHOICES.len()].0 };
         at += 1;
     }
     keys
@@ -44,6 +47,7 @@ pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
     let choice = match service {
         Service::Batch(_) => "batch",
         Service::Worker(_) => "worker",
+        Service::Url(_) => "url",
         Service::Command(_) | Service::Handler { .. } => "run",
     };
     let belongs = move |(key, of): (&'static str, &[&str])| of.contains(&choice).then_some(key);
@@ -51,13 +55,18 @@ pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads the one service of a queue; a queue that is switched off may have none.
-pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) -> Result<Service, Failure> {
+pub(super) fn read(
+    table: &Table<'_, '_>,
+    hosts: &[String],
+    enabled: bool,
+    place: Range<usize>,
+) -> Result<Service, Failure> {
     let chosen: Vec<&str> = CHOICES.into_iter().filter(|key| table.get(key).is_some()).collect();
     let choice = match chosen[..] {
         [choice] => choice,
         [] if enabled => {
             let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch` or `worker` in its place";
+            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker` or `url` in its place";
             return Err(table.source.refuse(place, &text).hint(hint));
         }
         [] => "run",
@@ -70,6 +79,9 @@ pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) ->
         let text = format!("`{key}` belongs to `{}`, and {} has `{choice}`", of.join("` or `"), table.title);
         return Err(table.refuse_value(key, &text));
     }
+    if choice == "url" {
+        return read_url(table, hosts, enabled).map(Service::Url);
+    }
     let command = read_command(table, choice, enabled)?;
     match choice {
         "batch" => read_batch(table, command).map(Service::Batch),
@@ -81,10 +93,6 @@ pub(super) fn read(table: &Table<'_, '_>, enabled: bool, place: Range<usize>) ->
 fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure> {
     refuse_templates_of_one_job(table, "batch", &command)?;
     let default = Batch::new(command);
-    let linger = |text: &str| match crate::when::duration(text)? {
-        long if long > LINGER_MOST => Err(format!("{text:?} is longer than an hour, expected at most 1h")),
-        linger => Ok(linger),
-    };
     let reply = |text: &str| match text {
         "lines" => Ok(Reply::Lines),
         "exit" => Ok(Reply::Exit),
@@ -92,10 +100,17 @@ fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure>
     };
     Ok(Batch {
         size: table.count("batch_size")?.unwrap_or(default.size),
-        linger: table.map("batch_linger", linger)?.unwrap_or(default.linger),
+        linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
         framing: read_framing(table)?,
         ..default
+    })
+}
+
+pub(super) fn read_linger(table: &Table<'_, '_>) -> Result<Option<Duration>, Failure> {
+    table.map("batch_linger", |text| match crate::when::duration(text)? {
+        long if long > LINGER_MOST => Err(format!("{text:?} is longer than an hour, expected at most 1h")),
+        linger => Ok(linger),
     })
 }
 
@@ -127,11 +142,15 @@ fn read_framing(table: &Table<'_, '_>) -> Result<Framing, Failure> {
 
 /// Where a process serves many jobs, its arguments cannot tell one of them.
 fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, command: &Command) -> Result<(), Failure> {
-    match template::of_one_job(&command.argv) {
+    refuse_template(table, key, &command.argv)
+}
+
+pub(super) fn refuse_template(table: &Table<'_, '_>, key: &str, texts: &[Vec<u8>]) -> Result<(), Failure> {
+    match template::of_one_job(texts) {
         None => Ok(()),
         Some(name) => {
-            let text =
-                format!("`{{{name}}}` in `{key}` means one job, and this process gets many; only {{queue}} is known");
+            let many = if key == "url" { "this call has many" } else { "this process gets many" };
+            let text = format!("`{{{name}}}` in `{key}` means one job, and {many}; only {{queue}} is known");
             Err(table.refuse_value(key, &text))
         }
     }

@@ -64,7 +64,7 @@ fn filler(start: &Start) -> impl Fn(&[u8]) -> Result<Vec<u8>, NoField> {
 }
 
 /// A field of JSON data as text: a string as it is, anything else as JSON.
-fn field(data: &[u8], path: &str) -> Option<Vec<u8>> {
+pub(in crate::runner) fn field(data: &[u8], path: &str) -> Option<Vec<u8>> {
     let whole: serde_json::Value = serde_json::from_slice(data).ok()?;
     let found = path.split('.').try_fold(&whole, |value, key| match value {
         serde_json::Value::Array(list) => list.get(key.parse::<usize>().ok()?),

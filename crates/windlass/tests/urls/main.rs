@@ -1,0 +1,8 @@
+//! The runner of URLs against real servers: nginx, and plain sockets that misbehave in every way a server can.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod batches;
+mod calls;
+mod rig;
+mod servers;
