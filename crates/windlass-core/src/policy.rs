@@ -134,13 +134,28 @@ pub struct Worker {
     pub memory: u64,
     /// A worker with nothing to do for so long is ended.
     pub idle: Duration,
+    /// The module that it runs where it is the program's own Lua worker; its command is the program then.
+    pub lua: Option<Lua>,
 }
 
 impl Worker {
     pub fn new(command: Command) -> Worker {
         let (framing, idle) = (Framing::Raw, Duration::from_secs(60));
-        Worker { command, framing, in_flight: 1, jobs: 0, age: None, memory: 0, idle }
+        Worker { command, framing, in_flight: 1, jobs: 0, age: None, memory: 0, idle, lua: None }
     }
+}
+
+/// A Lua module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lua {
+    /// Its file; `{queue}` in it is the job's queue, so one worker serves many files.
+    pub file: Vec<u8>,
+    /// What one job may allocate in Lua.
+    pub memory: u64,
+}
+
+impl Lua {
+    pub const MEMORY: u64 = 64 << 20;
 }
 
 /// How a URL is called.

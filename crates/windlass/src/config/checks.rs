@@ -32,6 +32,21 @@ pub(super) fn program(program: &[u8], directory: &Path, search: Option<&OsStr>) 
     }
 }
 
+/// Fails with a sentence unless the file of a Lua module can be read.
+pub(super) fn module(file: &[u8]) -> Result<(), String> {
+    if file.contains(&b'{') {
+        // A template decides it only when there is a job.
+        return Ok(());
+    }
+    let path = Path::new(OsStr::from_bytes(file));
+    let cannot = |why: String| format!("cannot read the module {}: {why}", path.display());
+    match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(meta) if meta.is_file() => Ok(()),
+        Ok(_) => Err(cannot("it is not a file".into())),
+        Err(error) => Err(cannot(error.to_string())),
+    }
+}
+
 /// Fails with a sentence unless the path is a directory.
 pub(super) fn directory(path: &Path) -> Result<(), String> {
     match path.metadata() {

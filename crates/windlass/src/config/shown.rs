@@ -160,6 +160,8 @@ fn worker_value(worker: &Worker, key: &str) -> Option<String> {
         "worker_age" => worker.age.map(|age| format!("\"{}\"", when::exact(age))),
         "worker_memory" => Some(format!("\"{}\"", exact_size(worker.memory))),
         "worker_idle" => Some(format!("\"{}\"", when::exact(worker.idle))),
+        "lua" => worker.lua.as_ref().map(|lua| format!("{:?}", String::from_utf8_lossy(&lua.file))),
+        "lua_memory" => worker.lua.as_ref().map(|lua| format!("\"{}\"", exact_size(lua.memory))),
         _ => None,
     }
 }
@@ -271,6 +273,7 @@ mod tests {
              framing = \"json\"\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
+             [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
              [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
              framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n";

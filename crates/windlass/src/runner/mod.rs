@@ -20,6 +20,7 @@ pub mod front;
 pub mod handler;
 pub mod launcher;
 mod lines;
+pub mod lua;
 pub mod progress;
 mod reply;
 mod tally;

@@ -15,6 +15,7 @@ mod export;
 mod full_disk;
 mod inbox;
 mod limits;
+mod lua;
 mod mount;
 mod pages;
 mod push;

@@ -28,6 +28,11 @@ fn the_examples_of_the_page_do_what_it_says() {
     let blocks = blocks(&page);
     let config: String = blocks.iter().filter(|(language, _)| *language == "toml").map(|(_, text)| *text).collect();
     let rig = Rig::new();
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    for (_, module) in blocks.iter().filter(|(language, _)| *language == "lua") {
+        let name = module.lines().next().unwrap().trim_start_matches("-- ");
+        std::fs::write(rig.dir().join(name), module).unwrap();
+    }
     let server = rig.serve(&config);
     let mut checked = 0;
     for pair in blocks.windows(2) {
@@ -43,7 +48,7 @@ fn the_examples_of_the_page_do_what_it_says() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 11, "the page has as many lines of results");
+    assert_eq!(checked, 13, "the page has as many lines of results");
     let status = rig.call(&["status", "--json"]).json();
     assert_eq!(status["queues"]["word"]["succeeded"], 2, "what was emitted has run");
     server.stop();

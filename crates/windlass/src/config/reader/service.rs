@@ -1,4 +1,4 @@
-//! The keys of a queue that say what serves it: exactly one of `run`, `batch`, `worker` and `url`.
+//! The keys of a queue that say what serves it: exactly one of `CHOICES`, and what belongs to it.
 //!
 //! A further kind of runner is one more name in `CHOICES`, its keys in `KEYS` with the choice they belong to, and its
 //! function here.
@@ -6,29 +6,33 @@
 use super::url::read_url;
 use super::{Table, positive, read_command};
 use crate::config::units::size;
+use crate::config::{checks, path_bytes};
 use crate::engine::linger::LINGER_MOST;
 use crate::error::Failure;
+use crate::runner::lua;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
-use windlass_core::policy::{Batch, Command, Framing, Reply, Service, Worker};
+use windlass_core::policy::{Batch, Command, Framing, Lua, Reply, Service, Worker};
 use windlass_core::template;
 
 /// What a queue can be served by.
-const CHOICES: [&str; 4] = ["run", "batch", "worker", "url"];
+const CHOICES: [&str; 5] = ["run", "batch", "worker", "lua", "url"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 11] = [
+const BELONGING: [(&str, &[&str]); 12] = [
     ("batch_size", &["batch", "url"]),
     ("batch_linger", &["batch", "url"]),
     ("reply", &["batch", "url"]),
     ("in_flight", &["worker"]),
-    ("worker_jobs", &["worker"]),
-    ("worker_age", &["worker"]),
-    ("worker_memory", &["worker"]),
-    ("worker_idle", &["worker"]),
+    ("worker_jobs", &["worker", "lua"]),
+    ("worker_age", &["worker", "lua"]),
+    ("worker_memory", &["worker", "lua"]),
+    ("worker_idle", &["worker", "lua"]),
     ("framing", &["batch", "worker", "url"]),
     ("method", &["url"]),
     ("secret_file", &["url"]),
+    ("lua_memory", &["lua"]),
 ];
 
 /// All keys of this file.
@@ -46,6 +50,7 @@ pub(super) const KEYS: [&str; CHOICES.len() + BELONGING.len()] = {
 pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
     let choice = match service {
         Service::Batch(_) => "batch",
+        Service::Worker(worker) if worker.lua.is_some() => "lua",
         Service::Worker(_) => "worker",
         Service::Url(_) => "url",
         Service::Command(_) | Service::Handler { .. } => "run",
@@ -66,7 +71,7 @@ pub(super) fn read(
         [choice] => choice,
         [] if enabled => {
             let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker` or `url` in its place";
+            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua` or `url` in its place";
             return Err(table.source.refuse(place, &text).hint(hint));
         }
         [] => "run",
@@ -78,6 +83,9 @@ pub(super) fn read(
     if let Some((key, of)) = BELONGING.iter().find(|(key, of)| table.get(key).is_some() && !of.contains(&choice)) {
         let text = format!("`{key}` belongs to `{}`, and {} has `{choice}`", of.join("` or `"), table.title);
         return Err(table.refuse_value(key, &text));
+    }
+    if choice == "lua" {
+        return read_lua(table, enabled).map(Service::Worker);
     }
     if choice == "url" {
         return read_url(table, hosts, enabled).map(Service::Url);
@@ -91,7 +99,7 @@ pub(super) fn read(
 }
 
 fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure> {
-    refuse_templates_of_one_job(table, "batch", &command)?;
+    refuse_templates_of_one_job(table, "batch", &command.argv)?;
     let default = Batch::new(command);
     let reply = |text: &str| match text {
         "lines" => Ok(Reply::Lines),
@@ -115,11 +123,38 @@ pub(super) fn read_linger(table: &Table<'_, '_>) -> Result<Option<Duration>, Fai
 }
 
 fn read_worker(table: &Table<'_, '_>, command: Command) -> Result<Worker, Failure> {
-    refuse_templates_of_one_job(table, "worker", &command)?;
+    refuse_templates_of_one_job(table, "worker", &command.argv)?;
     let default = Worker::new(command);
+    let in_flight = table.count("in_flight")?.unwrap_or(default.in_flight);
+    read_recycling(table, Worker { framing: read_framing(table)?, in_flight, ..default })
+}
+
+/// A module of the program's own worker, which is asked for as any other; what it needs of JSON is not a choice.
+fn read_lua(table: &Table<'_, '_>, enabled: bool) -> Result<Worker, Failure> {
+    if !lua::IS_BUILT_IN {
+        let text = "`lua`: this windlass was built without Lua";
+        return Err(table.refuse_value("lua", text).hint("build it with the feature `lua`, which is a default"));
+    }
+    let name = table.text("lua")?.unwrap_or_default();
+    let base = table.source.path.parent().unwrap_or(Path::new(""));
+    let file = std::path::absolute(base.join(name)).map_err(|e| table.refuse_value("lua", &e.to_string()))?;
+    let file = path_bytes(&file);
+    refuse_templates_of_one_job(table, "lua", std::slice::from_ref(&file))?;
+    if enabled {
+        checks::module(&file).map_err(|why| table.refuse_value("lua", &why))?;
+    }
+    // Without a key of that name there is no argv to read, and the rest of the command is read as everywhere.
+    let command = Command { argv: lua::argv(), ..read_command(table, "", enabled)? };
+    let memory = table.map("lua_memory", size)?.unwrap_or(Lua::MEMORY);
+    if memory < lua::MEMORY_LEAST {
+        return Err(table.refuse_value("lua_memory", "`lua_memory` is too little for any Lua, expected 1MiB or more"));
+    }
+    read_recycling(table, lua::worker(command, Lua { file, memory }))
+}
+
+/// When a worker is replaced.
+fn read_recycling(table: &Table<'_, '_>, default: Worker) -> Result<Worker, Failure> {
     Ok(Worker {
-        framing: read_framing(table)?,
-        in_flight: table.count("in_flight")?.unwrap_or(default.in_flight),
         jobs: table.number("worker_jobs", 0)?.map_or(default.jobs, u64::from),
         age: table.map("worker_age", positive)?.or(default.age),
         memory: table.map("worker_memory", size)?.unwrap_or(default.memory),
@@ -141,8 +176,8 @@ fn read_framing(table: &Table<'_, '_>) -> Result<Framing, Failure> {
 }
 
 /// Where a process serves many jobs, its arguments cannot tell one of them.
-fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, command: &Command) -> Result<(), Failure> {
-    refuse_template(table, key, &command.argv)
+fn refuse_templates_of_one_job(table: &Table<'_, '_>, key: &str, argv: &[Vec<u8>]) -> Result<(), Failure> {
+    refuse_template(table, key, argv)
 }
 
 pub(super) fn refuse_template(table: &Table<'_, '_>, key: &str, texts: &[Vec<u8>]) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Command, Policy};
+use windlass_core::policy::{Command, Policy, Service, Worker};
 use windlass_core::template::{self, NoField, Values};
 
 const QUEUE: &str = "WINDLASS_QUEUE";
@@ -170,7 +170,11 @@ fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<St
     }
     let fill = filler(start);
     let argv: Result<Vec<Vec<u8>>, NoField> = command.argv.iter().map(|argument| fill(argument)).collect();
-    let argv = argv.map_err(|missing| never(format!("cannot run: {missing}")))?;
+    let mut argv = argv.map_err(|missing| never(format!("cannot run: {missing}")))?;
+    if let Service::Worker(Worker { lua: Some(lua), .. }) = &start.policy.service {
+        // Behind the templates, since the worker fills in the queue itself, for each job.
+        argv.extend([lua.file.clone(), lua.memory.to_string().into_bytes()]);
+    }
     lay_strings(start, command, &argv, id, control)
         .map_err(|HoldsNul| never("cannot run: the data or the command holds a NUL byte, which no argument can carry"))
 }

@@ -41,11 +41,15 @@ pub(in crate::runner) use wire::{Inbox, Outbox, Received};
 /// The first argument that makes this program a launcher.
 const WORD: &str = "__launcher";
 
-/// Is a launcher to its end where the first argument says so; a program's `main` asks before all else and returns
-/// what it is given.
+/// Is a launcher, or a worker of ours that a launcher started, to its end where the first argument says so; a program's
+/// `main` asks before all else and returns what it is given.
 pub fn take_over_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_none_or(|first| first != WORD) {
+    let first = arguments.next()?;
+    if first == super::lua::WORD {
+        return Some(super::lua::serve(arguments));
+    }
+    if first != WORD {
         return None;
     }
     let mut path = || PathBuf::from(arguments.next().unwrap_or_default());
