@@ -56,8 +56,8 @@ pub struct Scheduler {
     crews: BTreeMap<CrewNo, Crew>,
     /// The config's crews in file order: the first match wins.
     in_order: Vec<CrewNo>,
-    /// Crews added at run time by queue name; the last one added serves.
-    extras: BTreeMap<String, Vec<CrewNo>>,
+    /// Crews added at run time, by queue name.
+    extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
     /// Crews that may start something, best first.
     index: BTreeSet<(Place, CrewNo)>,

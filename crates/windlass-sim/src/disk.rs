@@ -14,6 +14,7 @@ use std::time::Duration;
 use windlass::inbox::disk::{Disk, Facts, Listed, OpenFile};
 use windlass::inbox::lock::Waited;
 use windlass_core::job::Origin;
+use windlass_core::time::Time;
 
 /// What a disk writes as a whole.
 const SECTOR: usize = 512;
@@ -319,6 +320,11 @@ impl Disk for FakeDisk {
 
     fn random(&self) -> Result<u64> {
         Ok(self.0.borrow_mut().random.next())
+    }
+
+    /// Nobody here reads it, but how long it is as a text decides what a power cut leaves of a log.
+    fn now(&self) -> Time {
+        Time(0)
     }
 }
 

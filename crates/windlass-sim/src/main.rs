@@ -1,9 +1,9 @@
 //! Attacks the engine: the shipped turn on a model store and virtual time, with faults and checkers, from one seed.
 //!
 //! `windlass-sim --seeds N [--from S] [--twice]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
-//! invariant is named and ends it with exit 1. Every fiftieth seed, or with `--twice` every one, is run twice and must
-//! tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N times.
-//! `--replay SEED` tells one seed's story, a line for each event.
+//! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
+//! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
+//! times. `--replay SEED` tells one seed's story, a line for each event.
 
 mod asks;
 mod checkers;
@@ -119,12 +119,12 @@ fn failed(seed: u64, what: &str, end: &str) -> String {
 
 fn seeds(from: u64, count: u64, twice: u64) -> Result<String, String> {
     let began = Instant::now();
-    let kept = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
+    let kept: Vec<u64> = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     let mut sum = Totals::default();
     let (mut seeds, mut repeated) = (0u64, 0u64);
-    for seed in kept.chain(from..from.saturating_add(count)) {
+    for seed in kept.iter().copied().chain(from..from.saturating_add(count)) {
         let totals = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
-        if seed.is_multiple_of(twice) {
+        if seed.is_multiple_of(twice) || kept.contains(&seed) {
             repeated += 1;
             let again = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
             if again.trace != totals.trace {

@@ -56,6 +56,8 @@ pub(super) struct Crew {
     lag: Clocks,
     /// It was added at run time for the queue of exactly this name.
     pub(super) extra: bool,
+    /// How often it was added and not removed.
+    pub(super) wanted: u32,
     /// No rule names it any more; it is kept until its last start has finished.
     pub(super) gone: bool,
 }
@@ -80,6 +82,7 @@ impl Crew {
             frozen: None,
             lag: Clocks::new(),
             extra,
+            wanted: 0,
             gone: false,
         }
     }

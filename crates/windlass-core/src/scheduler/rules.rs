@@ -68,37 +68,45 @@ impl Scheduler {
         self.next_hours.into_iter().chain(self.next_reservation()).min()
     }
 
-    /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's.
+    /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's. A crew that was added
+    /// for that queue before and is wanted or has starts in flight takes the new terms instead: a second one would not
+    /// know of those starts, and the queue would have more slots than anybody gave it.
     pub fn add_crew(&mut self, policy: Policy) -> CrewNo {
-        let number = self.number_crew();
         let name = policy.pattern.clone();
-        let mut crew = Crew::new(policy, true);
-        crew.policy = Arc::new(self.overrides.lay_over(&crew.own));
-        self.crews.insert(number, crew);
-        self.extras.entry(name.clone()).or_default().push(number);
+        let mut extras = self.crews.iter().filter(|(_, crew)| crew.extra);
+        let there = extras.find(|(_, crew)| crew.own.pattern == name).map(|(number, _)| *number);
+        let number = there.unwrap_or_else(|| self.number_crew());
+        let crew = self.crews.entry(number).or_insert_with(|| Crew::new(policy.clone(), true));
+        crew.wanted += 1;
+        crew.gone = false;
+        self.extras.insert(name.clone(), number);
+        if there.is_some() {
+            self.change_crew(number, policy);
+        } else {
+            crew.policy = Arc::new(self.overrides.lay_over(&crew.own));
+        }
         self.assign(|queue| *queue.name == *name);
         number
     }
 
     /// Gives a crew that was added other terms; what it has in flight counts against its new slots.
     pub fn change_crew(&mut self, number: CrewNo, policy: Policy) {
-        if let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) {
+        let added = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone);
+        if let Some(crew) = added.filter(|crew| *crew.own != policy) {
             crew.own = Arc::new(policy);
             self.lay_over();
         }
     }
 
-    /// Removes a crew that was added; what it has in flight still counts until it finishes.
+    /// Removes a crew that was added, as often as it was; what it has in flight still counts until it finishes.
     pub fn remove_crew(&mut self, number: CrewNo) {
         let Some(crew) = self.crews.get_mut(&number).filter(|crew| crew.extra && !crew.gone) else { return };
-        crew.gone = true;
-        let name = crew.policy.pattern.clone();
-        if let Some(crews) = self.extras.get_mut(&name) {
-            crews.retain(|crew| *crew != number);
-            if crews.is_empty() {
-                self.extras.remove(&name);
-            }
+        crew.wanted -= 1;
+        if crew.wanted > 0 {
+            return;
         }
+        crew.gone = true;
+        self.extras.remove(&crew.policy.pattern);
         self.assign(|queue| queue.crew == Some(number));
         self.crews.retain(|other, crew| *other != number || crew.processes() > 0);
     }
@@ -152,7 +160,7 @@ impl Scheduler {
     }
 
     pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
-        let extra = self.extras.get(name).and_then(|crews| crews.last()).copied();
+        let extra = self.extras.get(name).copied();
         let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.matches(name));
         extra.or_else(of_config)
     }

@@ -228,6 +228,24 @@ fn a_crew_added_for_a_run_goes_before_the_config_and_leaves_cleanly() {
 }
 
 #[test]
+fn a_queue_that_is_added_again_has_one_crew_that_knows_of_every_start() {
+    let mut s = with_queues(Vec::new(), 9, &["x"]);
+    s.ready(fresh(0), 9);
+    let crew = s.add_crew(command("x", 2, 1));
+    let first = s.plan();
+    assert_eq!(s.add_crew(command("x", 2, 1)), crew, "wanted twice");
+    assert!(first.len() == 2 && s.plan().is_empty(), "its slots are taken, whoever wants it");
+    s.remove_crew(crew);
+    s.finished(crew, first[0].lane);
+    assert_eq!(s.plan().len(), 1, "wanted by one still");
+    s.remove_crew(crew);
+    assert!(s.plan().is_empty() && !s.can_run(QueueNo(0)), "wanted by nobody");
+    assert_eq!(s.add_crew(command("x", 3, 1)), crew, "two of its starts are in flight");
+    assert_eq!(s.plan().len(), 1, "with the new terms");
+    assert_eq!(s.in_flight(), 3);
+}
+
+#[test]
 fn pauses_and_draining_hold_and_let_go() {
     let off = Policy { enabled: false, ..command("b", 1, 1) };
     let mut s = with_queues(vec![command("a", 1, 1), off], 1, &["a", "b"]);

@@ -1,7 +1,8 @@
 //! The runs that have not ended: their counters, who serves them, who waits for them and who follows them.
 //!
-//! Counters here mirror the store's: they change by the same moves. It must not decide when a run ends: the store
-//! says so once, in the transaction that ended it.
+//! Counters here mirror the store's: they change by the same moves. Runs that share a queue, as the generations of one
+//! run do, share its crew. It must not decide when a run ends: the store says so once, in the transaction that ended
+//! it.
 
 use super::event::{Answer, Followed, Follower, OpenRun, RunService};
 use super::spec;
@@ -56,7 +57,10 @@ impl Runs {
             known.info = info;
             return;
         }
-        let service = spec::decode(&info.spec);
+        // A later generation goes on with what was asked for last.
+        let earlier = self.by_no.values().filter(|run| run.info.id.origin == info.id.origin);
+        let earlier = earlier.max_by_key(|run| run.info.id.generation).and_then(|run| run.service.clone());
+        let service = earlier.or_else(|| spec::decode(&info.spec));
         let crew = service.as_ref().filter(|_| serve).map(|service| scheduler.add_crew(spec::policy(service)));
         self.by_no.insert(info.no, Run { info, service, crew, waiting: Vec::new(), followers: Vec::new() });
     }
@@ -65,33 +69,39 @@ impl Runs {
     pub fn keep_only(&mut self, open: &[RunInfo], scheduler: &mut Scheduler) {
         let made_up: Vec<RunNo> =
             self.by_no.keys().copied().filter(|no| !open.iter().any(|info| info.no == *no)).collect();
-        for run in made_up.into_iter().filter_map(|no| self.by_no.remove(&no)) {
+        for no in made_up {
+            let Some(run) = self.by_no.remove(&no) else { continue };
             self.by_id.remove(&run.info.id);
+            self.leave(&run, scheduler);
+        }
+    }
+
+    /// Takes over the number of slots that the caller of an opened run wants now, for all its generations.
+    pub fn set_slots(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
+        let Some(origin) = self.by_no.get(&no).map(|run| run.info.id.origin) else { return };
+        for run in self.by_no.values_mut().filter(|run| run.info.id.origin == origin) {
+            let Some(service) = &mut run.service else { continue };
+            service.slots = slots;
             if let Some(crew) = run.crew {
-                scheduler.remove_crew(crew);
+                scheduler.change_crew(crew, spec::policy(service));
             }
         }
     }
 
-    /// Takes over the number of slots that the caller of an opened run wants now.
-    pub fn set_slots(&mut self, no: RunNo, slots: u32, scheduler: &mut Scheduler) {
-        let Some(run) = self.by_no.get_mut(&no) else { return };
-        let Some(service) = &mut run.service else { return };
-        if service.slots == slots {
-            return;
-        }
-        service.slots = slots;
-        // The same crew goes on: another one would not know of what is in flight and start as many again.
-        if let Some(crew) = run.crew {
+    /// The crew of a run that is gone goes with it, or serves those that share it on the terms of the youngest.
+    fn leave(&self, gone: &Run, scheduler: &mut Scheduler) {
+        let Some(crew) = gone.crew else { return };
+        scheduler.remove_crew(crew);
+        let sharing = self.by_no.values().filter(|run| run.crew == Some(crew)).max_by_key(|run| run.info.no);
+        if let Some(service) = sharing.and_then(|run| run.service.as_ref()) {
             scheduler.change_crew(crew, spec::policy(service));
         }
     }
 
-    /// The unfinished run of that name, if its command is the one asked for.
+    /// The unfinished run of that name, if its command is the one asked for; its first generation goes before others.
     pub fn named(&self, request: &OpenRun) -> Result<Option<RunNo>, Failure> {
-        let Some(run) = self.iter().find(|run| !request.name.is_empty() && run.info.name == request.name) else {
-            return Ok(None);
-        };
+        let named = self.iter().filter(|run| !request.name.is_empty() && run.info.name == request.name);
+        let Some(run) = named.min_by_key(|run| run.info.id.generation) else { return Ok(None) };
         let same = match (&run.service, &request.service) {
             (Some(a), Some(b)) => (&a.command.argv, &a.queue) == (&b.command.argv, &b.queue),
             (None, None) => true,
@@ -154,9 +164,7 @@ impl Runs {
             // The run is over: whether somebody still listens no longer matters.
             let _ = (follower.0)(Followed::Ended(info.clone()));
         }
-        if let Some(crew) = run.crew {
-            scheduler.remove_crew(crew);
-        }
+        self.leave(&run, scheduler);
         run.waiting
     }
 }

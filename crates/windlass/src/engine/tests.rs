@@ -1,5 +1,6 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod runs;
 mod steer;
 
 use super::event::{
@@ -234,65 +235,6 @@ fn cancelling_a_running_job_is_an_intent_until_it_is_dead() {
     assert_eq!(effects.stops, [(world.under_way[0].flight, Stop::Cancel)]);
     world.finish(Outcome::Cancelled);
     assert_eq!(world.engine.store().job(id).unwrap().unwrap().state, State::Cancelled);
-}
-
-fn run_service(queue: &str) -> OpenRun {
-    let command = Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], ..Command::default() };
-    let service = RunService { queue: queue.into(), command, slots: 2, attempts: 1, output_max: 1 << 20 };
-    OpenRun { name: "n".into(), service: Some(service) }
-}
-
-fn open(world: &mut World, request: OpenRun) -> Result<RunInfo, Failure> {
-    let (opened, given) = answer();
-    world.turn([Event::OpenRun { request, answer: opened }]);
-    given.try_recv().unwrap()
-}
-
-#[test]
-fn a_run_is_served_followed_found_again_and_ends_once() {
-    let mut world = World::new(Vec::new());
-    let run = open(&mut world, run_service("r")).unwrap();
-    let (told, heard) = channel();
-    let follower = Follower(Box::new(move |followed| told.send(followed).is_ok()));
-    let (followed, _given) = answer();
-    world.turn([Event::Follow { run: run.id, follower, answer: followed }]);
-    let mut lot = world.lot("r", 3);
-    lot.jobs[0].run = Some(run.id);
-    let taken = Taken { lines: 3, hash: 9 };
-    lot.taken = Some((run.id, Taken::default(), taken));
-    let (pushed, _given) = answer();
-    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: pushed }]);
-    assert_eq!(world.under_way.len(), 2, "the run's own slots");
-    assert_eq!(open(&mut world, run_service("r")).unwrap().taken, taken, "found again by name");
-
-    let (awaited, end) = answer();
-    world.turn([Event::AwaitRun { run: run.id, answer: awaited }]);
-    let (sealed, _given) = answer();
-    world.turn([Event::SealRun { run: run.id, answer: sealed }]);
-    for outcome in [succeeded(), failed(), succeeded()] {
-        assert!(end.try_recv().is_err(), "not over yet");
-        world.finish(outcome);
-    }
-    let info = end.try_recv().unwrap().unwrap();
-    assert!(info.counts.ended && !info.counts.all_succeeded());
-    let heard: Vec<Followed> = heard.try_iter().collect();
-    assert_eq!(heard.len(), 4);
-    assert!(matches!(&heard[3], Followed::Ended(ended) if ended.id == run.id));
-}
-
-#[test]
-fn a_run_takes_no_line_twice_and_no_foreign_queue() {
-    let mut world = World::new(vec![serving("served")]);
-    assert_eq!(open(&mut world, run_service("served")).unwrap_err().kind, Kind::Conflict);
-    world.push("foreign", 1);
-    assert_eq!(open(&mut world, run_service("foreign")).unwrap_err().kind, Kind::Conflict);
-    let run = open(&mut world, run_service("own")).unwrap();
-    let mut lot = world.lot("own", 1);
-    lot.taken = Some((run.id, Taken { lines: 5, hash: 5 }, Taken { lines: 6, hash: 6 }));
-    let (pushed, given) = answer();
-    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: pushed }]);
-    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Conflict);
-    assert!(world.under_way.is_empty(), "nothing of a refused push was stored");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::Path;
 use std::time::Duration;
 use windlass_core::job::Origin;
+use windlass_core::time::Time;
 
 /// What is known about a file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub trait Disk: Debug {
     /// Fifty bits that change with every boot of the machine.
     fn boot(&self) -> Origin;
     fn random(&self) -> Result<u64>;
+    /// What the clock on the wall shows, for people to read.
+    fn now(&self) -> Time;
 }
 
 /// A file of it, open for reading and writing.
@@ -145,6 +148,10 @@ impl Disk for Kernel {
 
     fn random(&self) -> Result<u64> {
         getrandom::u64().map_err(|e| std::io::Error::other(format!("no random numbers: {e}")))
+    }
+
+    fn now(&self) -> Time {
+        crate::clock::now()
     }
 }
 

@@ -53,7 +53,7 @@ impl<F: OpenFile> Quarantine<F> {
         let kept = &damage.bytes[..damage.bytes.len().min(DATA_MAX)];
         copies.append(kept).map_err(wrong)?;
         let mut line = json!({
-            "time": jiff::Timestamp::from_microsecond(crate::clock::now().0).unwrap_or_default().to_string(),
+            "time": jiff::Timestamp::from_microsecond(disk.now().0).unwrap_or_default().to_string(),
             "file": damage.file,
             "origin": damage.origin.to_string(),
             "offset": damage.offset,

@@ -72,7 +72,10 @@ pub struct Reader<D: Disk> {
     delivered: u64,
     committed: u64,
     waiters: Vec<Waiter>,
+    /// The inbox was looked through before.
     looked: bool,
+    /// A file that was listed had moved away before it could be taken.
+    moved: bool,
     rotate_at: u64,
     directory_dirty: bool,
 }
@@ -98,6 +101,7 @@ impl<D: Disk> Reader<D> {
             committed: 0,
             waiters: Vec::new(),
             looked: false,
+            moved: false,
             rotate_at: ROTATE_AT,
             directory_dirty: false,
         }

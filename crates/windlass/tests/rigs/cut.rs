@@ -175,10 +175,10 @@ impl Room {
                 self.figures.lost_full += 1;
             }
         }
-        if !verdict.altered.is_empty() || verdict.doubled > 0 {
-            eprintln!("cut: {which_one}: altered {:?}, doubled {}", verdict.altered, verdict.doubled);
+        if !verdict.altered.is_empty() || !verdict.doubled.is_empty() {
+            eprintln!("cut: {which_one}: altered {:?}, doubled {:?}", verdict.altered, verdict.doubled);
         }
-        self.figures.altered += verdict.altered.len() + verdict.doubled;
+        self.figures.altered += verdict.altered.len() + verdict.doubled.len();
         tally
     }
 }

@@ -235,9 +235,9 @@ fn attempt(scene: &Scene, point: &Point, figures: &mut Figures) {
         eprintln!("fail: {point:?}: lost {lost:?}: {}", tally.stderr);
         figures.lost += 1;
     }
-    if !verdict.altered.is_empty() || verdict.doubled > 0 {
-        eprintln!("fail: {point:?}: altered {:?}, doubled {}", verdict.altered, verdict.doubled);
-        figures.altered += verdict.altered.len() + verdict.doubled;
+    if !verdict.altered.is_empty() || !verdict.doubled.is_empty() {
+        eprintln!("fail: {point:?}: altered {:?}, doubled {:?}", verdict.altered, verdict.doubled);
+        figures.altered += verdict.altered.len() + verdict.doubled.len();
     }
 }
 

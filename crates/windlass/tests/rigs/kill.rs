@@ -6,7 +6,8 @@
 
 use crate::chance::size;
 use crate::rig::{Bell, PATIENCE, Process, Rig, Server, is_ready};
-use crate::witness::{Random, Witness, fresh};
+use crate::scene::failed;
+use crate::witness::{Random, Verdict, Witness, fresh};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -75,6 +76,7 @@ fn nothing_accepted_is_lost() {
     // Suspects wait longer and longer until they are tried again: a deadline would depend on luck.
     let told = wait_drained(&rig, &mut bell);
     let totals = rig.call(&["status", "--json"]).json()["totals"].clone();
+    let failed = failed(&rig, &totals);
     server.stop();
     let left = everybody_with(rig.dir().parent().unwrap());
     let verdict = witness.judge();
@@ -84,16 +86,34 @@ fn nothing_accepted_is_lost() {
         VICTIMS.iter().zip(kills).map(|(who, n)| format!("{who:?} {n}")).collect::<Vec<_>>().join(", "),
         verdict.accepted,
         verdict.lost.len(),
-        verdict.altered.len() + verdict.doubled,
+        verdict.altered.len() + verdict.doubled.len(),
         totals["failed"],
         verdict.repeats,
         left.len(),
     );
-    assert_eq!((verdict.lost.len(), verdict.altered.len(), verdict.doubled), (0, 0, 0), "{:?}", verdict.altered);
-    assert_eq!((told, &totals["failed"], &totals["ready"]), (Some(0), &0.into(), &0.into()), "{totals}");
+    let Verdict { lost, altered, doubled, .. } = &verdict;
+    assert!(lost.is_empty() && altered.is_empty() && doubled.is_empty(), "{lost:?} {altered:?} {doubled:?}");
+    assert_eq!((told, failed.as_str(), &totals["ready"]), (Some(0), "", &0.into()), "{totals}");
     assert_eq!(totals["succeeded"].as_u64(), Some(verdict.jobs as u64), "{totals}");
     assert!(verdict.repeats <= bound, "{} repeats, at most {bound} were expected", verdict.repeats);
     assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+/// A `run` whose jobs are tried again when they are killed.
+fn run_of(script: &str) -> [&str; 10] {
+    ["run", "-j", "4", "--retry=1000000", "--", "sh", "-c", script, "sh", "{id}"]
+}
+
+/// Found with 3,000 cycles: a `run` tries once unless it is told otherwise, so a job of it that was killed had failed.
+#[test]
+fn a_killed_job_of_a_run_fails_unless_it_is_tried_again() {
+    let rig = Rig::new();
+    let marker = rig.path("killed");
+    let script = format!("mkdir {} 2> /dev/null && kill -9 $$; :", marker.display());
+    rig.feed(&["run", "--", "sh", "-c", &script], "x\n").says("killed by signal 9").ended(1);
+    std::fs::remove_dir(&marker).unwrap();
+    rig.feed(&run_of(&script), "x\n").fine();
+    assert!(marker.exists());
 }
 
 /// Jobs ring until the end, and a bell that nobody hears would hold them up.
@@ -122,9 +142,8 @@ impl Slaughter {
                 self.kill_server();
             }
             Victim::Run | Victim::LonelyRun => {
-                let words = ["run", "-j", "4", "--", "sh", "-c", &self.script, "sh", "{id}"];
                 let input: String = (0..8).map(|_| format!("{}\n", fresh())).collect();
-                let run = self.rig.start_fed(&words, &input);
+                let run = self.rig.start_fed(&run_of(&self.script), &input);
                 // Half of them get as far as jobs that run.
                 if self.random.below(2) == 0 {
                     hear_all(bell);

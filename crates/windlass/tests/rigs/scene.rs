@@ -99,11 +99,16 @@ impl Scene {
         let totals = self.rig.call(&["status", "--json"]).json()["totals"].clone();
         let left = ["ready", "running", "retrying"].map(|state| totals[state].as_u64());
         assert_eq!(left, [Some(0); 3], "{totals}");
-        let failed = match totals["failed"].as_u64() {
-            Some(0) => String::new(),
-            _ => self.rig.call(&["ls", "state:failed", "--json"]).fine().to_owned(),
-        };
+        let failed = failed(&self.rig, &totals);
         server.stop();
         Verdict { failed, ..self.witness.judge() }
+    }
+}
+
+/// The jobs that a server calls failed, if there are any.
+pub(crate) fn failed(rig: &Rig, totals: &serde_json::Value) -> String {
+    match totals["failed"].as_u64() {
+        Some(0) => String::new(),
+        _ => rig.call(&["ls", "state:failed", "--json"]).fine().to_owned(),
     }
 }

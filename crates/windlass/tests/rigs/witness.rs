@@ -60,8 +60,8 @@ pub(crate) struct Verdict {
     pub(crate) lost: Vec<Accepted>,
     /// Data that nobody pushed: torn, merged, or under another's id.
     pub(crate) altered: Vec<String>,
-    /// One push that became two jobs.
-    pub(crate) doubled: usize,
+    /// One push that became two jobs: its data, and their ids.
+    pub(crate) doubled: Vec<String>,
     /// The jobs that the server calls failed, if it was asked.
     pub(crate) failed: String,
     /// Starts beyond the first.
@@ -161,7 +161,8 @@ impl Witness {
             verdict.repeats += usize::from(jobs.insert(id.to_owned(), data.to_owned()).is_some());
             of_data.entry(data.to_owned()).or_default().insert(id.to_owned());
         }
-        verdict.doubled = of_data.values().map(|ids| ids.len() - 1).sum();
+        let told = |(data, ids): (&String, &BTreeSet<String>)| (ids.len() > 1).then(|| format!("{data} {ids:?}"));
+        verdict.doubled = of_data.iter().filter_map(told).collect();
         verdict.jobs = jobs.len();
         for answer in self.answers() {
             verdict.accepted += 1;
@@ -185,11 +186,14 @@ impl Witness {
     }
 }
 
-/// Data that nobody else has, and that proves to be whole.
+/// Data that nobody else has, and that proves to be whole. The number of a process would not do for a name: it is given
+/// to another one after 32,768 more, which is a minute of this.
 pub(crate) fn fresh() -> String {
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap());
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = format!("{:016x}.{}", *PROCESS, NEXT.fetch_add(1, Ordering::Relaxed));
     format!("{name}-{:08x}", crc32fast::hash(name.as_bytes()))
 }
 
@@ -205,6 +209,29 @@ fn data_proves_itself() {
     for wrong in ["", "x", &one[1..], &one[..one.len() - 1], &format!("{one}{other}")] {
         assert!(!is_whole(wrong), "{wrong}");
     }
+}
+
+/// Found by KILL with 3,000 cycles: two producers with the same number pushed the same data, which looked like one push
+/// that became two jobs.
+#[test]
+fn processes_with_the_same_number_have_data_of_their_own() {
+    const CHILD: &str = "WINDLASS_RIG_NAMES";
+    if std::env::var_os(CHILD).is_some() {
+        println!("named {} {}", std::process::id(), fresh());
+        return;
+    }
+    let told = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap()).env(CHILD, "1");
+        let own = "witness::processes_with_the_same_number_have_data_of_their_own";
+        let output = command.args(["--exact", own, "--nocapture", "--test-threads=1"]).output().unwrap();
+        let (said, wrong) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+        // The harness may have put the name of the test in front of it.
+        let mut words = said.split("named ").nth(1).unwrap_or_else(|| panic!("{said}{wrong}")).split_whitespace();
+        assert_eq!(words.next(), Some("1"), "not the first process of its own");
+        words.next().unwrap().to_owned()
+    };
+    assert_ne!(told(), told());
 }
 
 /// The other end of `library_producer`: this test binary, started again.

@@ -1,5 +1,6 @@
 //! The reader against real files: writers, rotation, removal, damage, restarts.
 
+use super::super::frame::FileHeader;
 use super::super::{Envelope, InboxWriter, files, lock};
 use super::*;
 use std::collections::BTreeMap;
@@ -299,6 +300,39 @@ fn a_file_that_is_not_what_the_cursor_knew_is_read_again_under_a_new_origin() {
         assert!(rig.jobs.contains_key(&id));
         assert!(rig.troubles.iter().any(|text| text.contains("is not the file that was read")), "{:?}", rig.troubles);
     }
+}
+
+#[test]
+fn a_file_that_a_writer_sets_aside_during_the_first_look_keeps_its_cursor() {
+    let mut rig = Rig::new();
+    let id = InboxWriter::open(&rig.inbox()).unwrap().push(&to("q"), &[b'x'; 100]).unwrap();
+    rig.start();
+    rig.read_to_end();
+    rig.stop();
+    let path = rig.inbox().join(own_name());
+    let file = files::open(&path, false).unwrap();
+    let other_boot = FileHeader { origin: id.origin, boot: Some(Origin::from_random(5)), sealed: false };
+    file.write_all_at(&other_boot.encode(), 0).unwrap();
+    assert!(lock::try_lock(&file).unwrap());
+    // The reader has listed the file and waits for its lock; what it says about that is the moment to rename it.
+    let (send, events) = channel();
+    let inbox = rig.inbox();
+    let deliver = Box::new(move |delivered| {
+        if matches!(delivered, Delivered::Trouble(_)) {
+            files::seal(&Kernel::default(), &inbox, &own_name(), id.origin).unwrap();
+        }
+        send.send(delivered).unwrap();
+    });
+    let quarantine = rig.dir.path().join("quarantine");
+    let cursors = rig.cursors.values().copied().collect();
+    let options = IngestOptions { inbox: rig.inbox(), quarantine, cursors, deliver };
+    let mut reader = Reader::new(options, Kernel::default());
+    for _ in 0..4 {
+        reader.step().unwrap();
+    }
+    let told: Vec<Delivered> = events.try_iter().collect();
+    assert!(matches!(told[..], [Delivered::Trouble(_)]), "it was read to its end, and its cursor is kept: {told:?}");
+    assert!(rig.inbox().join(files::sealed_name(id.origin)).exists());
 }
 
 #[test]

@@ -14,11 +14,12 @@ use crate::error::{Failure, Kind};
 use std::path::Path;
 
 impl<D: Disk> Reader<D> {
-    /// Finds files that are new, and new names of those we know. True if there were any.
+    /// Finds files that are new, and new names of those we know. True if there is something to do about it.
     pub(in crate::inbox) fn look(&mut self) -> Result<bool, Failure> {
         let wrong = |e: std::io::Error| Failure::io("cannot list the inbox", &e);
         let mut found = false;
         self.unopened = 0;
+        self.moved = false;
         for entry in self.disk.list(&self.inbox).map_err(wrong)? {
             let inode = entry.inode;
             let Some(name) = entry.name.to_str().map(str::to_owned) else {
@@ -39,18 +40,24 @@ impl<D: Disk> Reader<D> {
             }
         }
         self.sync_directory()?;
-        if !self.looked {
-            self.looked = true;
-            if self.unopened == 0 && self.refused.is_empty() && !self.cursors.is_empty() {
-                // Files that a crash kept us from reporting as removed. Their removal may not be on disk either: one
-                // that came back without its cursor would be read as a whole again.
-                self.directory_dirty = true;
-                self.sync_directory()?;
-                self.lot.closed.extend(std::mem::take(&mut self.cursors).into_keys());
-            }
-        }
+        let forgot = self.forget_gone()?;
         self.set_targets();
-        Ok(found)
+        Ok(found || forgot)
+    }
+
+    /// Drops the cursors of files that a crash kept us from reporting as removed. A file that a writer renames while we
+    /// look can be missed, but only once: what the second look does not find either is gone.
+    fn forget_gone(&mut self) -> Result<bool, Failure> {
+        let again = std::mem::replace(&mut self.looked, true);
+        let all = again && !self.moved && self.unopened == 0 && self.refused.is_empty();
+        if !all || self.cursors.is_empty() {
+            return Ok(false);
+        }
+        // Their removal may not be on disk either: one that came back without its cursor would be read as a whole.
+        self.directory_dirty = true;
+        self.sync_directory()?;
+        self.lot.closed.extend(std::mem::take(&mut self.cursors).into_keys());
+        Ok(true)
     }
 
     fn refuse(&mut self, inode: u64, path: &Path, why: &str) {
@@ -64,21 +71,29 @@ impl<D: Disk> Reader<D> {
         let path = self.inbox.join(name);
         let file = match self.open_checked(&path) {
             Ok(Some(file)) => file,
-            Ok(None) => return Ok(false),
+            Ok(None) => {
+                self.moved = true;
+                return Ok(false);
+            }
             Err(why) => {
                 self.refuse(inode, &path, &why);
                 return Ok(false);
             }
         };
         // The name may lead to another file than when it was listed; what was opened is what counts.
+        let listed = inode;
         let inode = file.facts().map_or(inode, |facts| facts.inode());
+        self.moved |= inode != listed;
         if self.sources.contains_key(&inode) {
             return Ok(false);
         }
         match self.adopt_open(name, inode, file) {
             Ok(()) => Ok(true),
             // It was renamed by a writer meanwhile, and is found under its new name.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.moved = true;
+                Ok(false)
+            }
             Err(error) => {
                 self.refuse(inode, &path, &error.to_string());
                 Ok(false)

@@ -2,8 +2,8 @@
 //!
 //! A job appends lines to them if it has something to say; most have not, so a pair is looked at when its job ends or
 //! comes to its time limit, and costs two calls. They lie in a directory of their own, on tmpfs where there is one.
-//! A job that runs as another user has a pair that is that user's, in that user's directory. This file owns their names.
-//! It must not know what the lines mean, but for `extend`, which moves a deadline.
+//! A job that runs as another user has a pair that is that user's, in that user's directory. This file owns their
+//! names. It must not know what the lines mean, but for `extend`, which moves a deadline.
 
 use super::message::Owner;
 use crate::runner::control_dir;

@@ -62,7 +62,6 @@ struct Running {
     extended: Duration,
     cut: Option<Cut>,
     ended: bool,
-    /// Its control group, where it has limits and there are groups.
     cell: Option<Cell>,
     watch: Option<Watch>,
 }
@@ -93,7 +92,6 @@ pub(super) struct Service {
     free: Vec<usize>,
     by_flight: HashMap<Flight, usize>,
     deadlines: BTreeSet<(Instant, usize, u32)>,
-    /// When which job's use of its limits is looked at.
     looks: BTreeSet<(Instant, usize, u32)>,
     cgroups: Option<Cgroups>,
     kernel_limits_memory: bool,
@@ -468,13 +466,11 @@ impl Service {
             self.control.prepare(number, task.owner.as_ref()).map_err(errno)?;
         }
         let pid = self.table.pid_of(note);
-        // What needs counting over a tree; without a group the tree is watched from outside.
         let counted = task.limits.memory > 0 || task.limits.processes > 0 || !task.limits.cpu.is_zero();
         let cell = self.cgroups.as_mut().filter(|_| counted).and_then(|groups| groups.take(task.limits).ok());
         match (self.spawner.start(task, cell.as_ref(), pid), cell) {
             (Ok(child), cell) => Ok((child, cell)),
             (Err((Step::Limits, _)), Some(_)) => {
-                // Groups that cannot be entered are no use to anybody.
                 self.cgroups = None;
                 self.kernel_limits_memory = false;
                 self.spawner.start(task, None, pid).map(|child| (child, None))

@@ -2,7 +2,7 @@
 
 use super::{Damage, cases, damage, guarded};
 use crate::chance::Chance;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -121,11 +121,12 @@ fn case(seed: u64, figures: &mut Figures) -> Result<(), String> {
     std::fs::write(&path, &bytes).unwrap();
     let (jobs, aside) = read(&inbox, &quarantine);
     figures.cases += 1;
-    let known: BTreeMap<&[u8], &str> =
-        records.iter().flat_map(|record| &record.jobs).map(|(_, queue, data)| (&data[..], queue.as_str())).collect();
+    // Two jobs may have the same data in different queues: none at all, for one.
+    let known: BTreeSet<(&str, &[u8])> =
+        records.iter().flat_map(|record| &record.jobs).map(|(_, queue, data)| (queue.as_str(), &data[..])).collect();
     for (id, (queue, data)) in &jobs {
         let at = id.offset as usize;
-        if known.get(&data[..]).is_some_and(|named| named == queue) {
+        if known.contains(&(queue.as_str(), &data[..])) {
             continue;
         }
         // A plain line has no checksum: one that is damaged, or parted from what stood before it, may still be a line.
