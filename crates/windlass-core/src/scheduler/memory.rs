@@ -1,10 +1,10 @@
 //! Memory as a resource: what crews hold of the machine's, who does not fit, and for whom it is set aside.
 //!
 //! A start of a crew that names a need begins only where the need fits beside what is held. Whoever does not fit steps
-//! aside for those who do, so that nothing stands idle; a large one would then wait for ever while small ones stream by,
-//! so it is given a reservation: at once before anybody of a lower priority, else after ten seconds. Until it fits
-//! nothing else that needs memory starts. Kept workers hold their need while they live; idle ones are ended to make room.
-//! It must not count slots.
+//! aside for those who do, so that nothing stands idle. A large one would then wait for ever while small ones stream
+//! by, so it is given a reservation: at once before anybody of a lower priority, else after ten seconds. Until it fits
+//! nothing else that needs memory starts. Kept workers hold their need while they live; idle ones are ended to make
+//! room. It must not count slots.
 
 use super::crew::Crew;
 use super::{CrewNo, Reason, Scheduler};

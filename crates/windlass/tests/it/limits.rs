@@ -68,8 +68,8 @@ fn jobs_start_where_their_memory_fits_and_why_says_what_they_wait_for() {
     let script = format!("echo x > {}; read x < {}", bell.path, gate.path);
     let config = format!(
         "[limits]\nmemory = \"500M\"\n[queue.video]\nrun = [\"sh\", \"-c\", {script:?}]\nmemory = \"200M\"\n\
-         [queue.kept]\nworker = [\"sh\", \"-c\", \"while read x; do echo ok; done\"]\nmemory = \"300M\"\nworker_idle = \"1d\"\n\
-         [queue.free]\nrun = [\"true\"]\n"
+         [queue.kept]\nworker = [\"sh\", \"-c\", \"while read x; do echo ok; done\"]\n\
+         memory = \"300M\"\nworker_idle = \"1d\"\n[queue.free]\nrun = [\"true\"]\n"
     );
     let server = rig.serve(&config);
     let ids: Vec<String> = (0..3).map(|_| rig.call(&["push", "video", "x"]).fine().trim().to_owned()).collect();
