@@ -52,6 +52,17 @@ pub struct JobId {
     pub offset: u64,
 }
 
+impl JobId {
+    /// Adds its text, as `Display` has it; for those who write many.
+    pub fn write(self, into: &mut Vec<u8>) {
+        let mut digits = [0; 13];
+        into.extend_from_slice(b"j-");
+        into.extend_from_slice(base32(&mut digits, self.origin.0, 10));
+        into.push(b'-');
+        into.extend_from_slice(base32(&mut digits, self.offset, 1));
+    }
+}
+
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "j-{}-", self.origin)?;
@@ -262,16 +273,20 @@ pub struct Token {
 }
 
 fn write_base32(f: &mut fmt::Formatter<'_>, value: u64, width: usize) -> fmt::Result {
-    let mut text = [b'0'; 13];
-    let mut at = text.len();
+    f.write_str(std::str::from_utf8(base32(&mut [0; 13], value, width)).unwrap_or_default())
+}
+
+/// The digits of a number, at least so many.
+fn base32(digits: &mut [u8; 13], value: u64, width: usize) -> &[u8] {
+    *digits = [b'0'; 13];
+    let mut at = digits.len();
     let mut rest = value;
     while rest > 0 {
         at -= 1;
-        text[at] = ALPHABET[(rest & 31) as usize];
+        digits[at] = ALPHABET[(rest & 31) as usize];
         rest >>= 5;
     }
-    let start = at.min(text.len() - width);
-    f.write_str(std::str::from_utf8(&text[start..]).unwrap_or_default())
+    &digits[at.min(digits.len() - width)..]
 }
 
 fn read_base32(text: &str) -> Option<u64> {

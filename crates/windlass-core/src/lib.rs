@@ -5,6 +5,8 @@
 //! has no dependency that could. Read in this order:
 
 pub mod address;
+pub mod circuit;
+pub mod destination;
 pub mod hours;
 pub mod job;
 pub mod judge;
@@ -12,9 +14,11 @@ pub mod life_cycle;
 pub mod outcome;
 pub mod overrides;
 pub mod policy;
+pub mod rate;
 pub mod retry;
 pub mod run;
 pub mod sabotage;
+pub mod schedule;
 pub mod scheduler;
 pub mod selector;
 pub mod size;

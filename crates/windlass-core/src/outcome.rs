@@ -3,6 +3,7 @@
 //! This file owns the closed list of outcomes and those tables. It must not decide what follows from an
 //! outcome: that is `judge`.
 
+use crate::circuit::Sign;
 use std::fmt;
 use std::time::Duration;
 
@@ -47,6 +48,16 @@ impl Outcome {
             Outcome::Cancelled => "cancelled",
         }
     }
+
+    /// What it says of the destination that the job went to. One that refuses a job for good has answered.
+    pub fn sign(&self) -> Sign {
+        match self {
+            Outcome::Succeeded { .. } | Outcome::Snoozed { .. } | Outcome::FailedForGood { .. } => Sign::Alive,
+            Outcome::RetryLater { .. } | Outcome::Failed { .. } | Outcome::Crashed { .. } => Sign::Dead,
+            Outcome::TimedOut { .. } => Sign::Dead,
+            Outcome::Interrupted | Outcome::Lost | Outcome::Cancelled => Sign::None,
+        }
+    }
 }
 
 /// The words with which a job, or whoever does it, says what became of it: in reply lines, in the `status` of a
@@ -82,6 +93,19 @@ pub fn from_word(word: Word, text: String, after: Option<Duration>) -> Outcome {
         Word::Retry => Outcome::RetryLater { after, error: or(text, "asked to be tried later") },
         Word::Fail => Outcome::FailedForGood { error: or(text, "said that it cannot succeed") },
         Word::Again | Word::Snooze => Outcome::Snoozed { after: after.unwrap_or_default() },
+    }
+}
+
+/// What somebody else saw of a job's end, in the words of the archive; none where the word is none of these. Who only
+/// knows the job's own words says those (`Word`).
+pub fn from_report(word: &str, error: String, limit: Duration) -> Option<Outcome> {
+    match word {
+        "failed" => Some(Outcome::Failed { error }),
+        "crashed" => Some(Outcome::Crashed { error }),
+        "timed_out" => Some(Outcome::TimedOut { limit }),
+        "interrupted" => Some(Outcome::Interrupted),
+        "cancelled" => Some(Outcome::Cancelled),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::policy::{Policy, pattern_matches};
 use crate::time::Time;
+use std::borrow::Cow;
 use std::fmt;
 
 /// The longest reason a person may give, in bytes.
@@ -18,24 +19,33 @@ pub enum Target {
     Server,
     /// A queue's name, or a pattern; for what belongs to a table of the config, that table's name.
     Queues(String),
+    Schedule(String),
 }
+
+/// In front of a schedule's name, in the stored form: no queue's name holds a tab.
+const SCHEDULE: &str = "schedule\t";
 
 impl Target {
     /// The stored form: a queue's name is never empty.
-    pub fn as_text(&self) -> &str {
+    pub fn as_text(&self) -> Cow<'_, str> {
         match self {
-            Target::Server => "",
-            Target::Queues(pattern) => pattern,
+            Target::Server => "".into(),
+            Target::Queues(pattern) => pattern.into(),
+            Target::Schedule(name) => format!("{SCHEDULE}{name}").into(),
         }
     }
 
     pub fn from_text(text: &str) -> Target {
-        if text.is_empty() { Target::Server } else { Target::Queues(text.to_owned()) }
+        match text.strip_prefix(SCHEDULE) {
+            Some(name) => Target::Schedule(name.to_owned()),
+            None if text.is_empty() => Target::Server,
+            None => Target::Queues(text.to_owned()),
+        }
     }
 
     pub fn covers(&self, queue: &str) -> bool {
         match self {
-            Target::Server => false,
+            Target::Server | Target::Schedule(_) => false,
             Target::Queues(pattern) => pattern_matches(pattern.as_bytes(), queue.as_bytes()),
         }
     }
@@ -46,6 +56,7 @@ impl fmt::Display for Target {
         match self {
             Target::Server => f.write_str("the server"),
             Target::Queues(pattern) => write!(f, "queue `{pattern}`"),
+            Target::Schedule(name) => write!(f, "schedule `{name}`"),
         }
     }
 }
@@ -89,6 +100,9 @@ impl Key {
         };
         if *target == Target::Server && !matches!(self, Key::Paused | Key::Slots) {
             return Err(format!("the server has no `{}`, it belongs to a queue", self.word()));
+        }
+        if matches!(target, Target::Schedule(_)) && self != Key::Enabled {
+            return Err(format!("a schedule has no `{}`", self.word()));
         }
         if (least..=most).contains(&value) {
             return Ok(());

@@ -4,6 +4,7 @@
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
 use crate::hours::Hours;
+use crate::rate::Rate;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub enum Service {
     Worker(Worker),
     /// Calls of a URL, for a job each or for many.
     Url(Url),
+    /// Workers elsewhere that ask for jobs over HTTP; nothing is started here.
+    Remote(Remote),
     /// A Rust handler of the embedding program, by name; gets up to `batch` jobs at once.
     Handler { name: String, batch: u32 },
 }
@@ -29,7 +32,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&batch.command),
             Service::Worker(worker) => Some(&worker.command),
-            Service::Url(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -38,14 +41,14 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&mut batch.command),
             Service::Worker(worker) => Some(&mut worker.command),
-            Service::Url(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
         }
     }
 
     /// How many jobs one slot takes at once, as far as the rules say.
     pub fn jobs_a_slot(&self) -> u32 {
         match self {
-            Service::Command(_) => 1,
+            Service::Command(_) | Service::Remote(_) => 1,
             Service::Batch(batch) => batch.size.max(1),
             Service::Worker(worker) => worker.in_flight.max(1),
             Service::Url(url) => url.size.max(1),
@@ -58,8 +61,26 @@ impl Service {
         match self {
             Service::Batch(batch) => batch.linger,
             Service::Url(url) => url.linger,
-            Service::Command(_) | Service::Worker(_) | Service::Handler { .. } => Duration::ZERO,
+            Service::Command(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => Duration::ZERO,
         }
+    }
+
+    /// Its jobs run elsewhere: they are planned when somebody asks for them, and take no slot of this server.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Service::Remote(_))
+    }
+}
+
+/// How long a remote worker may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// From its last sign of life on; then its jobs go to others.
+    pub lease: Duration,
+}
+
+impl Default for Remote {
+    fn default() -> Remote {
+        Remote { lease: Duration::from_secs(30) }
     }
 }
 
@@ -183,6 +204,8 @@ impl Url {
 
     /// How long a call may take where the config does not say: nothing there can be asked whether it still lives.
     pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+    /// A host that fails so often in a row is down, whatever the jobs are.
+    pub const DEAD_AFTER: u32 = 10;
 }
 
 /// As it is written, templates and all.
@@ -312,14 +335,25 @@ pub struct Policy {
     pub enabled: bool,
     /// When jobs may start; none means always. What runs when they end goes on.
     pub hours: Option<Hours>,
+    /// How many jobs of each of its queues may start in a time, or of each destination where there is a `rate_key`.
+    pub rate: Option<Rate>,
+    /// A template that tells the destinations of its jobs apart.
+    pub rate_key: Option<String>,
+    /// Failures in a row after which a destination seems dead and is only probed; nought means never. Without a
+    /// `rate_key` all jobs of a crew have one destination.
+    pub dead_after: u32,
 }
 
 impl Policy {
     /// The defaults of every key, for one service.
     pub fn new(pattern: impl Into<String>, service: Service) -> Policy {
-        let time_limit = match &service {
-            Service::Url(_) => Some(Url::TIME_LIMIT),
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => None,
+        let (time_limit, dead_after) = match &service {
+            Service::Url(_) => (Some(Url::TIME_LIMIT), Url::DEAD_AFTER),
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Worker(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => (None, 0),
         };
         Policy {
             pattern: pattern.into(),
@@ -335,7 +369,20 @@ impl Policy {
             user: None,
             enabled: true,
             hours: None,
+            rate: None,
+            rate_key: None,
+            dead_after,
         }
+    }
+
+    /// The rate of each of its queues, where it is not that of a key.
+    pub fn queue_rate(&self) -> Option<Rate> {
+        self.rate.filter(|_| self.rate_key.is_none())
+    }
+
+    /// After so many failures in a row all of it is only probed; nought means never.
+    pub fn crew_dead_after(&self) -> u32 {
+        if self.rate_key.is_some() { 0 } else { self.dead_after }
     }
 
     pub fn matches(&self, queue: &str) -> bool {

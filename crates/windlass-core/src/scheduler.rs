@@ -8,21 +8,25 @@
 //! *before* the start, a crowd of light queues would go in front of a heavy one.)
 //! It must not claim, start or count anything but slots and ready jobs: it plans, and is told what came of it.
 
+mod asked;
 mod crew;
 mod memory;
 mod queue;
+mod rates;
 mod reason;
 mod rules;
 mod stock;
 mod why;
 
+use crate::circuit::{Passage, Sign};
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::overrides::{Override, Overrides};
 use crate::policy::Policy;
-use crate::time::Time;
+use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
 use queue::{Pass, Queue};
+use rates::{Look, Metered};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,8 +78,15 @@ pub struct Scheduler {
     /// The time as it was last told, for the hours, and when hours begin or end next.
     now: Time,
     next_hours: Option<Time>,
+    /// The same on a clock that nobody sets, for rates and probes, and who is to be looked at again when.
+    steady: Steady,
+    looks: BTreeSet<(Steady, Look)>,
+    /// The queues whose tables have rates.
+    metered: BTreeMap<QueueNo, Metered>,
     suspects_held: bool,
     suspect_runs: bool,
+    /// What remote workers ask for now, and when they last did.
+    asked: asked::Asked,
     /// Queues that would stand elsewhere if a suspect might start.
     behind_suspect: BTreeSet<QueueNo>,
     draining: bool,
@@ -101,8 +112,12 @@ impl Scheduler {
             caps: BTreeMap::new(),
             now: Time::ZERO,
             next_hours: None,
+            steady: Steady::default(),
+            looks: BTreeSet::new(),
+            metered: BTreeMap::new(),
             suspects_held: false,
             suspect_runs: false,
+            asked: asked::Asked::default(),
             behind_suspect: BTreeSet::new(),
             draining: false,
             stall: None,
@@ -125,6 +140,8 @@ impl Scheduler {
     /// Forgets a queue that will not be named again; what it has in flight still holds its slots.
     pub fn queue_vanished(&mut self, number: QueueNo) {
         self.unlist(number);
+        self.look_at_queue(number, None);
+        self.metered.remove(&number);
         self.behind_suspect.remove(&number);
         self.caps.remove(&number);
         self.queues.remove(&number);
@@ -135,7 +152,11 @@ impl Scheduler {
         let queue = self.queues.get_mut(&lane.queue);
         assert!(queue.is_some(), "queue {} has jobs before it appeared", lane.queue.0);
         if let Some(queue) = queue.filter(|_| delta != 0) {
+            let rests = queue.waiting() == 0;
             queue.add(lane, delta);
+            if rests {
+                self.queue_rested(lane.queue);
+            }
             self.place(lane.queue);
         }
     }
@@ -156,6 +177,7 @@ impl Scheduler {
     pub fn plan_up_to(&mut self, jobs: u64) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         let mut asked = 0;
+        self.end_vain_reservation();
         while asked < jobs && self.server_hold().is_none() {
             let Some(&((Reverse(class), due, queue), crew)) = self.index.first() else { break };
             if due > REWIND_AT {
@@ -180,7 +202,7 @@ impl Scheduler {
         while self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
-            let wanted = wanted && self.may_hold_on(crew);
+            let wanted = wanted && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
@@ -205,9 +227,13 @@ impl Scheduler {
                 }
                 if let Some(crew) = self.crews.get(&planned.crew) {
                     queue.pass = queue.pass.saturating_sub(crew.stride() * Pass::from(missing));
+                    if let Some(rate) = crew.policy.queue_rate() {
+                        self.metered.entry(planned.lane.queue).or_default().meter.give_back(rate, missing);
+                    }
                 }
             }
             self.place(planned.lane.queue);
+            self.heard(planned.crew, missing, Sign::None);
         }
         if got == 0 {
             self.finished(planned.crew, planned.lane);
@@ -223,20 +249,20 @@ impl Scheduler {
             }
         }
         let crew = self.crews.get_mut(&number);
-        assert!(crew.as_ref().is_some_and(|crew| crew.used > 0) && self.used > 0, "crew {} has no start", number.0);
+        let here = crew.as_ref().is_some_and(|crew| !crew.is_remote());
+        let known = crew.as_ref().is_some_and(|crew| crew.used > 0) && (self.used > 0 || !here);
+        assert!(known, "crew {} has no start", number.0);
         if let Some(crew) = crew {
             if crew.stocked > 0 && crew.used <= crew.policy.slots {
                 crew.stocked -= 1;
                 return self.suspect_ended(lane.kind);
             }
-            self.used -= 1;
+            self.used -= u32::from(here);
             crew.used -= 1;
             crew.thaw(&self.clocks);
         }
         self.gave_room(number);
-        if self.crews.get(&number).is_some_and(|crew| crew.gone && crew.processes() == 0) {
-            self.crews.remove(&number);
-        }
+        self.bury(number);
         self.enter(number);
         self.suspect_ended(lane.kind);
     }
@@ -307,9 +333,17 @@ impl Scheduler {
             return None;
         };
         let crew = self.crews.get_mut(&crew_no)?;
+        let rate = crew.policy.queue_rate();
+        let alone = choice.kind == LaneKind::Suspect || crew.passage(self.steady) == Passage::Probe;
         let lane = Lane { queue: number, priority: class, kind: choice.kind };
         let ready = u32::try_from(queue.ready(class, choice.kind)).unwrap_or(u32::MAX);
-        let most = if choice.kind == LaneKind::Suspect { 1 } else { ready.min(crew.batch()) };
+        let mut most = if alone { 1 } else { ready.min(crew.batch()) };
+        if let Some(rate) = rate {
+            let meter = &mut self.metered.entry(number).or_default().meter;
+            most = most.min(meter.free(rate, self.steady).max(1));
+            meter.take(rate, most, self.steady);
+        }
+        crew.circuit.begun(most);
         crew.order.remove(&(Reverse(class), queue.pass + crew.stride(), number));
         queue.listed = false;
         queue.used += 1;
@@ -321,7 +355,7 @@ impl Scheduler {
         if begins {
             crew.used += 1;
             crew.freeze(&self.clocks);
-            self.used += 1;
+            self.used += u32::from(!crew.is_remote());
         } else {
             crew.stocked += 1;
         }
@@ -341,8 +375,13 @@ impl Scheduler {
         if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);
         }
-        let class = choice.map(|choice| choice.priority).filter(|_| self.queue_closed(number, queue).is_none());
-        if queue.listed && class == Some(queue.class) {
+        let waits = choice.and_then(|_| self.rate_wait(number, queue)).map(|(_, until)| until);
+        let open =
+            waits.is_none() && self.queue_closed(number, queue).is_none() && !self.waits_to_be_asked_for(number, queue);
+        let class = choice.map(|choice| choice.priority).filter(|_| open);
+        let stands = queue.listed && class == Some(queue.class);
+        self.look_at_queue(number, waits);
+        if stands {
             return;
         }
         self.unlist(number);
@@ -389,7 +428,16 @@ impl Scheduler {
     /// Brings a crew's entry in the index up to date.
     fn enter(&mut self, number: CrewNo) {
         let Some(crew) = self.crews.get_mut(&number) else { return };
-        let entry = crew.best().map(|place| (place, number));
+        let look = match crew.passage(self.steady) {
+            Passage::Until(at) => Some(at),
+            Passage::Free | Passage::Probe | Passage::Busy => None,
+        };
+        if look != crew.look_at {
+            let old = std::mem::replace(&mut crew.look_at, look);
+            old.map(|at| self.looks.remove(&(at, Look::Crew(number))));
+            self.looks.extend(look.map(|at| (at, Look::Crew(number))));
+        }
+        let entry = crew.best(self.steady).map(|place| (place, number));
         if entry != crew.entry {
             if let Some(old) = crew.entry.take() {
                 self.index.remove(&old);

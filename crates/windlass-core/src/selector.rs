@@ -386,7 +386,8 @@ fn ids(text: &str, word: &str) -> Result<Test, String> {
     match ids.iter().find(|id| !ours(id)) {
         None => Ok(Test::Id(ids)),
         Some(id) => Err(format!(
-            "`{id}` is neither a job's id (j-…) nor KEY:VALUE (known: {KEYS}); text to look for stands in double quotes"
+            "`{id}` is neither a job's id (j-…), a run's (r-…) nor KEY:VALUE (known: {KEYS}); \
+             text to look for stands in double quotes"
         )),
     }
 }

@@ -27,3 +27,18 @@ impl Time {
         self.0
     }
 }
+
+/// A moment on a clock that nobody sets: nanoseconds since some beginning that only this process knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Steady(pub u64);
+
+impl Steady {
+    pub fn after(self, by: Duration) -> Steady {
+        Steady(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long from `earlier` to `self`; nothing where it is not earlier.
+    pub fn since(self, earlier: Steady) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}

@@ -10,7 +10,7 @@ use windlass::store::{
     Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
     RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
-use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
@@ -223,6 +223,10 @@ impl Store for Watched {
 
     fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
         self.memory.jobs(ids)
+    }
+
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        self.memory.of_run(run, from, limit)
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {

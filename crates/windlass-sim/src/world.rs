@@ -23,7 +23,7 @@ use windlass::store::memory::Memory;
 use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
 /// The most turns in a row that nothing asked for and that do nothing.
 const IDLE_MOST: u32 = 8;
@@ -121,6 +121,7 @@ impl World {
             policies,
             slots,
             memory: None,
+            schedules: Vec::new(),
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
@@ -337,6 +338,7 @@ impl World {
         let Some(mut engine) = self.engine.take() else { return Ok(()) };
         let behind = self.archive.len() >= 12;
         engine.archive_keeps_up(!behind);
+        engine.tell_steady(Steady::default().after(Duration::from_micros(self.mono)));
         let mail = std::mem::take(&mut self.mail);
         let reloads = mail.iter().any(|event| matches!(event, Event::Reload { .. }));
         let quiet_before = self.is_quiet();
@@ -555,10 +557,14 @@ fn name(event: &Event) -> &'static str {
         Event::Reload { .. } => "reload",
         Event::Workers { .. } => "workers",
         Event::Steer { .. } => "steer",
+        Event::FireSchedule { .. } => "fire_schedule",
+        Event::Schedules { .. } => "schedules",
         Event::Explain { .. } => "explain",
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
         Event::Dump { .. } => "dump",
+        Event::Ask(_) => "ask",
+        Event::Unask { .. } => "unask",
         Event::Nudge => "nudge",
         Event::Quiet => "quiet",
         Event::Drain => "drain",

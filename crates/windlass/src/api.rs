@@ -16,8 +16,10 @@ use windlass_core::time::Time;
 pub mod base64;
 mod change;
 pub mod export;
+pub mod schedules;
 mod stats;
 pub mod steering;
+pub mod work;
 
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};

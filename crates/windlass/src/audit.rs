@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use windlass_core::job::JobId;
+use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override};
 use windlass_core::time::Time;
@@ -64,6 +64,11 @@ pub enum What {
         /// Its account: how many were meant, and what came of them.
         counts: Value,
     },
+    /// A schedule was fired by hand.
+    Fired {
+        schedule: String,
+        run: RunId,
+    },
     /// The config was read again and holds.
     Reload {
         /// What is another now, as it stands in the file: `[queue.mail] slots`.
@@ -107,6 +112,7 @@ impl Audited {
                 "until": until.map(when::rfc3339),
                 "reason": reason,
             }),
+            What::Fired { schedule, run } => json!({ "action": "fire", "schedule": schedule, "run": run.to_string() }),
             What::Job { verb, id, from, to } => json!({
                 "action": verb.word,
                 "priority": verb.priority,

@@ -13,6 +13,7 @@ pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
 use crate::log::LogOptions;
+use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use reader::limits::Machine;
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ pub struct Config {
     pub log: LogOptions,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
+    pub schedules: Vec<Schedule>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,7 @@ impl Default for Config {
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
             queues: Vec::new(),
+            schedules: Vec::new(),
         }
     }
 }
@@ -89,13 +92,15 @@ impl Config {
         self.machine.memory.or_else(checks::machine_memory)
     }
 
-    /// The rules for the engine, in the file's order.
+    /// The rules for the engine, in the file's order; the crews of commands that list for a schedule come before them,
+    /// so that no pattern takes their queues.
     pub fn policies(&self) -> Vec<Policy> {
         self.policies_under(&|name| std::env::var_os(name))
     }
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
-        self.queues.iter().map(|policy| with_environment(policy, variable)).collect()
+        let lists = self.schedules.iter().filter_map(Schedule::crew);
+        lists.chain(self.queues.iter().cloned()).map(|policy| with_environment(policy, variable)).collect()
     }
 }
 
@@ -113,8 +118,7 @@ impl Loaded {
 }
 
 /// Puts the few inherited variables under what the file says.
-fn with_environment(policy: &Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
-    let mut policy = policy.clone();
+fn with_environment(mut policy: Policy, variable: &dyn Fn(&str) -> Option<OsString>) -> Policy {
     let user = policy.user.clone();
     if let Some(Command { environment, .. }) = policy.service.command_mut() {
         let inherited = INHERITED.into_iter().filter_map(|name| Some((name.into(), variable(name)?.into_vec())));
@@ -178,7 +182,7 @@ fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 /// Bytes of a path for `Command::directory`.
-fn path_bytes(path: &Path) -> Vec<u8> {
+pub(crate) fn path_bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 

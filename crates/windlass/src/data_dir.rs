@@ -85,6 +85,17 @@ impl DataDir {
         self.root.join("quarantine")
     }
 
+    /// Why nothing can be written here, if that is so: a file without a name is written and synced.
+    pub fn write_error(&self) -> Option<std::io::Error> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let tried = rustix::fs::open(&self.root, flags, Mode::from_raw_mode(0o600)).and_then(|file| {
+            rustix::io::write(&file, &[0; 4096])?;
+            rustix::fs::fdatasync(&file)
+        });
+        // A file system that has no such files has said nothing about others.
+        tried.err().filter(|error| *error != rustix::io::Errno::OPNOTSUPP).map(std::io::Error::from)
+    }
+
     fn check_format(&self) -> Result<(), Failure> {
         let path = self.root.join("FORMAT");
         match fs::read_to_string(&path) {

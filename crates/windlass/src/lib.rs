@@ -19,6 +19,7 @@ pub mod inbox;
 pub mod log;
 pub mod runner;
 pub mod sabotage;
+pub mod schedule;
 pub mod server;
 pub mod store;
 pub mod supervisor;

@@ -23,7 +23,9 @@ pub fn time(text: &str, now: Time) -> Result<Time, Failure> {
 /// Reads a time in a given zone.
 pub fn time_in(text: &str, now: Time, zone: TimeZone) -> Result<Time, Failure> {
     let refuse = |why: &str| {
-        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        // Of what does not even begin like a time, the forms say more than the place of the first wrong letter.
+        let begun = text.trim_start_matches(['@', '-']).starts_with(|first: char| first.is_ascii_digit());
+        let why = if begun { format!(" ({why})") } else { String::new() };
         Failure::new(Kind::Usage, format!("cannot read the time {text:?}{why}")).hint(TIME_FORMS)
     };
     let text = text.trim();

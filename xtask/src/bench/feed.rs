@@ -1,15 +1,17 @@
 //! Jobs for the benches: a file of 100-byte lines, on disk and ready to be moved into the inbox.
 
 use super::Outcome;
+use super::bed::Bed;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 use windlass::data_dir::DataDir;
 use windlass::engine::{EngineHandle, Event};
-use windlass::server::Server;
+use windlass::server::{Server, ServerOptions};
 use windlass::store::StoreView;
 use windlass::store::embedded::View;
 use windlass_core::life_cycle::State;
+use windlass_core::policy::{Policy, Service};
 
 /// Bytes of a line with its queue, its tab and its line feed.
 pub(super) const LINE: usize = 100;
@@ -27,6 +29,27 @@ pub(super) fn write(dir: &DataDir, count: u64, queues: u64) -> Outcome<()> {
         file.write_all(&line)?;
     }
     Ok(file.into_inner()?.sync_all()?)
+}
+
+/// Jobs a second of the whole server, archive and statistics included.
+pub(super) fn live(bed: &mut Bed, count: u64, slots: u32, service: Service) -> Outcome<f64> {
+    live_under(bed, count, Policy { slots, ..Policy::new("*", service) })
+}
+
+/// The same under rules that say more than how many slots there are.
+pub(super) fn live_under(bed: &mut Bed, count: u64, policy: Policy) -> Outcome<f64> {
+    let (_scratch, dir) = bed.data_dir()?;
+    write(&dir, count, 1)?;
+    let (slots, policies) = (policy.slots, vec![policy]);
+    let options = ServerOptions { policies, slots, serves: true, ..ServerOptions::new(dir.clone()) };
+    let server = Server::start(options)?;
+    let begun = Instant::now();
+    move_in(&dir)?;
+    drained(server.handle())?;
+    let rate = count as f64 / begun.elapsed().as_secs_f64();
+    server.stop()?;
+    expect(&dir, State::Succeeded, count)?;
+    Ok(rate)
 }
 
 /// Moves the file in: from here on its lines are accepted.

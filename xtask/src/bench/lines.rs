@@ -8,9 +8,7 @@ use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use windlass::server::{Server, ServerOptions};
-use windlass_core::life_cycle::State;
-use windlass_core::policy::{self, Batch, Policy, Reply, Service, Worker};
+use windlass_core::policy::{self, Batch, Reply, Service, Worker};
 
 /// Jobs of one process, and processes at once.
 const BATCH: u32 = 2000;
@@ -31,13 +29,13 @@ pub(super) fn bench_batch(bed: &mut Bed) -> Outcome<()> {
     let (count, times) = (bed.size(400_000), bed.rounds());
     let shared = RefCell::new(&mut *bed);
     let answered = || Batch { size: BATCH, ..Batch::new(command(&ANSWER)) };
-    let ours = || live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(answered()));
+    let ours = || feed::live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(answered()));
     let (ours, raw) = rounds(times, ours, || bare_batches(count))?;
     bed.report(&Figure::new("batch.awk", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.4, 0.8)));
     bed.report(&Figure::new("batch.awk-rate", ours, "jobs/s").bar(Bar::AtLeast(300_000.0, 300_000.0)));
     let shared = RefCell::new(&mut *bed);
     let counted = || Batch { size: BATCH, reply: Reply::Exit, ..Batch::new(command(&["wc", "-l"])) };
-    let ours = || live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(counted()));
+    let ours = || feed::live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(counted()));
     let (ours, raw) = rounds(times, ours, || bare_pipe(count * 5))?;
     bed.report(&Figure::new("batch.wc", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.2, 0.5)));
     bed.report(&Figure::new("batch.wc-rate", ours, "jobs/s").bar(Bar::AtLeast(1e6, 1e6)));
@@ -52,7 +50,7 @@ pub(super) fn bench_worker(bed: &mut Bed) -> Outcome<()> {
         let shared = RefCell::new(&mut *bed);
         let [program, word] = worker()?;
         let kept = || Worker { in_flight: window, ..Worker::new(command(&[&program, &word])) };
-        let ours = || live(*shared.borrow_mut(), count, 1, Service::Worker(kept()));
+        let ours = || feed::live(*shared.borrow_mut(), count, 1, Service::Worker(kept()));
         let (ours, raw) = rounds(times, ours, || bare_exchange(count, window as usize))?;
         let name = format!("worker.window-{window}");
         bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
@@ -84,22 +82,6 @@ fn worker() -> Outcome<[String; 2]> {
 fn command(argv: &[&str]) -> policy::Command {
     let argv = argv.iter().map(|word| word.as_bytes().to_vec()).collect();
     policy::Command { argv, ..policy::Command::default() }
-}
-
-/// Jobs a second of the whole server, archive and statistics included.
-fn live(bed: &mut Bed, count: u64, slots: u32, service: Service) -> Outcome<f64> {
-    let (_scratch, dir) = bed.data_dir()?;
-    feed::write(&dir, count, 1)?;
-    let policies = vec![Policy { slots, ..Policy::new("*", service) }];
-    let options = ServerOptions { policies, slots, serves: true, ..ServerOptions::new(dir.clone()) };
-    let server = Server::start(options)?;
-    let begun = Instant::now();
-    feed::move_in(&dir)?;
-    feed::drained(server.handle())?;
-    let rate = count as f64 / begun.elapsed().as_secs_f64();
-    server.stop()?;
-    feed::expect(&dir, State::Succeeded, count)?;
-    Ok(rate)
 }
 
 fn start(argv: &[&str]) -> Outcome<Child> {

@@ -10,8 +10,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use windlass::server::{Server, ServerOptions};
-use windlass_core::life_cycle::State;
 use windlass_core::policy::{self, Identity, Limits, Policy, Service};
 
 const SLOTS: u32 = 8;
@@ -21,7 +19,7 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
     let (count, times) = (bed.size(4_000), bed.rounds());
     let shared = RefCell::new(&mut *bed);
-    let ours = || live(*shared.borrow_mut(), count, Limits::default(), None);
+    let ours = || feed::live_under(*shared.borrow_mut(), count, policy());
     let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
     bed.report(&Figure::new("spawn.true", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.7, 0.9)));
     limited(bed, count, times)?;
@@ -46,27 +44,16 @@ fn limited(bed: &mut Bed, count: u64, times: usize) -> Outcome<()> {
     let limits = Limits { memory: 1 << 30, processes: 100, cpu: Duration::from_secs(60), output: 1 << 20 };
     let nobody = Identity { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534], home: b"/".to_vec() };
     let shared = RefCell::new(&mut *bed);
-    let ours = || live(*shared.borrow_mut(), count, limits, Some(nobody.clone()));
+    let ours = || feed::live_under(*shared.borrow_mut(), count, Policy { limits, user: Some(nobody.clone()), ..policy() });
     let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
     bed.report(&Figure::new("spawn.limited", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
     Ok(())
 }
 
-fn live(bed: &mut Bed, count: u64, limits: Limits, user: Option<Identity>) -> Outcome<f64> {
-    let (_scratch, dir) = bed.data_dir()?;
-    feed::write(&dir, count, 1)?;
+fn policy() -> Policy {
     let argv = vec![PROGRAM.as_bytes().to_vec(), b"{}".to_vec()];
     let command = policy::Command { argv, ..policy::Command::default() };
-    let policies = vec![Policy { slots: SLOTS, limits, user, ..Policy::new("*", Service::Command(command)) }];
-    let options = ServerOptions { policies, slots: SLOTS, serves: true, ..ServerOptions::new(dir.clone()) };
-    let server = Server::start(options)?;
-    let begun = Instant::now();
-    feed::move_in(&dir)?;
-    feed::drained(server.handle())?;
-    let rate = count as f64 / begun.elapsed().as_secs_f64();
-    server.stop()?;
-    feed::expect(&dir, State::Succeeded, count)?;
-    Ok(rate)
+    Policy { slots: SLOTS, ..Policy::new("*", Service::Command(command)) }
 }
 
 /// Jobs a second of another program that starts a process for each line or target.

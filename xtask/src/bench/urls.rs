@@ -8,10 +8,7 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
-use windlass::server::{Server, ServerOptions};
-use windlass_core::life_cycle::State;
-use windlass_core::policy::{Host, Policy, Service, Url};
+use windlass_core::policy::{Host, Service, Url};
 
 /// Calls under way, and connections of `wrk`.
 const CALLS: u32 = 64;
@@ -37,20 +34,8 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
 }
 
 fn live(bed: &mut Bed, count: u64, port: u16, size: u32) -> Outcome<f64> {
-    let (_scratch, dir) = bed.data_dir()?;
-    feed::write(&dir, count, 1)?;
     let host = Host { tls: false, name: "127.0.0.1".into(), port, inside: true };
-    let url = Url { size, ..Url::new(host, "/") };
-    let policies = vec![Policy { slots: CALLS, ..Policy::new("*", Service::Url(url)) }];
-    let options = ServerOptions { policies, slots: CALLS, serves: true, ..ServerOptions::new(dir.clone()) };
-    let server = Server::start(options)?;
-    let begun = Instant::now();
-    feed::move_in(&dir)?;
-    feed::drained(server.handle())?;
-    let rate = count as f64 / begun.elapsed().as_secs_f64();
-    server.stop()?;
-    feed::expect(&dir, State::Succeeded, count)?;
-    Ok(rate)
+    feed::live(bed, count, CALLS, Service::Url(Url { size, ..Url::new(host, "/") }))
 }
 
 /// Requests a second of `wrk` with a body such as ours.

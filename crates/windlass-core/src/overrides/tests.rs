@@ -43,7 +43,7 @@ fn a_queue_is_held_by_its_own_pause_first() {
         made("", Key::Paused, 1, 2, Some(9)),
     ]);
     for (queue, by) in [("img.a", Some("img.a")), ("img.b", Some("img.*")), ("other", None), ("", None)] {
-        assert_eq!(all.pause_of(queue).map(|made| made.target.as_text()), by, "{queue:?}");
+        assert_eq!(all.pause_of(queue).map(|made| made.target.as_text()).as_deref(), by, "{queue:?}");
     }
     assert_eq!(all.server_pause().unwrap().since, Time(2));
     assert_eq!((all.slots_of("img.a"), all.slots_of("img.*")), (None, Some(3)));

@@ -4,10 +4,11 @@
 
 use super::queue::Pass;
 use super::{CrewNo, Reason};
+use crate::circuit::{Circuit, Passage};
 use crate::job::{Priority, QueueNo};
 use crate::policy::Policy;
 use crate::sabotage::{self, Sabotage};
-use crate::time::Time;
+use crate::time::{Steady, Time};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,6 +55,10 @@ pub(super) struct Crew {
     frozen: Option<Clocks>,
     /// How long its time has stood still, by priority; the order holds places on its own, slower clock.
     lag: Clocks,
+    /// Whether what its jobs go to seems dead; counts only where its rules ask for it.
+    pub(super) circuit: Circuit,
+    /// When its destination may be probed, where it waits for that.
+    pub(super) look_at: Option<Steady>,
     /// It was added at run time for the queue of exactly this name.
     pub(super) extra: bool,
     /// How often it was added and not removed.
@@ -81,6 +86,8 @@ impl Crew {
             entry: None,
             frozen: None,
             lag: Clocks::new(),
+            circuit: Circuit::default(),
+            look_at: None,
             extra,
             wanted: 0,
             gone: false,
@@ -89,6 +96,11 @@ impl Crew {
 
     pub(super) fn is_full(&self) -> bool {
         self.used >= self.policy.slots + u32::from(sabotage::on(Sabotage::SlotTooMany))
+    }
+
+    /// Its jobs run elsewhere, and take no slot of the server.
+    pub(super) fn is_remote(&self) -> bool {
+        self.policy.service.is_remote()
     }
 
     /// What one job costs on the virtual clock.
@@ -121,15 +133,24 @@ impl Crew {
         }
     }
 
-    /// What keeps all its queues back.
-    pub(super) fn hold(&self) -> Option<Reason> {
-        let full = || self.is_full().then_some(Reason::CrewSlotsTaken { slots: self.policy.slots });
-        self.closed().or_else(full)
+    /// Whether its destination may be used.
+    pub(super) fn passage(&self, steady: Steady) -> Passage {
+        if self.policy.crew_dead_after() == 0 { Passage::Free } else { self.circuit.passage(steady) }
+    }
+
+    /// True where nothing but the number of its slots could keep its queues back.
+    fn is_open(&self, steady: Steady) -> bool {
+        self.closed().is_none() && matches!(self.passage(steady), Passage::Free | Passage::Probe)
+    }
+
+    /// True where nothing but memory keeps it from a start.
+    pub(super) fn could_start(&self, steady: Steady) -> bool {
+        !self.order.is_empty() && !self.is_full() && self.is_open(steady)
     }
 
     /// Its best queue's place among all crews, if it may start anything.
-    pub(super) fn best(&self) -> Option<Place> {
-        if self.order.is_empty() || self.short || self.hold().is_some() {
+    pub(super) fn best(&self, steady: Steady) -> Option<Place> {
+        if self.short || !self.could_start(steady) {
             return None;
         }
         self.order.first().map(|(class, due, queue)| (*class, due + self.lag(class.0), *queue))

@@ -11,7 +11,7 @@ use super::{CrewNo, Reason, Scheduler};
 use crate::job::Priority;
 use crate::policy::{Policy, Service};
 use crate::size;
-use crate::time::Time;
+use crate::time::Steady;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub(super) struct Memory {
     budget: Option<u64>,
     held: u64,
     /// Crews that wait for memory, and since when they have.
-    short: BTreeMap<CrewNo, Time>,
+    short: BTreeMap<CrewNo, Steady>,
+    /// The one for which what becomes free is set aside.
     reserved: Option<CrewNo>,
 }
 
@@ -62,18 +63,23 @@ impl fmt::Display for Shortage {
 }
 
 impl Crew {
-    /// What one of its processes needs.
+    /// What one of its processes needs of this machine.
     fn need(&self) -> u64 {
-        self.policy.limits.memory
+        if self.is_remote() { 0 } else { self.policy.limits.memory }
     }
 
     fn is_kept(&self) -> bool {
         matches!(self.policy.service, Service::Worker(_))
     }
 
-    /// How many processes it holds memory for.
+    /// How many processes it holds memory for. Where other rules came, workers of the old ones may live on for a while.
     pub(super) fn processes(&self) -> u32 {
-        if self.is_kept() { self.used.max(self.workers) } else { self.used }
+        if self.is_kept() { self.used.max(self.workers) } else { self.used.saturating_add(self.workers) }
+    }
+
+    /// Workers that live and have nothing to do.
+    fn idle_workers(&self) -> u32 {
+        if self.is_kept() { self.workers.saturating_sub(self.used) } else { self.workers }
     }
 
     fn holds(&self) -> u64 {
@@ -90,39 +96,48 @@ impl Scheduler {
 
     /// So many kept workers of a table live, those that start or end included.
     pub fn set_workers(&mut self, table: &str, alive: u32) {
-        let of_table = |(_, crew): &(&CrewNo, &Crew)| crew.is_kept() && crew.own.pattern == table;
+        let of_table = |(_, crew): &(&CrewNo, &Crew)| !crew.extra && crew.own.pattern == table;
         let numbers: Vec<CrewNo> = self.crews.iter().filter(of_table).map(|(number, _)| *number).collect();
         for number in numbers {
             if let Some(crew) = self.crews.get_mut(&number) {
                 crew.workers = alive;
             }
             self.gave_room(number);
-            self.crews.retain(|other, crew| *other != number || !crew.gone || crew.processes() > 0);
+            self.bury(number);
+        }
+    }
+
+    /// Forgets a crew that no rule names any more, once nothing of it is left.
+    pub(super) fn bury(&mut self, number: CrewNo) {
+        if self.crews.get(&number).is_some_and(|crew| crew.gone && crew.processes() == 0) {
+            self.crews.remove(&number);
         }
     }
 
     /// Bytes that whoever is next lacks and that idle kept workers hold; nought where ending them helps nobody.
     pub fn memory_wanted(&self) -> u64 {
-        let Some(budget) = self.memory.budget else { return 0 };
-        let first = self.memory.short.iter().min_by_key(|(_, since)| **since).map(|(number, _)| *number);
-        let waits = self.memory.reserved.or(first).and_then(|number| self.crews.get(&number));
-        let missing = waits.map_or(0, |crew| crew.need().saturating_sub(budget.saturating_sub(self.memory.held)));
-        let idle = |crew: &Crew| if crew.is_kept() { u64::from(crew.workers.saturating_sub(crew.used)) } else { 0 };
-        let idle: u64 = self.crews.values().map(|crew| idle(crew) * crew.need()).sum();
-        if idle > 0 { missing } else { 0 }
+        let first = || self.memory.short.iter().min_by_key(|(_, since)| **since).map(|(number, _)| *number);
+        let waits = self.memory.reserved.or_else(first).and_then(|number| self.crews.get(&number));
+        let Some((waits, budget)) = waits.zip(self.memory.budget) else { return 0 };
+        let missing = waits.need().saturating_sub(budget.saturating_sub(self.memory.held));
+        let idle = self.crews.values().any(|crew| crew.need() > 0 && crew.idle_workers() > 0);
+        if idle { missing } else { 0 }
     }
 
     /// When somebody has waited long enough for a reservation.
-    pub(super) fn next_reservation(&self) -> Option<Time> {
+    pub(super) fn next_reservation(&self) -> Option<Steady> {
         let waiting = self.memory.short.values().min().filter(|_| self.memory.reserved.is_none());
         waiting.map(|since| since.after(RESERVE_AFTER))
     }
 
     /// Gives a reservation to whoever has waited long enough.
     pub(super) fn reserve_for_those_who_waited(&mut self) {
+        if self.next_reservation().is_none_or(|at| at > self.steady) {
+            return;
+        }
         self.forget_those_who_wait_no_more();
-        let now = self.now;
-        let waited = |(_, since): &(&CrewNo, &Time)| since.after(RESERVE_AFTER) <= now;
+        let now = self.steady;
+        let waited = |(_, since): &(&CrewNo, &Steady)| since.after(RESERVE_AFTER) <= now;
         let first = self.memory.short.iter().filter(waited).min_by_key(|(_, since)| **since).map(|(number, _)| *number);
         if self.memory.reserved.is_none() && first.is_some() {
             self.memory.reserved = first;
@@ -136,7 +151,10 @@ impl Scheduler {
         let (need, lives) = (crew.need(), crew.is_kept() && crew.used < crew.workers);
         let Some(budget) = self.memory.budget.filter(|_| need > 0) else { return true };
         if self.memory.reserved.is_none() {
-            let better = |other: &&CrewNo| self.crews.get(other).is_some_and(|crew| crew.first_class() > Some(class));
+            let better = |other: &&CrewNo| {
+                let other = self.crews.get(other).filter(|crew| crew.could_start(self.steady));
+                other.is_some_and(|crew| crew.first_class() > Some(class))
+            };
             let better = self.memory.short.keys().filter(|other| **other != number).find(better).copied();
             self.memory.reserved = better;
         }
@@ -144,7 +162,7 @@ impl Scheduler {
         if mine && (lives || self.memory.held.saturating_add(need) <= budget) {
             return true;
         }
-        self.memory.short.entry(number).or_insert(self.now);
+        self.memory.short.entry(number).or_insert(self.steady);
         if let Some(crew) = self.crews.get_mut(&number) {
             crew.short = true;
             crew.freeze(&self.clocks);
@@ -185,10 +203,10 @@ impl Scheduler {
         before != now
     }
 
-    /// Notes what all hold, by rules that may be new, and lets everybody try again.
+    /// Notes what all hold, by rules that may be new, and lets everybody try again. How long they have waited stays.
     pub(super) fn weigh_all(&mut self) {
-        self.memory.short.clear();
-        self.memory.reserved = None;
+        self.memory.short.retain(|number, _| self.crews.contains_key(number));
+        self.memory.reserved = self.memory.reserved.filter(|number| self.crews.contains_key(number));
         self.memory.held = 0;
         for crew in self.crews.values_mut() {
             crew.short = false;
@@ -213,6 +231,15 @@ impl Scheduler {
         Some(granted)
     }
 
+    /// What is set aside for a crew that has nothing to start any more is there for the others.
+    pub(super) fn end_vain_reservation(&mut self) {
+        let reserved = self.memory.reserved.map(|number| self.crews.get(&number));
+        if reserved.is_some_and(|crew| crew.is_none_or(|crew| !crew.could_start(self.steady))) {
+            self.memory.reserved = None;
+            self.look_for_room();
+        }
+    }
+
     /// Lets those who wait for memory try again.
     pub(super) fn look_for_room(&mut self) {
         self.forget_those_who_wait_no_more();
@@ -228,8 +255,7 @@ impl Scheduler {
 
     /// Drops crews that have nothing to start any more, and their reservation with them.
     fn forget_those_who_wait_no_more(&mut self) {
-        let gone =
-            |number: &CrewNo| self.crews.get(number).is_none_or(|crew| crew.order.is_empty() || crew.hold().is_some());
+        let gone = |number: &CrewNo| self.crews.get(number).is_none_or(|crew| !crew.could_start(self.steady));
         let gone: Vec<CrewNo> = self.memory.short.keys().copied().filter(gone).collect();
         for number in gone {
             self.memory.short.remove(&number);

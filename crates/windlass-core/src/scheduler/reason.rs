@@ -5,6 +5,7 @@
 
 use super::memory::Shortage;
 use crate::overrides::{Override, Target};
+use crate::rate::Rate;
 use crate::time::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,17 @@ pub enum Reason {
         /// None where they never begin.
         opens: Option<Time>,
     },
+    /// Its rate, or that of its key, lets none start before that time.
+    RateReached {
+        rate: Rate,
+        next: Time,
+    },
+    /// What its jobs go to has failed so often in a row that it is only probed.
+    DestinationDead {
+        failures: u32,
+        /// None while a probe, or what began before, is under way.
+        probe: Option<Time>,
+    },
     NothingWaits,
     /// The store gave no job at the last claim although some were counted as ready.
     Barren,
@@ -59,6 +71,11 @@ pub enum Reason {
     },
     /// Its process does not fit beside those that hold memory.
     MemoryShort(Box<Shortage>),
+    /// Remote workers serve it, and none asks now.
+    NoWorkerAsks {
+        /// When one last did.
+        since: Option<Time>,
+    },
     /// Nothing: it is served in its turn.
     Runnable,
 }
@@ -72,6 +89,8 @@ impl Reason {
             Reason::Paused(_) => "paused",
             Reason::Disabled => "disabled",
             Reason::OutsideHours { .. } => "outside_hours",
+            Reason::RateReached { .. } => "rate_reached",
+            Reason::DestinationDead { .. } => "destination_dead",
             Reason::NothingWaits => "nothing_waits",
             Reason::Barren => "barren",
             Reason::Lingering => "lingering",
@@ -86,6 +105,7 @@ impl Reason {
             Reason::CrewSlotsTaken { .. } => "crew_slots_taken",
             Reason::ServerSlotsTaken { .. } => "server_slots_taken",
             Reason::MemoryShort(_) => "memory_short",
+            Reason::NoWorkerAsks { .. } => "no_worker_asks",
             Reason::Runnable => "runnable",
         }
     }
@@ -101,6 +121,13 @@ impl Reason {
             Reason::OutsideHours { hours, opens: Some(opens) } => {
                 format!("it is outside the queue's hours ({hours}); they begin on {}", time(*opens))
             }
+            Reason::RateReached { next, .. } => format!("{self}; the next may on {}", time(*next)),
+            Reason::DestinationDead { probe: Some(probe), .. } => {
+                format!("{self}; the next probe may start on {}", time(*probe))
+            }
+            Reason::NoWorkerAsks { since: Some(since) } => {
+                format!("it waits for a remote worker; none has asked since {}", time(*since))
+            }
             other => other.to_string(),
         }
     }
@@ -110,6 +137,8 @@ impl Reason {
         match self {
             Reason::NoRunner | Reason::Paused(_) | Reason::Disabled | Reason::Stalled(Stall::NotServing) => true,
             Reason::OutsideHours { .. }
+            | Reason::RateReached { .. }
+            | Reason::DestinationDead { .. }
             | Reason::NothingWaits
             | Reason::Barren
             | Reason::Lingering
@@ -121,6 +150,7 @@ impl Reason {
             | Reason::CrewSlotsTaken { .. }
             | Reason::ServerSlotsTaken { .. }
             | Reason::MemoryShort(_)
+            | Reason::NoWorkerAsks { .. }
             | Reason::Runnable => false,
         }
     }
@@ -133,6 +163,13 @@ impl fmt::Display for Reason {
             Reason::Paused(made) => write!(f, "{} was paused by {}", made.target, made.by),
             Reason::Disabled => f.write_str("the config entry of the queue is not enabled; its jobs are kept"),
             Reason::OutsideHours { hours, .. } => write!(f, "it is outside the queue's hours ({hours})"),
+            Reason::RateReached { rate, .. } => write!(f, "its rate ({rate}) lets no further job start yet"),
+            Reason::DestinationDead { failures, probe: None } => {
+                write!(f, "its destination has failed {failures} times in a row; a probe is under way")
+            }
+            Reason::DestinationDead { failures, probe: Some(_) } => {
+                write!(f, "its destination has failed {failures} times in a row and is only probed")
+            }
             Reason::NothingWaits => f.write_str("no job of the queue is ready"),
             Reason::Barren => f.write_str("the last claim found no job; the next change of the queue tries again"),
             Reason::Lingering => f.write_str("it waits for more jobs to fill a batch, no longer than `batch_linger`"),
@@ -155,6 +192,9 @@ impl fmt::Display for Reason {
             Reason::CrewSlotsTaken { slots } => write!(f, "all slots of its config entry are taken (slots = {slots})"),
             Reason::ServerSlotsTaken { slots } => write!(f, "all slots of the server are taken (slots = {slots})"),
             Reason::MemoryShort(shortage) => shortage.fmt(f),
+            Reason::NoWorkerAsks { .. } => {
+                f.write_str("it waits for a remote worker; none has asked since the server started")
+            }
             Reason::Runnable => f.write_str("it can run and is served in its turn"),
         }
     }

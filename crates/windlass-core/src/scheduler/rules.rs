@@ -52,9 +52,6 @@ impl Scheduler {
     pub fn tell_time(&mut self, now: Time) -> bool {
         let due = now < self.now || self.next_hours.is_some_and(|at| at <= now);
         self.now = now;
-        if self.next_reservation().is_some_and(|at| at <= now) {
-            self.reserve_for_those_who_waited();
-        }
         if !due {
             return false;
         }
@@ -63,9 +60,9 @@ impl Scheduler {
         self.crews.values().map(|crew| crew.shut).ne(before)
     }
 
-    /// When hours begin or end next, or somebody has waited for memory for long enough.
-    pub fn next_turn_of_time(&self) -> Option<Time> {
-        self.next_hours.into_iter().chain(self.next_reservation()).min()
+    /// When hours begin or end next.
+    pub fn next_hours(&self) -> Option<Time> {
+        self.next_hours
     }
 
     /// Adds a crew for the queue whose name is exactly the pattern; it goes before the config's. A crew that was added
@@ -123,8 +120,9 @@ impl Scheduler {
             // What is in stock begins where there are more slots now.
             let begun = crew.stocked.min(crew.policy.slots.saturating_sub(crew.used));
             (crew.used, crew.stocked) = (crew.used + begun, crew.stocked - begun);
-            self.used += begun;
         }
+        // Counted anew, since other rules may have sent what runs elsewhere, or brought it here.
+        self.used = self.crews.values().filter(|crew| !crew.is_remote()).map(|crew| crew.used).sum();
         self.weigh_all();
         self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));

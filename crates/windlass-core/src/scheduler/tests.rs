@@ -2,6 +2,7 @@
 
 mod memory;
 mod model;
+mod rates;
 
 use super::*;
 use crate::hours::{Hours, Zone};
@@ -376,17 +377,17 @@ fn hours_open_and_close_at_their_time_and_nobody_polls() {
     let mut s = with_queues(vec![night, command("b", 9, 1)], 9, &["a", "b"]);
     s.ready(fresh(0), 9);
     assert!(s.tell_time(hour(12)));
-    assert_eq!((s.plan().len(), s.next_turn_of_time()), (0, Some(hour(22))));
+    assert_eq!((s.plan().len(), s.next_hours()), (0, Some(hour(22))));
     let why = s.why(QueueNo(0)).sentence(|time| format!("{} h", time.0 / 3_600_000_000));
     assert_eq!(why, "it is outside the queue's hours (22:00-06:00); they begin on 22 h");
     assert!(s.can_run(QueueNo(0)) && s.is_closed(QueueNo(0)), "it goes on by itself");
     assert!(!s.tell_time(Time(hour(22).0 - 1)));
     assert!(s.tell_time(hour(22)));
-    assert_eq!((s.plan().len(), s.next_turn_of_time()), (9, Some(hour(30))));
+    assert_eq!((s.plan().len(), s.next_hours()), (9, Some(hour(30))));
     assert!(s.tell_time(hour(21)), "a clock that was set back");
-    assert_eq!(s.next_turn_of_time(), Some(hour(22)));
+    assert_eq!(s.next_hours(), Some(hour(22)));
     s.reload(vec![command("a", 9, 1)], 10);
-    assert_eq!((s.plan().len(), s.next_turn_of_time()), (0, None), "its nine slots are taken");
+    assert_eq!((s.plan().len(), s.next_hours()), (0, None), "its nine slots are taken");
 }
 
 #[test]

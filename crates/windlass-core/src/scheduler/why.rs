@@ -47,7 +47,12 @@ impl Scheduler {
         let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
-        let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| crew.hold());
+        let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| self.pace_hold(number, queue));
+        let full = || crew.is_full().then_some(Reason::CrewSlotsTaken { slots: crew.policy.slots });
+        let held = held.or_else(full);
+        if crew.is_remote() {
+            return held.unwrap_or_else(|| Reason::NoWorkerAsks { since: self.asked.last(&queue.name) });
+        }
         let held = held.or_else(|| self.server_hold());
         held.or_else(|| self.shortage(queue.crew?)).unwrap_or(Reason::Runnable)
     }
@@ -80,14 +85,17 @@ impl Scheduler {
             | Reason::Paused(_)
             | Reason::Disabled
             | Reason::OutsideHours { .. }
+            | Reason::RateReached { .. }
+            | Reason::DestinationDead { .. }
             | Reason::NothingWaits
             | Reason::Barren
             | Reason::Lingering
             | Reason::Draining
             | Reason::Stalled(_)
             | Reason::SuspectHeld
+            | Reason::SuspectRunning
             | Reason::MemoryShort(_)
-            | Reason::SuspectRunning => 0,
+            | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }
     }

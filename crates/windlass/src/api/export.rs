@@ -6,15 +6,20 @@
 //! {"end":1}
 //! ```
 
-use super::{AttemptError, Attempts, Data};
+use super::{AttemptError, Attempts, Data, time_from_text};
 use crate::error::{Failure, Kind};
 use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Read};
+use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
 
 /// The version this program writes and the newest it reads.
 pub const VERSION: u32 = 1;
-/// The largest import, because it is taken as a whole.
+/// The largest import that is taken as a whole.
 pub const IMPORT_MAX: usize = 64 << 20;
+/// The longest line: the largest data with every byte escaped, and the rest of a job.
+const LINE_MAX: u64 = 6 * DATA_MAX as u64 + (1 << 20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
@@ -86,30 +91,127 @@ pub struct Imported {
     pub without_run: u64,
 }
 
-/// The jobs of an export, if it is whole.
-pub fn read(text: &[u8]) -> Result<Vec<Line>, Failure> {
-    let bad = |at: usize, why: String| Failure::new(Kind::BadData, format!("line {at} of the export: {why}"));
-    let mut lines = text.split(|byte| *byte == b'\n').enumerate().map(|(at, line)| (at + 1, line));
-    let first = lines.next().map(|(_, line)| line).unwrap_or_default();
-    let head: Head = serde_json::from_slice(first)
-        .map_err(|_| bad(1, "expected {\"windlass_export\":1,…}: this is not an export".into()))?;
-    if head.windlass_export > VERSION {
-        let text = format!("the export has version {}, this program knows up to {VERSION}", head.windlass_export);
-        return Err(Failure::new(Kind::Version, text));
+impl Imported {
+    /// Takes in what another part did.
+    pub fn add(&mut self, other: Imported) {
+        let Imported { imported, known, ended, without_run } = other;
+        self.imported += imported;
+        self.known += known;
+        self.ended += ended;
+        self.without_run += without_run;
     }
-    let mut jobs = Vec::new();
-    for (at, line) in lines.filter(|(_, line)| !line.is_empty()) {
-        if let Ok(End { end }) = serde_json::from_slice(line) {
-            let found = jobs.len() as u64;
-            return if end == found {
-                Ok(jobs)
-            } else {
-                Err(bad(at, format!("{end} jobs are named, {found} are there")))
-            };
+}
+
+/// What a line stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A job that is still to be done.
+    Waits(Job),
+    Ended(JobId),
+}
+
+/// A job as it comes in again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub id: JobId,
+    pub queue: QueueName,
+    pub priority: Priority,
+    pub run: Option<RunId>,
+    pub not_before: Option<Time>,
+    pub data: Vec<u8>,
+}
+
+impl Line {
+    /// Everything that can be wrong with a line is found here. `resume` takes a suspended job as one that waits.
+    pub fn entry(&self, resume: bool) -> Result<Entry, Failure> {
+        let bad = |why: String| Failure::new(Kind::BadData, why);
+        let id: JobId = self.id.parse().map_err(|e| bad(format!("{e}")))?;
+        let state = State::ALL.into_iter().find(|state| state.word() == self.state);
+        let state = state.ok_or_else(|| bad(format!("{:?} is not a state", self.state)))?;
+        if !waits(state) {
+            return Ok(Entry::Ended(id));
         }
-        jobs.push(serde_json::from_slice(line).map_err(|e| bad(at, e.to_string()))?);
+        if state == State::Suspended && !resume {
+            let hint = "import it as a job that waits with --resume, or leave it out of the export";
+            return Err(bad(format!("{id} is suspended, and would start")).hint(hint));
+        }
+        let queue = QueueName::new(self.queue.as_bytes()).map_err(|e| bad(e.to_string()))?;
+        let priority = Priority::new(i64::from(self.priority));
+        let priority = priority.ok_or_else(|| bad("the priority is out of range".into()))?;
+        let run = self.run.as_deref().map(str::parse::<RunId>).transpose().map_err(|e| bad(format!("{e}")))?;
+        let not_before = self.not_before.as_deref().map(time_from_text).transpose()?;
+        let data = Data::bytes(&self.data).ok_or_else(|| bad(format!("{id} has no data that can be read")))?;
+        if data.len() > DATA_MAX {
+            return Err(bad(format!("{id} has {} bytes, expected at most {DATA_MAX}", data.len())));
+        }
+        Ok(Entry::Waits(Job { id, queue, priority, run, not_before, data }))
     }
-    Err(Failure::new(Kind::BadData, "the export has no end: it was cut off").hint("export again"))
+}
+
+/// Reads an export line by line; at its end it knows whether it was whole.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: R,
+    text: Vec<u8>,
+    at: u64,
+    jobs: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the head.
+    pub fn new(from: R) -> Result<Reader<R>, Failure> {
+        let mut reader = Reader { from, text: Vec::new(), at: 0, jobs: 0 };
+        reader.next_line()?;
+        let head: Head = serde_json::from_slice(&reader.text)
+            .map_err(|_| reader.bad("expected {\"windlass_export\":1,…}: this is not an export"))?;
+        if head.windlass_export > VERSION {
+            let text = format!("the export has version {}, this program knows up to {VERSION}", head.windlass_export);
+            return Err(Failure::new(Kind::Version, text));
+        }
+        Ok(reader)
+    }
+
+    /// The next job; none behind the last one, if all are there.
+    pub fn next_job(&mut self) -> Result<Option<Line>, Failure> {
+        while self.next_line()? {
+            if self.text.is_empty() {
+                continue;
+            }
+            if let Ok(End { end }) = serde_json::from_slice(&self.text) {
+                let found = self.jobs;
+                let whole = end == found;
+                return if whole {
+                    Ok(None)
+                } else {
+                    Err(self.bad(format!("{end} jobs are named, {found} are there")))
+                };
+            }
+            self.jobs += 1;
+            return serde_json::from_slice(&self.text).map(Some).map_err(|e| self.bad(e));
+        }
+        Err(Failure::new(Kind::BadData, "the export has no end: it was cut off").hint("export again"))
+    }
+
+    /// What is wrong with the line that was read last.
+    pub fn bad(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(Kind::BadData, format!("line {} of the export: {why}", self.at))
+    }
+
+    /// The line that was read last, as it stands there.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    fn next_line(&mut self) -> Result<bool, Failure> {
+        self.text.clear();
+        self.at += 1;
+        let read = (&mut self.from).take(LINE_MAX).read_until(b'\n', &mut self.text);
+        let read = read.map_err(|e| Failure::io("cannot read the export", &e))?;
+        if self.text.pop_if(|last| *last == b'\n').is_none() && read as u64 == LINE_MAX {
+            return Err(self.bad(format!("it is longer than {LINE_MAX} bytes")));
+        }
+        Ok(read > 0)
+    }
 }
 
 /// Whether a job in this state is still to be done.
@@ -123,6 +225,16 @@ pub fn waits(state: State) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The jobs of an export, if it is whole.
+    fn read(text: &[u8]) -> Result<Vec<Line>, Failure> {
+        let mut reader = Reader::new(text)?;
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next_job()? {
+            lines.push(line);
+        }
+        Ok(lines)
+    }
 
     #[test]
     fn an_export_that_is_cut_off_or_newer_is_refused() {

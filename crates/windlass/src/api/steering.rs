@@ -24,7 +24,7 @@ pub struct Override {
 impl From<&overrides::Override> for Override {
     fn from(made: &overrides::Override) -> Override {
         Override {
-            target: made.target.as_text().to_owned(),
+            target: made.target.as_text().into_owned(),
             key: made.key.word().to_owned(),
             value: value_of(made.key, made.value),
             by: made.by.clone(),

@@ -533,7 +533,9 @@ fn a_failed_write_is_told_once_and_nothing_more_is_written() {
     assert_eq!(confirmed.recv().unwrap(), 1);
     fs::rename(&options.dir, rig.dir.path().join("away")).unwrap();
     archiver.append(simple(2));
-    assert!(failures.recv().unwrap().text.starts_with("cannot write the archive segment"));
+    // The first segment is full: its end may be read for the index only after the directory went away.
+    let told = failures.recv().unwrap().text;
+    assert!(told.starts_with("cannot write the archive segment") || told.starts_with("cannot read"), "{told}");
     assert!(failures.recv().is_err(), "once");
     archiver.append(simple(3));
     assert!(confirmed.recv().is_err());

@@ -2,8 +2,9 @@
 //!
 //! It syncs when nothing more waits, or after so many bytes; a channel that is never empty fills those in
 //! milliseconds, so no timer is needed and an idle archiver sleeps. What finds no space waits, and is tried again.
-//! Between syncs it does one small chore at a time: removing what is past its retention, or making an index again. It
-//! owns the open segment; after a failed write or sync that was no lack of space it writes nothing more.
+//! Between syncs it does one small chore at a time: removing what is past its retention, after which free memory goes
+//! back to the kernel, or making an index again. It owns the open segment; after a failed write or sync that was no
+//! lack of space it writes nothing more.
 
 use super::attempt_line;
 use super::frame::{write_attempts, write_turn};
@@ -376,6 +377,7 @@ impl Writer {
         if let Some(sweep) = &mut self.sweep {
             if !sweep.step() {
                 self.sweep = None;
+                give_memory_back();
             }
             return Ok(true);
         }
@@ -383,6 +385,15 @@ impl Writer {
             Some(number) => index_closed(&self.options, number).map(|()| true),
             None => Ok(false),
         }
+    }
+}
+
+/// An allocator keeps what a flood needed for the next one: now and then the kernel gets back what is free.
+fn give_memory_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it takes the allocator's own locks, and may be called from any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

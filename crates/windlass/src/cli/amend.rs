@@ -4,13 +4,13 @@
 //! when the number is no longer the one that was looked at. Ids stand for themselves and need no yes.
 
 use super::Context;
+use super::confirm::confirm;
 use super::connect::{Connection, Link};
 use super::ls;
 use super::print::{self, Out, count, field, grouped, jobs};
 use super::values;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
-use std::io::{BufRead, IsTerminal, Write};
 use windlass_core::job::{JobId, Priority, RunId};
 
 const EXAMPLES: &str = "\
@@ -143,7 +143,9 @@ fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure>
     } else if chosen.dry_run {
         show_preview(verb, &answer, context)?;
     } else {
-        context.say(sentence(verb, &answer));
+        let none = matches!(target, Target::Selector(_)) && count(&answer, "matched") == 0;
+        let none = if none { "; no job matches" } else { "" };
+        context.say(format_args!("{}{none}", sentence(verb, &answer)));
     }
     match target {
         Target::Selector(_) => Ok(0),
@@ -167,13 +169,13 @@ fn target(targets: &[String]) -> Result<Target, Failure> {
     Ok(Target::Selector(selector_of(targets)))
 }
 
-/// The words of a selector; a run's id alone means its jobs.
+/// The words of a selector; a run's id alone means its jobs, and several such ids mean the jobs of all of them.
 pub(super) fn selector_of(words: &[String]) -> String {
-    let words = words.iter().map(|word| match word.parse::<RunId>() {
-        Ok(run) => format!("run:{run}"),
-        Err(_) => word.clone(),
-    });
-    words.collect::<Vec<_>>().join(" ")
+    let is_run = |word: &&String| word.parse::<RunId>().is_ok();
+    let runs: Vec<&str> = words.iter().filter(is_run).map(String::as_str).collect();
+    let runs = (!runs.is_empty()).then(|| format!("run:{}", runs.join(",")));
+    let others = words.iter().filter(|word| !is_run(word)).cloned();
+    runs.into_iter().chain(others).collect::<Vec<_>>().join(" ")
 }
 
 /// A single job: its refusal says why.
@@ -203,7 +205,8 @@ fn by_selector(server: &mut Connection, verb: Verb, chosen: &Chosen, selector: &
             return Ok(preview);
         }
         if matched > 1 {
-            confirm(verb, matched)?;
+            let hint = "--dry-run shows the count, --expect N makes sure of it";
+            confirm(&verb.wish(&jobs(matched)), hint)?;
             // What was confirmed is what is done, or nothing.
             expect = Some(matched);
         }
@@ -276,23 +279,6 @@ fn verdict(named: usize, answer: &Value) -> Result<u8, Failure> {
     }
 }
 
-/// Asks on a terminal; elsewhere nobody can answer, so the flag is named.
-fn confirm(verb: Verb, matched: u64) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        let text = format!("to {} needs --yes where nobody can be asked", verb.wish(&jobs(matched)));
-        return Err(Failure::new(Kind::Usage, text).hint("--dry-run shows the count, --expect N makes sure of it"));
-    }
-    let mut stderr = std::io::stderr().lock();
-    // A question nobody can see gets the answer no below.
-    let _ = write!(stderr, "{}? [y/N] ", verb.wish(&jobs(matched))).and_then(|()| stderr.flush());
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    match read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        true => Ok(()),
-        false => Err(Failure::new(Kind::Usage, "not confirmed; nothing was changed")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +292,8 @@ mod tests {
         let id = "j-0123456789-1f";
         assert_eq!(of(&[id, id]), Ok(Target::Ids(vec![id.parse().unwrap()])), "a job is named once");
         assert_eq!(of(&["r-0123456789"]), Ok(Target::Selector("run:r-0123456789".into())));
+        let both = Target::Selector("run:r-0123456789,r-1123456789 state:failed".into());
+        assert_eq!(of(&["r-0123456789", "state:failed", "r-1123456789"]), Ok(both), "the jobs of either");
         assert_eq!(of(&["state:failed", "queue:a"]), Ok(Target::Selector("state:failed queue:a".into())));
         assert_eq!(of(&["state:failed", id]).unwrap_err().kind, Kind::Usage);
     }

@@ -5,7 +5,7 @@
 //! one way to read and change things.
 
 use super::lock_watch::{LockWatch, is_free};
-pub(super) use crate::client::{Connection, query_value as encoded};
+pub(super) use crate::client::{Connection, Lines, query_value as encoded};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 pub(super) use crate::server::{ReadConfig, Server, ServerOptions};

@@ -6,6 +6,7 @@
 mod amend;
 mod backup;
 mod config;
+mod confirm;
 mod connect;
 mod doctor;
 mod emit;
@@ -20,6 +21,7 @@ mod print;
 mod progress;
 mod push;
 mod run;
+mod schedule;
 mod serve;
 mod show;
 mod signals;
@@ -32,6 +34,7 @@ mod values;
 mod wait;
 mod watch;
 mod why;
+mod work;
 
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -109,6 +112,7 @@ enum Verb {
     /// Let paused queues, or the server, go on
     Unpause(steer::UnpauseArgs),
     /// Change the number of slots while running
+    #[command(alias = "parallel")]
     Scale(steer::ScaleArgs),
     /// Say why a job or a queue does not start, or what a run waits for
     Why(why::Args),
@@ -121,6 +125,8 @@ enum Verb {
     Priority(amend::PriorityArgs),
     /// Remove jobs that do not run; the archive keeps a line of each
     Delete(amend::Args),
+    /// See, fire, enable or disable schedules
+    Schedule(schedule::Args),
     /// Have the server look for work now
     Nudge,
     /// Do everything that is due, wait for it and end: for cron
@@ -129,6 +135,8 @@ enum Verb {
     Progress(progress::Args),
     /// From within a job: emit further jobs, which count if it succeeds
     Emit(emit::Args),
+    /// Work for a server: run a command for each job of some queues
+    Work(work::Args),
     /// Stop the server of this data directory
     Stop(stop::Args),
     /// Check, write, show, compare, reload or change the config
@@ -238,10 +246,12 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Resume(args) => amend::amend(amend::Verb::Resume, &args, context),
         Verb::Priority(args) => amend::priority(&args, context),
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
+        Verb::Schedule(args) => schedule::schedule(&args, context),
         Verb::Nudge => nudge::nudge(context),
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),
         Verb::Emit(args) => emit::emit(&args),
+        Verb::Work(args) => work::work(&args, context),
         Verb::Stop(args) => stop::stop(&args, context),
         Verb::Config(args) => config::config(&args, context),
         Verb::Doctor(args) => doctor::doctor(&args, context),

@@ -1,7 +1,10 @@
 //! `windlass progress`: a job's own words about itself, from a script.
 //!
-//! It appends lines to the file that `WINDLASS_CONTROL` names; a script may as well do that itself.
+//! It appends lines to the file that `WINDLASS_CONTROL` names, or sends them over HTTP; a script may as well do that
+//! itself.
 
+use super::connect::Connection;
+use crate::api;
 use crate::error::{Failure, Kind};
 use std::io::Write;
 use std::path::PathBuf;
@@ -61,12 +64,22 @@ pub(super) fn progress(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Appends to the file that a variable of the job's environment names, in one piece.
+/// Appends to the file that a variable of the job's environment names, in one piece; where the job has none, as in
+/// another container, it is sent to the server with the job's own token.
 pub(super) fn append(variable: &str, lines: &[u8]) -> Result<(), Failure> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| {
-        Failure::new(Kind::Usage, format!("{variable} is not set, so this is no job that windlass runs"))
-            .hint("it is meant for the script of a job; a kept worker writes to descriptor 3 or answers with `emit`")
-    })?;
+    let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        let http = text("WINDLASS_URL").zip(text("WINDLASS_JOB_TOKEN")).zip(text("WINDLASS_JOB_ID"));
+        let ((url, token), job) = http.ok_or_else(|| {
+            Failure::new(Kind::Usage, format!("{variable} is not set, so this is no job that windlass runs")).hint(
+                "it is meant for the script of a job; a kept worker writes to descriptor 3 or answers with `emit`",
+            )
+        })?;
+        let route = if variable == "WINDLASS_EMIT" { "emit" } else { "control" };
+        let server = Connection::open_url(&url, Some(&token))?;
+        let mut server = server.ok_or_else(|| Failure::new(Kind::NoServer, format!("nobody listens at {url}")))?;
+        return server.post(&format!("/api/v1/jobs/{job}/{route}"), api::LINES, lines)?.checked().map(drop);
+    };
     let file = std::fs::OpenOptions::new().append(true).open(&path);
     let written = file.and_then(|mut file| file.write_all(lines));
     written.map_err(|e| Failure::io(format_args!("cannot write to {}", path.display()), &e))

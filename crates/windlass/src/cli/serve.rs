@@ -36,7 +36,22 @@ pub(super) struct Args {
     config: Option<PathBuf>,
 }
 
+/// What is freed in one piece of this size, or at the end of what a thread has, goes back to the kernel.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const GIVEN_BACK: libc::c_int = 1 << 20;
+
+/// Left to itself glibc raises both bounds to twice the largest piece that it has seen, and every thread keeps as much.
+fn bound_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: nothing else runs in this process yet.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, GIVEN_BACK);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, GIVEN_BACK);
+    }
+}
+
 pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
+    bound_free_memory();
     let signals = Signals::take(&TAKEN)?;
     // The config is checked first: a wrong one must not make a data directory.
     let named = args.config.clone();

@@ -4,8 +4,10 @@
 //! afterwards; asked for twice, it does no harm.
 
 use super::Context;
+use super::confirm::confirm;
 use super::connect::Link;
 use super::print::{self, visible};
+use super::values;
 use crate::api::steering::{Override, SetOverride, Steered, Steering, UnsetOverride};
 use crate::clock;
 use crate::error::{Failure, Kind};
@@ -17,7 +19,7 @@ const PAUSE_EXAMPLES: &str = "\
 Examples:
   windlass pause mail
   windlass pause 'img.*' --for 2h --reason 'the disk is being changed'
-  windlass pause --until '2026-11-16 07:00'      the whole server";
+  windlass pause --until '2026-11-16 07:00' --yes      the whole server";
 
 const UNPAUSE_EXAMPLES: &str = "\
 Examples:
@@ -51,6 +53,9 @@ pub(super) struct PauseArgs {
     /// Queues or patterns; none means the whole server
     #[arg(value_name = "QUEUE|PATTERN")]
     queues: Vec<String>,
+    /// Do not ask before the whole server is paused
+    #[arg(short, long)]
+    yes: bool,
     #[command(flatten)]
     terms: Terms,
 }
@@ -69,7 +74,7 @@ pub(super) struct ScaleArgs {
     /// A table of the config by its name, or a single queue; none means the whole server
     queue: Option<String>,
     /// How many jobs at once
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(value_name = "N", value_parser = values::slots)]
     slots: u32,
     #[command(flatten)]
     terms: Terms,
@@ -78,7 +83,11 @@ pub(super) struct ScaleArgs {
 pub(super) fn pause(args: &PauseArgs, context: &Context) -> Result<u8, Failure> {
     let targets = targets(&args.queues)?;
     let set = targets.iter().map(|target| args.terms.setting(target, Key::Paused, true.into()));
-    let steered = send(context, &Steering { set: set.collect::<Result<_, _>>()?, unset: Vec::new() })?;
+    let set = set.collect::<Result<Vec<_>, _>>()?;
+    if targets == [Target::Server] && !args.yes {
+        confirm("pause the whole server", "name queues to pause only those")?;
+    }
+    let steered = send(context, &Steering { set, unset: Vec::new() })?;
     if context.json {
         return print::document(&json!(steered));
     }
@@ -105,7 +114,7 @@ pub(super) fn unpause(args: &UnpauseArgs, context: &Context) -> Result<u8, Failu
     let held = steered.overrides.iter().filter(|made| made.key == "paused");
     let holds = |made: &&Override| {
         let others = Target::from_text(&made.target);
-        others == Target::Server || targets.iter().any(|target| others.covers(target.as_text()))
+        others == Target::Server || targets.iter().any(|target| others.covers(&target.as_text()))
     };
     for made in held.filter(holds) {
         let (target, by) = (Target::from_text(&made.target), visible(&made.by));
@@ -145,7 +154,7 @@ impl Terms {
             }
             (None, None) => None,
         };
-        let (target, key) = (target.as_text().to_owned(), key.word().to_owned());
+        let (target, key) = (target.as_text().into_owned(), key.word().to_owned());
         Ok(SetOverride { target, key, value, until: until.map(when::rfc3339), reason: self.reason.clone() })
     }
 }

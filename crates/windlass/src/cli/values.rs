@@ -23,6 +23,11 @@ pub(super) fn start(text: &str) -> Result<u32, String> {
     number(text, 1, u64::from(u32::MAX))
 }
 
+/// How many times of a schedule.
+pub(super) fn coming(text: &str) -> Result<u32, String> {
+    number(text, 1, 1000)
+}
+
 /// How many jobs, at least one.
 pub(super) fn most(text: &str) -> Result<u64, String> {
     number(text, 1, u64::MAX)

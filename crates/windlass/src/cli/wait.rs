@@ -1,16 +1,19 @@
-//! `windlass wait`: ends when a run, some jobs, or everything that can run, has ended; never before.
+//! `windlass wait`: ends when runs, jobs, or everything that can run, have ended; never before.
+//!
+//! Each run is asked for on a connection of its own, jobs through one stream of changes. What ended first decides with
+//! `--any`, the first failure with `--fail-fast`; else all of it is waited for.
 
 use super::Context;
 use super::amend::selector_of;
-use super::connect::{Connection, Link, encoded};
-use super::print::{self, count, field, grouped};
+use super::connect::{Connection, Lines, Link, encoded};
+use super::print::{self, Out, count, field, grouped};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::when;
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::selector::Selector;
@@ -18,7 +21,8 @@ use windlass_core::selector::Selector;
 const EXAMPLES: &str = "\
 Examples:
   windlass wait r-0c3k5p7m2x
-  windlass wait j-0c3k5p7m2x-1f j-0c3k5p7m2x-20
+  windlass wait r-0c3k5p7m2x r-7m2x0c3k5p --any
+  windlass wait j-0c3k5p7m2x-1f j-0c3k5p7m2x-20 --fail-fast
   windlass wait queue:mail --timeout 10m
   windlass wait --drained";
 
@@ -29,19 +33,25 @@ const JOBS_MOST: usize = 1_000_000;
 #[command(before_help = EXAMPLES)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["targets", "drained"])))]
 pub(super) struct Args {
-    /// The run, as `push --run new` or `run` named it; or jobs by their ids or a selector
+    /// Runs and jobs by their ids, as `push` or `run` named them; or a selector
     #[arg(value_name = "RUN|ID|SELECTOR")]
     targets: Vec<String>,
     /// Wait until nothing that can run is left
     #[arg(long)]
     drained: bool,
+    /// End with the first of them that ends, and print its id
+    #[arg(long, conflicts_with_all = ["drained", "fail_fast"])]
+    any: bool,
+    /// End with the first job that fails or is cancelled
+    #[arg(long, conflicts_with = "drained")]
+    fail_fast: bool,
     /// Give up after this long, with exit code 124
     #[arg(long, value_name = "DURATION", value_parser = when::duration)]
     timeout: Option<Duration>,
 }
 
-/// What is waited for.
-#[derive(Clone, Debug)]
+/// One thing that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     Run(RunId),
     Jobs(String),
@@ -49,23 +59,29 @@ enum What {
 }
 
 impl What {
-    fn of(targets: &[String]) -> Result<What, Failure> {
-        if let [only] = targets
-            && let Ok(run) = only.parse()
-        {
-            return Ok(What::Run(run));
-        }
+    fn of(targets: &[String]) -> Result<Vec<What>, Failure> {
         if targets.is_empty() {
-            return Ok(What::Drained);
+            return Ok(vec![What::Drained]);
         }
-        let ids: Vec<&String> = targets.iter().filter(|target| target.parse::<JobId>().is_ok()).collect();
-        let text = match ids.len() == targets.len() {
-            // Several ids are meant all, where words of a selector would narrow each other.
-            true => format!("id:{}", targets.join(",")),
-            false => selector_of(targets),
-        };
-        Selector::parse(&text).map_err(|fault| Failure::new(Kind::Usage, fault))?;
-        Ok(What::Jobs(text))
+        let mut runs: Vec<What> = Vec::new();
+        let mut ids: Vec<&str> = Vec::new();
+        for target in targets {
+            match (target.parse(), target.parse::<JobId>()) {
+                (Ok(run), _) if runs.contains(&What::Run(run)) => {}
+                (Ok(run), _) => runs.push(What::Run(run)),
+                (Err(_), Ok(_)) => ids.push(target),
+                // Words of a selector narrow each other, ids do not.
+                (Err(_), Err(_)) => {
+                    let text = selector_of(targets);
+                    Selector::parse(&text).map_err(|fault| Failure::new(Kind::Usage, fault))?;
+                    return Ok(vec![What::Jobs(text)]);
+                }
+            }
+        }
+        if !ids.is_empty() {
+            runs.push(What::Jobs(format!("id:{}", ids.join(","))));
+        }
+        Ok(runs)
     }
 
     fn words(&self) -> String {
@@ -77,48 +93,176 @@ impl What {
     }
 }
 
+/// How one of them ended.
+#[derive(Clone, Debug)]
+struct Ended {
+    /// The run, or the one job that was enough.
+    id: String,
+    failed: u64,
+    /// What the server said of it.
+    answer: Value,
+}
+
+impl Ended {
+    fn new(id: String, answer: Value) -> Ended {
+        let failed = match answer.get("counts") {
+            Some(counts) => count(counts, State::Failed.word()) + count(counts, State::Cancelled.word()),
+            None => count(&answer, "failed"),
+        };
+        Ended { id, failed, answer }
+    }
+
+    /// A single job.
+    fn one(job: String, failed: bool) -> Ended {
+        Ended::new(job, json!({ "failed": u64::from(failed) }))
+    }
+}
+
+/// When enough has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    All,
+    Any,
+    Failure,
+}
+
 pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let what = What::of(&args.targets)?;
-    let dir = context.data_dir()?;
-    let answer = match Link::to_server(&dir)? {
-        Some(server) => patiently(args.timeout, {
-            let what = what.clone();
-            let context = context.clone();
-            move || ask(server, &dir, &what, &context)
-        })?,
-        None => unserved(&what, &dir)?,
+    let whats = What::of(&args.targets)?;
+    let until = match (args.any, args.fail_fast) {
+        (true, _) => Until::Any,
+        (_, true) => Until::Failure,
+        _ => Until::All,
     };
-    conclude(&what, context, &answer)
+    let dir = context.data_dir()?;
+    let ended = match Link::to_server(&dir)? {
+        Some(server) => {
+            let told = ask_all(server, &whats, until, &dir, context);
+            collect(&told, whats.len(), until, args.timeout)?
+        }
+        None => unserved(&whats, until, &dir)?,
+    };
+    conclude(&whats, until, context, &ended)
 }
 
 /// Nobody works, so nothing can change: what has ended is known now, what has not never will be.
-fn unserved(what: &What, dir: &DataDir) -> Result<Value, Failure> {
-    let (answer, live) = Link::with(dir, |own| match what {
+fn unserved(whats: &[What], until: Until, dir: &DataDir) -> Result<Vec<Ended>, Failure> {
+    let (mut known, mut live) = (Vec::new(), 0);
+    for what in whats {
+        let (now, first, left) = Link::with(dir, |own| look(own, what))?;
+        live += left;
+        match first.filter(|_| until == Until::Any) {
+            Some(first) => return Ok(vec![first]),
+            None => known.push(now),
+        }
+    }
+    let failed = until == Until::Failure && known.iter().any(|known| known.failed > 0);
+    if live > 0 && !failed {
+        let text = format!("not ended: {}, and no server is running", print::jobs(live));
+        return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
+    }
+    known.retain(|known| !failed || known.failed > 0);
+    Ok(known)
+}
+
+/// What is known of it now, the first of it that has ended, and how many of its jobs have not.
+fn look(own: &mut Connection, what: &What) -> Result<(Ended, Option<Ended>, u64), Failure> {
+    let (answer, first, live) = match what {
         What::Run(run) => {
-            let run: Value = own.get_json(&format!("/api/v1/runs/{run}"))?;
-            let ended = run.get("ended") == Some(&Value::Bool(true));
-            let live = if ended { 0 } else { count(&run, "live").max(1) };
-            Ok((run, live))
+            let found: Value = own.get_json(&format!("/api/v1/runs/{run}"))?;
+            let ended = found.get("ended") == Some(&Value::Bool(true));
+            let live = if ended { 0 } else { count(&found, "live").max(1) };
+            (found.clone(), ended.then(|| Ended::new(run.to_string(), found)), live)
         }
         What::Jobs(selector) => {
             let found = Unfinished::find(own, selector)?;
-            Ok((json!({ "failed": found.failed }), found.ids.len() as u64))
+            let first = found.first.map(|(job, failed)| Ended::one(job, failed));
+            (json!({ "failed": found.failed }), first, found.ids.len() as u64)
         }
         What::Drained => {
             let status: Value = own.get_json("/api/v1/status")?;
             let live = live_of(status.get("totals").unwrap_or(&Value::Null));
-            Ok((status, live))
+            (status, None, live)
         }
-    })?;
-    if live > 0 {
-        let text = format!("not ended: {}, and no server is running", print::jobs(live));
-        return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
+    };
+    Ok((Ended::new(what.words(), answer), first, live))
+}
+
+/// Asks each question that is answered at the end, in a thread of its own: the first on the connection there is.
+fn ask_all(
+    server: Connection,
+    whats: &[What],
+    until: Until,
+    dir: &DataDir,
+    context: &Context,
+) -> Receiver<Result<Ended, Failure>> {
+    let (tell, told) = channel();
+    let mut first = Some(server);
+    for what in whats {
+        let (server, what, dir, context) = (first.take(), what.clone(), dir.clone(), context.clone());
+        ask_in_thread(&tell, move || ask(connected(server, &dir)?, &dir, &what, until, &context));
     }
-    Ok(answer)
+    let runs: Vec<String> = whats.iter().filter(|what| matches!(what, What::Run(_))).map(What::words).collect();
+    if until == Until::Failure && !runs.is_empty() {
+        let dir = dir.clone();
+        ask_in_thread(&tell, move || first_failure(connected(None, &dir)?, &runs, &dir));
+    }
+    told
+}
+
+fn ask_in_thread(
+    tell: &Sender<Result<Ended, Failure>>,
+    question: impl FnOnce() -> Result<Ended, Failure> + Send + 'static,
+) {
+    let tell = tell.clone();
+    std::thread::spawn(move || {
+        // Once enough has ended nobody takes the other answers any more.
+        let _ = tell.send(question());
+    });
+}
+
+fn connected(server: Option<Connection>, dir: &DataDir) -> Result<Connection, Failure> {
+    match server {
+        Some(server) => Ok(server),
+        None => Link::to_server(dir)?.ok_or_else(gone),
+    }
+}
+
+fn gone() -> Failure {
+    Failure::new(Kind::NoServer, "the server went away")
+}
+
+/// Waits for as many answers as are needed, with the patience that was named.
+fn collect(
+    told: &Receiver<Result<Ended, Failure>>,
+    parts: usize,
+    until: Until,
+    timeout: Option<Duration>,
+) -> Result<Vec<Ended>, Failure> {
+    let give_up = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut ended = Vec::new();
+    while ended.len() < parts {
+        let next = match give_up {
+            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => told.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        let next = next.map_err(|why| match why {
+            RecvTimeoutError::Timeout => {
+                let text = format!("not ended after {}; it goes on", when::spoken(timeout.unwrap_or_default()));
+                Failure::new(Kind::TimeOut, text)
+            }
+            RecvTimeoutError::Disconnected => Failure::new(Kind::Internal, "the question was lost"),
+        })??;
+        let enough = until == Until::Any || until == Until::Failure && next.failed > 0;
+        ended.push(next);
+        if enough {
+            return Ok(ended.pop().into_iter().collect());
+        }
+    }
+    Ok(ended)
 }
 
 /// Asks the question that is answered at the end.
-fn ask(mut server: Connection, dir: &DataDir, what: &What, context: &Context) -> Result<Value, Failure> {
+fn ask(mut server: Connection, dir: &DataDir, what: &What, until: Until, context: &Context) -> Result<Ended, Failure> {
     server.set_patience(None);
     match what {
         What::Run(run) => {
@@ -127,53 +271,80 @@ fn ask(mut server: Connection, dir: &DataDir, what: &What, context: &Context) ->
             if found.get("sealed") == Some(&Value::Bool(false)) {
                 context.say(format_args!("{run} is open for more jobs: it ends when it is sealed and they have ended"));
             }
-            server.get_json(&format!("/api/v1/runs/{run}/wait"))
+            Ok(Ended::new(run.to_string(), server.get_json(&format!("/api/v1/runs/{run}/wait"))?))
         }
-        What::Drained => server.get_json("/api/v1/drained"),
-        What::Jobs(selector) => jobs_end(server, dir, selector),
-    }
-}
-
-/// Does it in a thread of its own, with the patience that was named.
-fn patiently(
-    timeout: Option<Duration>,
-    work: impl FnOnce() -> Result<Value, Failure> + Send + 'static,
-) -> Result<Value, Failure> {
-    let Some(timeout) = timeout else { return work() };
-    let (give, answer) = sync_channel(1);
-    std::thread::spawn(move || {
-        // After the time-out nobody takes the answer any more.
-        let _ = give.send(work());
-    });
-    match answer.recv_timeout(timeout) {
-        Ok(answer) => answer,
-        Err(RecvTimeoutError::Timeout) => {
-            let text = format!("not ended after {}; it goes on", when::spoken(timeout));
-            Err(Failure::new(Kind::TimeOut, text))
-        }
-        Err(RecvTimeoutError::Disconnected) => Err(Failure::new(Kind::Internal, "the question was lost")),
+        What::Drained => Ok(Ended::new(what.words(), server.get_json("/api/v1/drained")?)),
+        What::Jobs(selector) => jobs_end(server, dir, selector, until),
     }
 }
 
 /// Watches first and looks then, so that no end is missed between the two.
-fn jobs_end(server: Connection, dir: &DataDir, selector: &str) -> Result<Value, Failure> {
-    let gone = || Failure::new(Kind::NoServer, "the server went away");
-    let mut lines = server.lines("/api/v1/watch")?;
-    lines.next_line()?.ok_or_else(gone)?;
-    let mut found = Unfinished::find(&mut Link::to_server(dir)?.ok_or_else(gone)?, selector)?;
-    while !found.ids.is_empty() {
-        let line = lines.next_line()?.ok_or_else(gone)?;
-        let line: Value = serde_json::from_slice(&line)
-            .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else than JSON: {e}")))?;
-        if let Some(error) = line.get("error").filter(|error| error.is_object()) {
-            return Err(Failure::new(Kind::TryLater, field(error, "detail")).hint("wait again"));
-        }
-        let state: Option<State> = field(&line, "state").parse().ok();
-        if state.is_some_and(State::is_end) && found.ids.remove(&field(&line, "job")) {
-            found.failed += u64::from(state != Some(State::Succeeded));
+fn jobs_end(server: Connection, dir: &DataDir, selector: &str, until: Until) -> Result<Ended, Failure> {
+    let mut changes = Changes::open(server, "/api/v1/watch")?;
+    let mut found = Unfinished::find(&mut connected(None, dir)?, selector)?;
+    match (until, found.first.take()) {
+        (Until::Any, Some((job, failed))) => return Ok(Ended::one(job, failed)),
+        (Until::Failure, _) if found.failed > 0 => {}
+        _ => {
+            while !found.ids.is_empty() {
+                let (job, state) = changes.next_end()?;
+                if !found.ids.remove(&job) {
+                    continue;
+                }
+                let failed = state != State::Succeeded;
+                found.failed += u64::from(failed);
+                if until == Until::Any || until == Until::Failure && failed {
+                    return Ok(Ended::one(job, failed));
+                }
+            }
         }
     }
-    Ok(json!({ "failed": found.failed }))
+    Ok(Ended::new(selector.to_owned(), json!({ "failed": found.failed })))
+}
+
+/// The first job of these runs that failed or was cancelled; those that failed before count, too.
+fn first_failure(server: Connection, runs: &[String], dir: &DataDir) -> Result<Ended, Failure> {
+    let selector = encoded(&format!("run:{} state:failed,cancelled", runs.join(",")));
+    let mut changes = Changes::open(server, &format!("/api/v1/watch?selector={selector}"))?;
+    let mut asked = connected(None, dir)?;
+    for run in runs {
+        // One that is not read in yet has no failures.
+        let found = asked.get_json::<Value>(&format!("/api/v1/runs/{run}")).unwrap_or_default();
+        let known = Ended::new(run.clone(), found);
+        if known.failed > 0 {
+            return Ok(known);
+        }
+    }
+    let (job, _) = changes.next_end()?;
+    Ok(Ended::one(job, true))
+}
+
+/// The stream of changes, from its first line on.
+struct Changes(Lines);
+
+impl Changes {
+    fn open(server: Connection, path: &str) -> Result<Changes, Failure> {
+        let mut lines = server.lines(path)?;
+        lines.next_line()?.ok_or_else(gone)?;
+        Ok(Changes(lines))
+    }
+
+    /// The next job that ends, and how.
+    fn next_end(&mut self) -> Result<(String, State), Failure> {
+        loop {
+            let line = self.0.next_line()?.ok_or_else(gone)?;
+            let line: Value = serde_json::from_slice(&line)
+                .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else than JSON: {e}")))?;
+            if let Some(error) = line.get("error").filter(|error| error.is_object()) {
+                return Err(Failure::new(Kind::TryLater, field(error, "detail")).hint("wait again"));
+            }
+            if let Ok(state) = field(&line, "state").parse::<State>()
+                && state.is_end()
+            {
+                return Ok((field(&line, "job"), state));
+            }
+        }
+    }
 }
 
 /// Jobs that a selector means and that have not ended, and how many of the others failed.
@@ -181,6 +352,8 @@ fn jobs_end(server: Connection, dir: &DataDir, selector: &str) -> Result<Value, 
 struct Unfinished {
     ids: HashSet<String>,
     failed: u64,
+    /// The first that had ended, and whether it failed.
+    first: Option<(String, bool)>,
 }
 
 impl Unfinished {
@@ -192,11 +365,17 @@ impl Unfinished {
             let page: Value = server.get_json(&path)?;
             for item in page.get("items").and_then(Value::as_array).into_iter().flatten() {
                 seen += 1;
-                match field(item, "state").parse::<State>() {
-                    Ok(State::Succeeded) => {}
-                    Ok(State::Failed | State::Cancelled) => found.failed += 1,
-                    Ok(_) | Err(_) => drop(found.ids.insert(field(item, "id"))),
-                }
+                let (id, state) = (field(item, "id"), field(item, "state").parse::<State>());
+                let failed = match state {
+                    Ok(State::Succeeded) => false,
+                    Ok(State::Failed | State::Cancelled) => true,
+                    Ok(_) | Err(_) => {
+                        found.ids.insert(id);
+                        continue;
+                    }
+                };
+                found.failed += u64::from(failed);
+                found.first.get_or_insert((id, failed));
             }
             if found.ids.len() > JOBS_MOST {
                 let text =
@@ -214,17 +393,28 @@ impl Unfinished {
     }
 }
 
-fn conclude(what: &What, context: &Context, answer: &Value) -> Result<u8, Failure> {
-    let failed = match answer.get("counts") {
-        Some(counts) => count(counts, State::Failed.word()) + count(counts, State::Cancelled.word()),
-        None => count(answer, "failed"),
+fn conclude(whats: &[What], until: Until, context: &Context, ended: &[Ended]) -> Result<u8, Failure> {
+    let failed: u64 = ended.iter().map(|ended| ended.failed).sum();
+    let names = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<_>>().join(", ");
+    let what = match until {
+        Until::All => names(&mut whats.iter().map(What::words)),
+        Until::Any | Until::Failure => names(&mut ended.iter().map(|ended| ended.id.clone())),
     };
     if context.json {
-        print::document(answer)?;
+        print::document(&match ended {
+            [only] if until == Until::All => only.answer.clone(),
+            [only] => json!({ "id": only.id, "failed": failed }),
+            several => json!({ "failed": failed, "ended": several.iter().map(|e| &e.answer).collect::<Vec<_>>() }),
+        })?;
     } else {
-        let what = what.words();
+        if until == Until::Any {
+            let mut out = Out::new();
+            out.line(&what);
+            out.finish()?;
+        }
         let how = if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed", grouped(failed)) };
-        context.say(format_args!("{what} has ended: {how}"));
+        let has = if what.contains(", ") { "have" } else { "has" };
+        context.say(format_args!("{what} {has} ended: {how}"));
     }
     Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -136,6 +136,22 @@ impl Connection {
 
     pub fn post(&mut self, path: &str, media: &str, body: &[u8]) -> Result<Response, Failure> {
         self.request("POST", path, Some(media), body)
+    }
+
+    /// Posts in the name of whoever has this token, such as one job.
+    pub fn post_as(&mut self, token: &str, path: &str, media: &str, body: &[u8]) -> Result<Response, Failure> {
+        let own = self.token.replace(token.to_owned());
+        let response = self.post(path, media, body);
+        self.token = own;
+        response
+    }
+
+    /// A second hold of the stream, for somebody who may have to end the wait for an answer.
+    pub fn hold_of_stream(&self) -> Option<OwnedFd> {
+        match self.stream.as_ref()? {
+            Stream::Unix(stream) => stream.try_clone().ok().map(Into::into),
+            Stream::Tcp(stream) => stream.try_clone().ok().map(Into::into),
+        }
     }
 
     pub fn get_json<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Failure> {

@@ -23,6 +23,8 @@ use windlass_core::job::QUEUE_NAME_MAX;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 pub(super) mod limits;
+mod pace;
+mod schedule;
 mod service;
 mod url;
 
@@ -48,7 +50,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["limits", "server", "archive", "log", "queue"])?;
+    root.only(&["limits", "server", "archive", "log", "queue", "schedule"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
@@ -66,6 +68,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
         config.log = read_log(&log)?;
     }
     config.queues = read_queues(&root, &config)?;
+    config.schedules = schedule::read(&root)?;
     Ok(config)
 }
 
@@ -82,9 +85,10 @@ pub(super) fn lines(text: &str) -> Lines {
     };
     for (name, value) in parsed.get_ref() {
         let DeValue::Table(table) = value.get_ref() else { continue };
-        if name.get_ref() == "queue" {
-            let queues = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            queues.for_each(|(name, table)| note(format!("queue.{}", name.get_ref()), table));
+        let kind = name.get_ref();
+        if kind == "queue" || kind == "schedule" {
+            let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
+            tables.for_each(|(name, table)| note(format!("{kind}.{}", name.get_ref()), table));
         } else {
             note(name.get_ref().to_string(), table);
         }
@@ -155,7 +159,7 @@ fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Fai
 
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
-    service::keys_of(service).chain(QUEUE_KEYS).chain(limits::keys_of(service))
+    service::keys_of(service).chain(QUEUE_KEYS).chain(pace::KEYS).chain(limits::keys_of(service))
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
@@ -175,7 +179,7 @@ const QUEUE_KEYS: [&str; 12] = [
 ];
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &limits::ALL_KEYS].concat())?;
+    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat())?;
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
@@ -203,7 +207,7 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Rang
         hours: table.map("hours", hours)?,
         ..default
     };
-    Ok(policy)
+    pace::read(table, policy)
 }
 
 /// What is to be run, checked against the machine unless the queue is switched off; `key` has its argv.

@@ -6,6 +6,7 @@
 use super::reader::limits;
 use super::{Config, reader};
 use crate::config::units::exact_size;
+use crate::schedule::{Schedule, What};
 use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ pub struct Loaded {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// `limits`, `server`, `archive`, or the name of a queue's table.
+    /// `limits`, `server`, `archive`, `log`, `schedule.NAME`, or the name of a queue's table.
     pub table: String,
     /// True for the table of a queue.
     pub queue: bool,
@@ -49,7 +50,7 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        self.queue || self.table == "limits"
+        self.queue || self.table == "limits" || self.table.starts_with("schedule.")
     }
 }
 
@@ -69,7 +70,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, hosts, server, archive, log, queues } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, queues, schedules } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -91,14 +92,49 @@ impl Loaded {
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
         for policy in queues {
-            let is_url = matches!(policy.service, Service::Url(_));
-            let of_commands = |key: &&str| is_url && matches!(*key, "environment" | "directory");
+            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_));
+            let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");
             for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
         }
+        for schedule in schedules {
+            let table = format!("schedule.{}", reader::quoted(&schedule.name));
+            for (key, value) in schedule_values(schedule) {
+                let line = self.lines.get(&(format!("schedule.{}", schedule.name), key.to_owned())).copied();
+                entries.push(Entry {
+                    table: table.clone(),
+                    queue: false,
+                    key: key.to_owned(),
+                    value: Some(value),
+                    line,
+                });
+            }
+        }
         entries
     }
+}
+
+fn schedule_values(schedule: &Schedule) -> [(&'static str, String); 6] {
+    let Schedule { cron, overlap, catch_up, enabled, push, .. } = schedule;
+    let what = match &push.what {
+        What::Data(text) => format!("data = {text:?}"),
+        What::Lines(command) => format!("from = {}", argv_value(command)),
+    };
+    let push = format!("{{ queue = {:?}, {what}, priority = {} }}", push.queue.as_str(), push.priority);
+    [
+        ("cron", format!("\"{cron}\"")),
+        ("zone", format!("\"{}\"", cron.zone_name())),
+        ("overlap", format!("\"{}\"", overlap.word())),
+        ("catch_up", format!("\"{}\"", catch_up.word())),
+        ("enabled", enabled.to_string()),
+        ("push", push),
+    ]
+}
+
+fn argv_value(command: &Command) -> String {
+    let words = command.argv.iter().map(|word| format!("{:?}", String::from_utf8_lossy(word)));
+    format!("[{}]", words.collect::<Vec<_>>().join(", "))
 }
 
 /// The value of a queue's key.
@@ -112,9 +148,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     }
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
-        "run" | "batch" | "worker" => {
-            Some(format!("[{}]", command.argv.iter().map(|word| text(word)).collect::<Vec<_>>().join(", ")))
-        }
+        "run" | "batch" | "worker" => Some(argv_value(command)),
         "slots" => Some(policy.slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
         "attempts" => Some(policy.attempts.to_string()),
@@ -132,11 +166,19 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         }
         "directory" => Some(text(&command.directory)),
         "enabled" => Some(policy.enabled.to_string()),
+        "rate" => policy.rate.map(|rate| format!("\"{rate}\"")),
+        "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
+        "dead_after" => Some(policy.dead_after.to_string()),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
             Service::Worker(worker) => worker_value(worker, key),
             Service::Url(url) => url_value(url, key),
+            Service::Remote(remote) => match key {
+                "remote" => Some("true".into()),
+                "lease" => Some(time(remote.lease)),
+                _ => None,
+            },
             Service::Command(_) | Service::Handler { .. } => None,
         },
     }
@@ -262,7 +304,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 18, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -270,7 +312,7 @@ mod tests {
         let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
              backoff = \"1500ms\"\n\
              [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
-             framing = \"json\"\n\
+             framing = \"json\"\nrate = \"7/90s\"\nrate_key = \"{data.host}\"\ndead_after = 3\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
              [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
@@ -290,7 +332,11 @@ mod tests {
         }
         assert_eq!(loaded(&again).config, first.config);
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
-        assert_eq!((said("b"), said("w")), (7, 5), "but for `time_limit`, `hours` and limits every key has a value");
+        assert_eq!(
+            (said("b"), said("w")),
+            (7, 7),
+            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+        );
     }
 
     #[test]

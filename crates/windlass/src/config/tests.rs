@@ -14,7 +14,10 @@ fn the_default_file_says_what_the_code_does() {
     let command =
         Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], directory: b"/".to_vec(), environment: Vec::new() };
     let expected = Policy { enabled: false, ..Policy::new("example.*", Service::Command(command)) };
-    assert_eq!(config, Config { queues: vec![expected], ..Config::default() });
+    // There is no default schedule: the one that shows the keys is switched off.
+    let schedules = config.schedules.clone();
+    assert!(schedules.len() == 1 && !schedules[0].enabled, "{schedules:?}");
+    assert_eq!(config, Config { queues: vec![expected], schedules, ..Config::default() });
     assert!(!config.policies()[0].enabled);
 }
 
@@ -110,7 +113,7 @@ fn refusals_name_place_value_and_what_was_expected() {
         (
             "[queue.a]\nslots = 1",
             "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
-            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua` or `url` in its place",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url` or `remote` in its place",
         ),
         ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
         (
@@ -149,6 +152,38 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:3:9: `hours`: no such zone \"Mars/X\"; expected a name such as UTC or Europe/Berlin",
             "",
         ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"fast\"",
+            "w.toml:3:8: `rate`: \"fast\" is no rate, expected a number and a time such as 100/s, 5/m or 1/90s",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"0/s\"",
+            "w.toml:3:8: `rate`: \"0/s\" cannot be kept, expected 1 to 1000000 in a time of up to a year",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = 100",
+            "w.toml:3:8: `rate` is an integer, expected a string in quotes",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"1/s\"\nrate_key = \"host\"",
+            "w.toml:4:12: `rate_key`: \"host\" takes nothing of the data, expected a template such as {data.host}",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate = \"1/s\"\nrate_key = \"{data.host}{id}\"",
+            "w.toml:4:12: `rate_key`: \"{data.host}{id}\" has {id}, which is another for each job or attempt",
+            "",
+        ),
+        (
+            "[queue.a]\nrun = [\"true\"]\nrate_key = \"{data}\"",
+            "w.toml:3:12: `rate_key` tells destinations apart, and there is neither a `rate` nor a `dead_after` \
+             for them",
+            "",
+        ),
+        ("[queue.a]\nrun = [\"true\"]\ndead_after = -1", "w.toml:3:14: `dead_after` is -1, expected 0 to 1000000", ""),
         ("[queue.\"\"]\nrun = [\"true\"]", "w.toml:1:8: the queue name is empty", ""),
         ("[queue.\"-a\"]\nrun = [\"true\"]", "w.toml:1:8: a queue name may not begin with `-`", ""),
         (

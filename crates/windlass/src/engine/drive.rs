@@ -60,13 +60,16 @@ impl<S: Store> Driver<S> {
     /// Turns until the engine was told to stop and nothing is in flight.
     pub fn run(mut self) -> Result<(), Failure> {
         // What waited through a restart announces itself to nobody: the first turn looks for it.
+        self.engine.tell_steady(clock::steady());
         let effects = self.engine.turn(clock::now(), [])?;
+        self.shown.set(self.engine.condition());
         self.perform(effects);
         while !self.engine.is_over() {
             let mut events = self.wait()?;
             self.retain(&mut events);
             let begun = Instant::now();
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
+            self.engine.tell_steady(clock::steady());
             let effects = self.engine.turn(clock::now(), events)?;
             if !effects.archive.is_empty() {
                 self.engine.turn_took(begun.elapsed());

@@ -5,6 +5,7 @@
 
 use crate::error::Failure;
 use crate::runner::{Finished, Output};
+use crate::schedule::Schedule;
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, Policy};
+use windlass_core::schedule::Memory;
 use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
@@ -148,10 +150,22 @@ pub enum Event {
         steering: Steering,
         answer: Answer<Steered>,
     },
+    /// Fire a schedule now; answered with the run of it.
+    FireSchedule {
+        name: String,
+        by: String,
+        answer: Answer<RunId>,
+    },
+    /// The schedules, and how they stand.
+    Schedules {
+        answer: Answer<Vec<ScheduleInfo>>,
+    },
     /// What holds a queue back, or the ready jobs of one of its lanes.
     Explain {
         queue: String,
         lane: Option<(Priority, LaneKind)>,
+        /// The job's, where its table tells destinations apart by it.
+        data: Vec<u8>,
         answer: Answer<QueueExplained>,
     },
     /// Queues that a person or the hours closed.
@@ -165,6 +179,12 @@ pub enum Event {
     /// Everything that a person may want to know of the engine at once.
     Dump {
         answer: Answer<super::dump::Dump>,
+    },
+    /// A remote worker wants jobs; they come as starts with the ask's number, as soon as there are some.
+    Ask(super::ask::Ask),
+    /// It wants them no longer.
+    Unask {
+        number: u64,
     },
     /// Look for work now; ends a quiet time.
     Nudge,
@@ -183,10 +203,21 @@ pub struct NewRules {
     pub slots: u32,
     /// Memory to plan with.
     pub memory: Option<u64>,
+    pub schedules: Vec<Schedule>,
     pub by: String,
     pub changed: Vec<String>,
     /// Takes a restart.
     pub restart: Vec<String>,
+}
+
+/// A schedule and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleInfo {
+    pub schedule: Schedule,
+    pub memory: Memory,
+    /// As a person may have changed it.
+    pub enabled: bool,
+    pub next: Option<Time>,
 }
 
 /// Overrides to be made and dropped together.
@@ -215,6 +246,8 @@ pub struct QueueExplained {
     /// Ready jobs of a higher priority that go first.
     pub ahead: u64,
     pub by_state: [u64; State::ALL.len()],
+    /// What holds back the destination of this very job, and the destination's name.
+    pub destination: Option<(String, Reason)>,
     /// False where no job of the queue was ever seen.
     pub known: bool,
 }

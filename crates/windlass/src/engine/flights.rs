@@ -29,6 +29,8 @@ pub struct InFlight {
     left: u16,
     /// It has given its share of the slot back.
     released: bool,
+    /// A worker elsewhere has it, and the store says so.
+    pub leased: bool,
 }
 
 /// All flights by number.
@@ -68,6 +70,7 @@ impl Flights {
                 reported: Vec::new(),
                 left: held.count,
                 released: false,
+                leased: policy.service.is_remote(),
             };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));

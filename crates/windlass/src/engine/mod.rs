@@ -4,7 +4,10 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+pub mod ask;
+mod claim;
 pub mod condition;
+mod destinations;
 mod drained;
 pub mod drive;
 pub mod dump;
@@ -19,28 +22,34 @@ mod obey;
 mod operate;
 pub mod operations;
 pub mod runs;
+mod schedules;
 pub mod spec;
 mod steer;
 mod stock;
+mod sweep;
 pub mod turn;
 pub mod turn_times;
 pub mod waiters;
 
+use crate::schedule::Schedule;
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
+use event::NewRules;
 use flights::Flights;
 use operations::Operations;
 use runs::Runs;
+use schedules::Schedules;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
+use windlass_core::destination::Destinations;
 use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::Policy;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
 pub use condition::Condition;
 pub use effects::Effects;
@@ -62,6 +71,7 @@ pub struct EngineOptions {
     pub slots: u32,
     /// Bytes that the processes of all policies may need together; none where nobody counts.
     pub memory: Option<u64>,
+    pub schedules: Vec<Schedule>,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
@@ -82,12 +92,21 @@ pub struct Engine<S> {
     store: S,
     options: EngineOptions,
     scheduler: Scheduler,
+    destinations: Destinations,
+    /// When the last turn was, on the wall and on a clock that nobody sets, and what the driver says of the next.
+    now: Time,
+    steady: Steady,
+    told_steady: Option<Steady>,
     flights: Flights,
     workers: Workers,
     runs: Runs,
     waiters: Waiters,
+    asks: ask::Asks,
     operations: Operations,
-    /// More of an operation is to be done in the next turn, which must not wait for an event.
+    schedules: Schedules,
+    /// Runs may be stored that are to be cancelled.
+    sweeping: bool,
+    /// More of an operation or a sweep is to be done in the next turn, which must not wait for an event.
     operations_wait: bool,
     queues: Queues,
     jitter: Jitter,
@@ -100,7 +119,7 @@ pub struct Engine<S> {
     /// What arrived and did not fit into the last turn, or could not be committed.
     pending: VecDeque<Event>,
     /// Rules of the open turn; those in the options are the committed ones.
-    new_rules: Option<(Vec<Policy>, u32, Option<u64>)>,
+    new_rules: Option<NewRules>,
     stopping: Stopping,
     /// When suspects may start: not before the server has stood for a while.
     suspects_at: Option<Time>,
@@ -149,16 +168,36 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let recovered = store.recover(evidence, now)?;
+        let leases = ask::take_leases(&mut store)?;
+        let begun = |job, start| !leases.contains(&(job, start)) && (evidence.begun)(job, start);
+        let evidence = Evidence { begun: &begun, ..evidence };
+        let recovered = match store.recover(evidence, now) {
+            // The reserve is given up with the rollback, for just this.
+            Err(StoreError::Full(_)) => {
+                store.rollback()?;
+                ask::take_leases(&mut store)?;
+                store.recover(evidence, now)?
+            }
+            other => other?,
+        };
+        // A server can come up on a full disk: what is done there has to be known before anything else.
+        let full_until = (!store.has_room()).then_some(now);
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
         let mut engine = Engine {
             store,
             scheduler,
+            destinations: Destinations::default(),
+            now,
+            steady: Steady::default(),
+            told_steady: None,
             flights: Flights::default(),
             workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
+            asks: ask::Asks::default(),
             operations: Operations::default(),
+            schedules: Schedules::default(),
+            sweeping: true,
             operations_wait: false,
             queues: Queues::default(),
             jitter: Jitter(options.seed | 1),
@@ -172,7 +211,7 @@ impl<S: Store> Engine<S> {
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
             sync_by: None,
-            full_until: None,
+            full_until,
             hushed: false,
             settled: 0,
             archived: 0,
@@ -200,6 +239,8 @@ impl<S: Store> Engine<S> {
         // The rows of the runs have their counts already.
         changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
+        self.sweeping = true;
+        self.schedules.load(&self.options.schedules, &mut self.store)?;
         self.operations.load(&mut self.store)
     }
 
@@ -226,8 +267,9 @@ impl<S: Store> Engine<S> {
         let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
         let steering = self.next_steering();
-        let deadlines = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, steering, lingers];
-        Ok(deadlines.into_iter().flatten().min())
+        let (paced, schedule) = (self.next_paced(), self.next_schedule());
+        let within = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at];
+        Ok(within.into_iter().chain([steering, lingers, schedule, paced]).flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.
@@ -271,6 +313,26 @@ impl<S: Store> Engine<S> {
     /// Told by the driver, which has a clock: so long the last turn took. Jobs that are shorter are claimed ahead.
     pub fn turn_took(&mut self, time: Duration) {
         self.turns.took(time);
+    }
+
+    /// Told by the driver before a turn: the time on a clock that nobody sets, for rates and probes. Where nobody tells
+    /// it, it goes on as the wall clock does, but never back.
+    pub fn tell_steady(&mut self, at: Steady) {
+        self.told_steady = Some(at);
+    }
+
+    fn look_at_the_steady_clock(&mut self, now: Time) {
+        let told = self.told_steady.take();
+        let steady = told.unwrap_or_else(|| self.steady.after(now.since(self.now)));
+        (self.now, self.steady) = (now, self.steady.max(steady));
+        self.scheduler.tell_steady(self.steady);
+    }
+
+    /// When a rate or a probe lets something start next.
+    fn next_paced(&self) -> Option<Time> {
+        let stands = self.full_until.is_some() || self.stopping != Stopping::No;
+        let next = self.scheduler.next_look().filter(|_| !stands)?;
+        Some(self.now.after(next.since(self.steady)))
     }
 
     pub fn store(&mut self) -> &mut S {

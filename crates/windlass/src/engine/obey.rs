@@ -59,16 +59,20 @@ impl<S: Store> Engine<S> {
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
-            Event::Reload { new, answer } => self.reload(new, answer, now, effects),
+            Event::Reload { new, answer } => self.reload(new, answer, now, effects)?,
             Event::Workers { table, alive } => self.scheduler.set_workers(&table, alive),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
-            Event::Explain { queue, lane, answer } => {
-                let explained = self.explain(&queue, lane);
+            Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
+            Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
+            Event::Explain { queue, lane, data, answer } => {
+                let explained = self.explain(&queue, lane, &data);
                 effects.answers.add(answer, Ok(explained));
             }
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::Ask(ask) => self.ask(ask, now),
+            Event::Unask { number } => self.unask(number),
             Event::Nudge => {
                 self.hushed = false;
                 effects.nudge = true;
@@ -172,7 +176,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    fn amend(
+    pub(super) fn amend(
         &mut self,
         ids: &[JobId],
         amendment: Amendment,
@@ -229,6 +233,8 @@ impl<S: Store> Engine<S> {
         let mut stocked = HashSet::new();
         for (crew, claims) in by_crew {
             let slots = match self.scheduler.policy(crew) {
+                // Nobody elsewhere gets more than was asked for, however many slots this server has.
+                Some(policy) if policy.service.is_remote() => continue,
                 Some(policy) if !matches!(policy.service, Service::Handler { .. }) => policy.slots,
                 // Nothing waits behind a thread.
                 Some(_) | None => u32::MAX,

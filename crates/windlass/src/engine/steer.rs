@@ -75,7 +75,11 @@ impl<S: Store> Engine<S> {
             let text = format!("there are {OVERRIDES_MAX} overrides already, no more are taken");
             return Err(Failure::new(Kind::Conflict, text).hint("windlass config unset removes some"));
         }
-        let Target::Queues(pattern) = &new.target else { return Ok(()) };
+        let pattern = match &new.target {
+            Target::Server => return Ok(()),
+            Target::Schedule(name) => return self.check_schedule(name),
+            Target::Queues(pattern) => pattern,
+        };
         QueueName::new(pattern.as_bytes()).map_err(|bad| refuse(bad.to_string()))?;
         // A process that only answers does not know the config; what does not fit then has no effect.
         if new.key == Key::Paused || self.only_answers() {
@@ -158,22 +162,33 @@ impl<S: Store> Engine<S> {
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
-    pub(super) fn reload(&mut self, new: NewRules, answer: Answer<()>, now: Time, effects: &mut Effects) {
-        let NewRules { policies, slots, memory, by, changed, restart } = new;
-        self.scheduler.reload(policies.clone(), slots);
-        self.scheduler.set_memory(memory);
-        self.new_rules = Some((policies, slots, memory));
+    pub(super) fn reload(
+        &mut self,
+        new: NewRules,
+        answer: Answer<()>,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        self.scheduler.reload(new.policies.clone(), new.slots);
+        self.scheduler.set_memory(new.memory);
+        self.changed.extend(self.queues.iter().map(|(no, _)| no));
+        self.schedules.load(&new.schedules, &mut self.store)?;
         self.rules_changed(effects);
-        effects.audit.push(Audited { at: now, by, what: What::Reload { changed, restart } });
+        let (changed, restart) = (new.changed.clone(), new.restart.clone());
+        effects.audit.push(Audited { at: now, by: new.by.clone(), what: What::Reload { changed, restart } });
         effects.answers.add(answer, Ok(()));
+        self.new_rules = Some(new);
+        Ok(())
     }
 
     /// The turn is on disk, and its rules are those to go back to from now on.
     pub(super) fn keep_rules(&mut self) {
-        if let Some((policies, slots, memory)) = self.new_rules.take() {
+        if let Some(NewRules { policies, slots, memory, schedules, .. }) = self.new_rules.take() {
             self.options.policies = policies;
             self.options.slots = slots;
             self.options.memory = memory;
+            self.options.schedules = schedules;
+            self.destinations.keep_crews(|crew| self.scheduler.policy(crew).is_some());
         }
     }
 
@@ -182,7 +197,7 @@ impl<S: Store> Engine<S> {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
             self.scheduler.set_memory(self.options.memory);
-            self.changed.extend(self.lingering.queues());
+            self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }
     }
 
@@ -197,7 +212,7 @@ impl<S: Store> Engine<S> {
 
     /// The config's tables as this turn has them.
     pub(super) fn policies(&self) -> &[Policy] {
-        self.new_rules.as_ref().map_or(&self.options.policies, |(policies, ..)| policies)
+        self.new_rules.as_ref().map_or(&self.options.policies, |new| &new.policies)
     }
 
     /// True for a process that is only there to answer; one with handlers of its own serves their queues.
@@ -221,7 +236,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// What holds a queue back, or the jobs of one of its lanes.
-    pub(super) fn explain(&mut self, name: &str, lane: Option<(Priority, LaneKind)>) -> QueueExplained {
+    pub(super) fn explain(&mut self, name: &str, lane: Option<(Priority, LaneKind)>, data: &[u8]) -> QueueExplained {
         self.scheduler.set_stall(self.stall());
         let found = self.queues.iter().find(|(_, queue)| queue.name.as_str() == name);
         let Some((no, queue)) = found else {
@@ -231,13 +246,16 @@ impl<S: Store> Engine<S> {
                 Some(_) => Reason::NothingWaits,
                 None => Reason::NoRunner,
             };
-            return QueueExplained { reason, table, ahead: 0, by_state: Default::default(), known: false };
+            let by_state = Default::default();
+            return QueueExplained { reason, table, ahead: 0, by_state, destination: None, known: false };
         };
         let (priority, kind) = lane.unwrap_or((Priority::NORMAL, LaneKind::Fresh));
         let explained = self.scheduler.explain(Lane { queue: no, priority, kind });
         let ahead = if lane.is_some() { explained.ahead } else { 0 };
         let (reason, table) = (explained.reason, explained.table);
-        QueueExplained { reason, table, ahead, by_state: queue.by_state, known: true }
+        let crew = self.scheduler.policy_of(no).map(|(crew, _)| crew).filter(|_| lane.is_some());
+        let destination = crew.and_then(|crew| self.held_destination(name, crew, data));
+        QueueExplained { reason, table, ahead, by_state: queue.by_state, destination, known: true }
     }
 
     /// Queues that a person or the hours closed.
@@ -252,7 +270,7 @@ impl<S: Store> Engine<S> {
             return None;
         }
         let ends = self.scheduler.overrides().next_end().filter(|_| self.full_until.is_none());
-        [ends, self.scheduler.next_turn_of_time()].into_iter().flatten().min()
+        [ends, self.scheduler.next_hours()].into_iter().flatten().min()
     }
 
     /// The number of a queue's jobs that have not ended.

@@ -39,8 +39,8 @@ impl<S: Store> Engine<S> {
                 let at_once = pace.at_once(self.turns, AT_ONCE_MOST).saturating_mul(url.size).min(AT_ONCE_MOST);
                 self.scheduler.set_at_once(crew, at_once);
             }
-            // A thread cannot be killed, so nothing may wait behind it.
-            Service::Handler { .. } => {}
+            // A thread cannot be killed, so nothing may wait behind it; and elsewhere nothing is claimed ahead.
+            Service::Handler { .. } | Service::Remote(_) => {}
         }
     }
 
@@ -56,7 +56,7 @@ impl<S: Store> Engine<S> {
                 Service::Command(_) => stock,
                 // One lot more for each slot is there by the time the last one has ended.
                 Service::Batch(_) | Service::Worker(_) | Service::Url(_) => stock.min(policy.slots),
-                Service::Handler { .. } => 0,
+                Service::Handler { .. } | Service::Remote(_) => 0,
             };
             planned.extend(self.scheduler.plan_stock(crew, stock));
         }

@@ -1,6 +1,8 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod rates;
 mod runs;
+mod schedules;
 mod steer;
 
 use super::event::{
@@ -32,6 +34,7 @@ impl World {
             policies,
             slots: 4,
             memory: None,
+            schedules: Vec::new(),
             durability: Durability::Full,
             serve_open_runs: false,
             serves_runs: true,
@@ -509,7 +512,7 @@ fn a_batch_waits_for_more_no_longer_than_its_linger() {
     assert!(world.under_way.is_empty());
     let by = world.engine.next_wake().unwrap().unwrap();
     assert!(by <= world.now.after(Duration::from_secs(5)), "{by:?}");
-    assert_eq!(world.engine.explain("q", None).reason, windlass_core::scheduler::Reason::Lingering);
+    assert_eq!(world.engine.explain("q", None, b"").reason, windlass_core::scheduler::Reason::Lingering);
     world.push("q", 7);
     let [first, second] = &world.under_way[..] else { panic!("two stretches, since they were pushed apart") };
     assert_eq!(first.held.count + second.held.count, 10, "a full batch waits for nobody");

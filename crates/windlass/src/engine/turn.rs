@@ -10,15 +10,17 @@ use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
-use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
-use crate::store::{Changes, Durability, Lot, Order, Settlement, Store, StoreError};
+use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windlass_core::circuit::Sign;
 use windlass_core::judge::{Verdict, judge};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome;
+use windlass_core::scheduler::CrewNo;
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
@@ -31,9 +33,6 @@ const INGESTED_MOST: usize = 4 << 20;
 /// A turn that takes in lots of so many chunks, which are rows of the store, is long already: it starts nothing and
 /// forgets nothing. The next one does, and takes nothing in from the inbox.
 const WIDE: usize = 512;
-
-/// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
-const CLAIMED_MOST: u64 = 32 << 10;
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
@@ -50,11 +49,13 @@ struct Absorbed {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     durability: Option<Durability>,
-    departed: Vec<Flight>,
+    pub(super) departed: Vec<Flight>,
     /// Reports that this turn writes, by flight, position and count.
     pub(super) reports: Vec<(Flight, u16, u16)>,
     /// Starts whose last report this turn writes, and how their workers ended.
     landed: BTreeMap<Flight, Ended>,
+    /// What ended, of which crew, and what it says of where it went.
+    heard: Vec<(CrewNo, Held, Sign)>,
 }
 
 impl Progress {
@@ -73,8 +74,10 @@ impl<S: Store> Engine<S> {
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
+        self.look_at_the_steady_clock(now);
         let mut effects = Effects::default();
         let settles = self.look_at_the_clock(now, &mut effects);
+        let said = effects.notes.len();
         let mut absorbed = self.absorb(settles);
         let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
@@ -83,7 +86,11 @@ impl<S: Store> Engine<S> {
                 self.after_commit(absorbed, &progress, now, &mut effects);
                 Ok(effects)
             }
-            Err(StoreError::Full(what)) => self.give_back(absorbed, &progress, &what, now, effects),
+            Err(StoreError::Full(what)) => {
+                // What the turn said of itself did not happen; whoever does it will say it.
+                effects.notes.truncate(said);
+                self.give_back(absorbed, &progress, &what, now, effects)
+            }
             Err(other) => Err(other),
         }
     }
@@ -125,7 +132,9 @@ impl<S: Store> Engine<S> {
             self.obey(command, now, progress, effects)?;
         }
         self.go_on_with_operations(now, progress, effects)?;
+        self.go_on_sweeping(now, progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
+        self.look_at_schedules(now, progress, effects)?;
         if !sabotage::on(Sabotage::DueForgotten) {
             self.release(now, progress)?;
         }
@@ -197,10 +206,14 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::Workers { .. }
                 | Event::Steer { .. }
+                | Event::FireSchedule { .. }
+                | Event::Schedules { .. }
                 | Event::Explain { .. }
                 | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
+                | Event::Ask(_)
+                | Event::Unask { .. }
                 | Event::Nudge
                 | Event::Quiet
                 | Event::Drain
@@ -226,7 +239,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         let mut settlements = Vec::with_capacity(finished.len());
-        let mut follow_ups = Vec::new();
+        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
         for end in finished {
             let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
@@ -244,6 +257,8 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
+                progress.heard.push((flight.crew, held.clone(), outcome.sign()));
+                leased.extend(flight.leased.then(|| held.clone()));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
@@ -266,6 +281,9 @@ impl<S: Store> Engine<S> {
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
+            for held in leased {
+                self.end_lease(&held)?;
+            }
         }
         Ok(())
     }
@@ -332,43 +350,6 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Fills the planned slots; the start is stored before it happens.
-    fn claim(&mut self, now: Time, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
-        self.end_lingering(now);
-        let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST);
-        // What the budget left out is the next turn's, which must not wait for an event.
-        self.turn_again = planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>() >= CLAIMED_MOST;
-        planned.extend(self.plan_stock(progress));
-        effects.make_room = self.scheduler.memory_wanted();
-        for planned in planned {
-            let order = Order { lane: planned.lane, most: planned.most };
-            let held = self.store.claim(&[order], now)?;
-            let got = held.iter().map(|held| u32::from(held.count)).sum();
-            self.scheduler.claimed(&planned, got);
-            // What is left may be less than a batch.
-            self.changed.insert(planned.lane.queue);
-            if got == 0 {
-                continue;
-            }
-            progress.needs(self.options.durability);
-            let Some(policy) = self.scheduler.terms(planned.crew) else { continue };
-            let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
-            for (flight, held) in departed {
-                progress.departed.push(flight);
-                self.workers.depart(flight, now);
-                let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
-                let number = held.number(run);
-                let run = run.map(|id| id.to_string()).unwrap_or_default();
-                let queue = Arc::clone(self.queue_name(held.lane.queue));
-                let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-                effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run });
-            }
-        }
-        let changes = self.store.changes();
-        self.count(&changes);
-        Ok(())
-    }
-
     /// A drain has an end: what still runs then goes back without a charge.
     fn stop_what_overstays(&mut self, now: Time, effects: &mut Effects) {
         if self.drain_until.is_some_and(|until| until <= now) {
@@ -401,7 +382,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Keeps the counters of queues and runs in step with the store's.
-    fn count(&mut self, changes: &Changes) {
+    pub(super) fn count(&mut self, changes: &Changes) {
         for step in &changes.moves {
             let counts = &mut self.queues[step.lane.queue].by_state;
             if let Some(from) = step.from {
@@ -427,6 +408,8 @@ impl<S: Store> Engine<S> {
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
         self.keep_rules();
+        progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
+        self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
         for (flight, ended) in &progress.landed {
             self.flights.forget(*flight);
@@ -452,6 +435,7 @@ impl<S: Store> Engine<S> {
             for answer in self.runs.end(&info, &mut self.scheduler) {
                 effects.answers.add(answer, Ok(info.clone()));
             }
+            self.turn_again |= self.schedules.waits_for(info.id);
             self.paces.retain(|crew, _| self.scheduler.policy(*crew).is_some());
         }
         self.look_if_drained(effects);
@@ -504,11 +488,15 @@ impl<S: Store> Engine<S> {
             self.flights.give_report_back(*flight, *first, *count);
         }
         for flight in &progress.departed {
+            if let Some((crew, held)) = self.flights.get(*flight).map(|flight| (flight.crew, flight.held.clone())) {
+                self.hear_of_destinations(crew, &held, Sign::None);
+            }
             self.flights.release(*flight, &mut self.scheduler);
             self.flights.forget(*flight);
             self.workers.land(*flight, Ended::Done, now);
         }
         self.drop_rules();
+        self.asks.give_back();
         self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));

@@ -13,6 +13,7 @@ use crate::data_dir::DataDir;
 use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
 use crate::error::{Failure, Kind};
+use crate::runner::remote::Counter;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -37,6 +38,7 @@ pub(super) struct App {
     pub(super) reload: Arc<super::Reload>,
     pub(super) config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
     pub(super) access: Access,
+    pub(super) counter: Arc<Counter>,
     pub(super) bodies: Arc<Semaphore>,
     /// Held by the one import there may be.
     pub(super) imports: tokio::sync::Mutex<()>,
@@ -73,6 +75,7 @@ impl App {
             reload: options.reload.into(),
             config: options.config,
             access,
+            counter: options.counter,
             bodies: Arc::new(Semaphore::new(super::body::BUDGET)),
             imports: tokio::sync::Mutex::default(),
             waiting: Arc::default(),

@@ -51,7 +51,7 @@ impl Access {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             check_site(request.headers())?;
         }
-        let open = matches!(request.uri().path(), "/livez" | "/readyz");
+        let open = matches!(request.uri().path(), "/livez" | "/readyz") || is_own_route(request.uri().path());
         if peer == Peer::Tcp && !open { self.check_token(request.headers()) } else { Ok(()) }
     }
 
@@ -83,13 +83,24 @@ impl Access {
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let given = only(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or("");
+        let given = bearer(headers);
         if same(given.as_bytes(), self.token.as_bytes()) {
             return Ok(());
         }
         Err(Problem::new(StatusCode::UNAUTHORIZED, Kind::NotPermitted, "this needs the server's token")
             .hint("send `Authorization: Bearer TOKEN` with the token in run/token of the data directory"))
     }
+}
+
+/// Routes with which a job speaks for itself; they ask for the token of that very job, whoever calls.
+fn is_own_route(path: &str) -> bool {
+    let rest = path.strip_prefix("/api/v1/jobs/").and_then(|rest| rest.split_once('/'));
+    matches!(rest, Some((_, "reply" | "control" | "emit")))
+}
+
+/// The token that a request brings.
+pub(super) fn bearer(headers: &HeaderMap) -> &str {
+    only(headers, &AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).unwrap_or("")
 }
 
 /// A browser tells where a change comes from; only this server's own pages may make one.

@@ -6,8 +6,7 @@
 use super::app::{Call, json};
 use super::problem::Problem;
 use crate::api::NDJSON;
-use crate::api::export::{self, IMPORT_MAX, Imported, Line};
-use crate::api::{Data, time_from_text};
+use crate::api::export::{Entry, IMPORT_MAX, Imported, Job, Reader};
 use crate::engine::event::Event;
 use crate::engine::handle::IdSource;
 use crate::error::{Failure, Kind};
@@ -20,17 +19,8 @@ use axum::response::Response;
 use http_body_util::{BodyExt, Limited};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
-use windlass_core::life_cycle::State;
+use windlass_core::job::{JobId, Origin, Priority, QueueName, RunId};
 use windlass_core::time::Time;
-
-/// A job to be admitted.
-#[derive(Debug)]
-struct Wanted {
-    id: JobId,
-    key: Key,
-    data: Vec<u8>,
-}
 
 /// What jobs of one chunk have in common.
 type Key = (QueueName, Priority, Option<RunId>, Option<Time>, Origin);
@@ -62,28 +52,25 @@ pub(super) async fn import(mut call: Call) -> Result<Response, Problem> {
 }
 
 /// The jobs that are to be admitted, and what becomes of the others.
-fn wanted(text: &[u8], resume: bool, reads: &Reads, ids: &IdSource) -> Result<(Vec<Wanted>, Imported), Failure> {
+fn wanted(text: &[u8], resume: bool, reads: &Reads, ids: &IdSource) -> Result<(Vec<Job>, Imported), Failure> {
     let mut done = Imported::default();
-    let mut jobs: BTreeMap<JobId, Wanted> = BTreeMap::new();
+    let mut jobs: BTreeMap<JobId, Job> = BTreeMap::new();
     let mut ended = HashSet::new();
-    for (at, line) in export::read(text)?.into_iter().enumerate() {
-        let bad = |why: String| Failure::new(Kind::BadData, format!("line {} of the export: {why}", at + 2));
-        let id: JobId = line.id.parse().map_err(|e| bad(format!("{e}")))?;
-        let state = State::ALL.into_iter().find(|state| state.word() == line.state);
-        let state = state.ok_or_else(|| bad(format!("{:?} is not a state", line.state)))?;
-        if !export::waits(state) {
-            ended.insert(id);
-            continue;
-        }
-        if state == State::Suspended && !resume {
-            let hint = "import it as a job that waits with --resume, or leave it out of the export";
-            return Err(bad(format!("{id} is suspended, and would start")).hint(hint));
-        }
-        let job = job(id, line).map_err(|failure| bad(failure.text))?;
+    let mut reader = Reader::new(text)?;
+    while let Some(line) = reader.next_job()? {
+        let entry = line.entry(resume).map_err(|why| Failure { text: reader.bad(&why).text, ..why })?;
+        let job = match entry {
+            Entry::Waits(job) => job,
+            Entry::Ended(id) => {
+                ended.insert(id);
+                continue;
+            }
+        };
+        let id = job.id;
         if let Some(before) = jobs.insert(id, job)
-            && jobs.get(&id).is_some_and(|job| job.data != before.data || job.key.0 != before.key.0)
+            && jobs.get(&id).is_some_and(|job| (&job.data, &job.queue) != (&before.data, &before.queue))
         {
-            return Err(bad(format!("{id} comes twice with different data")));
+            return Err(reader.bad(format!("{id} comes twice with different data")));
         }
     }
     // One that ended while it was being exported stands there twice: it has ended.
@@ -100,10 +87,10 @@ fn wanted(text: &[u8], resume: bool, reads: &Reads, ids: &IdSource) -> Result<(V
             let text = format!("{id} is an id that this server will give to another job");
             return Err(Failure::new(Kind::Conflict, text).hint("restart the server, then import again"));
         }
-        if let Some(run) = job.key.2
+        if let Some(run) = job.run
             && view.run(run)?.is_none_or(|run| run.counts.ended)
         {
-            job.key.2 = None;
+            job.run = None;
             done.without_run += 1;
         }
         done.imported += 1;
@@ -112,21 +99,8 @@ fn wanted(text: &[u8], resume: bool, reads: &Reads, ids: &IdSource) -> Result<(V
     Ok((new, done))
 }
 
-fn job(id: JobId, line: Line) -> Result<Wanted, Failure> {
-    let bad = |why: String| Failure::new(Kind::BadData, why);
-    let queue = QueueName::new(line.queue.as_bytes()).map_err(|e| bad(e.to_string()))?;
-    let priority = Priority::new(i64::from(line.priority)).ok_or_else(|| bad("the priority is out of range".into()))?;
-    let run = line.run.as_deref().map(str::parse::<RunId>).transpose().map_err(|e| bad(format!("{e}")))?;
-    let due = line.not_before.as_deref().map(time_from_text).transpose()?;
-    let Some(data) = Data::bytes(&line.data) else { return Err(bad(format!("{id} has no data that can be read"))) };
-    if data.len() > DATA_MAX {
-        return Err(bad(format!("{id} has {} bytes, expected at most {DATA_MAX}", data.len())));
-    }
-    Ok(Wanted { id, key: (queue, priority, run, due, id.origin), data })
-}
-
 /// Lays jobs of the same kind and origin into chunks, in the order of their ids, which is how they come.
-fn lay_out(jobs: Vec<Wanted>) -> Vec<NewJobs> {
+fn lay_out(jobs: Vec<Job>) -> Vec<NewJobs> {
     let mut groups: Vec<(Key, ChunkBuilder)> = Vec::new();
     let mut laid = Vec::new();
     let mut finish = |key: &Key, builder: &mut ChunkBuilder| {
@@ -135,8 +109,9 @@ fn lay_out(jobs: Vec<Wanted>) -> Vec<NewJobs> {
     };
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for job in jobs {
-        let place = *places.entry(format!("{:?}", job.key)).or_insert_with(|| {
-            groups.push((job.key.clone(), ChunkBuilder::new(job.id.origin)));
+        let key: Key = (job.queue, job.priority, job.run, job.not_before, job.id.origin);
+        let place = *places.entry(format!("{key:?}")).or_insert_with(|| {
+            groups.push((key, ChunkBuilder::new(job.id.origin)));
             groups.len() - 1
         });
         let (key, builder) = &mut groups[place];

@@ -11,6 +11,7 @@ use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::Log;
 use crate::runner::progress::Board;
+use crate::runner::remote::Counter;
 use crate::store::{Filter, StoreView};
 use std::fmt;
 use std::net::SocketAddr;
@@ -32,12 +33,14 @@ mod push;
 mod query;
 pub mod routes;
 mod runs;
+mod schedules;
 mod selection;
 mod serve;
 mod stats;
 mod steer;
 mod watch;
 mod why;
+mod work;
 
 pub use serve::Server;
 
@@ -56,6 +59,8 @@ pub struct Options {
     pub config: Box<dyn Fn() -> Arc<Loaded> + Send + Sync>,
     /// Where trouble at the door is told.
     pub log: Log,
+    /// Where remote workers come.
+    pub counter: Arc<Counter>,
 }
 
 /// Reads the config again for somebody, and tells what has changed.
@@ -69,7 +74,8 @@ impl Options {
     ) -> Options {
         let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let config = Box::new(Arc::<Loaded>::default);
-        Options { dir, listen, token: None, hosts: Vec::new(), reload: Box::new(reload), config, log: Log::off() }
+        let (token, hosts, reload, log) = (None, Vec::new(), Box::new(reload), Log::off());
+        Options { dir, listen, token, hosts, reload, config, log, counter: Arc::default() }
     }
 }
 

@@ -6,7 +6,7 @@ use super::app::{App, Call};
 use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, import, jobs, operations, push, runs, stats, steer, watch, why};
+use super::{control, follow, import, jobs, operations, push, runs, schedules, stats, steer, watch, why, work};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 34] = [
+pub const TABLE: [Route; 41] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
     get("/api/v1/status", |call| Box::pin(control::status(call))),
@@ -68,6 +68,13 @@ pub const TABLE: [Route; 34] = [
     get("/api/v1/config", |call| Box::pin(steer::config(call))),
     get("/api/v1/overrides", |call| Box::pin(steer::overrides(call))),
     post("/api/v1/overrides", |call| Box::pin(steer::steer(call))),
+    post("/api/v1/work/claim", |call| Box::pin(work::claim(call))),
+    post("/api/v1/work/heartbeat", |call| Box::pin(work::heartbeat(call))),
+    post("/api/v1/jobs/{id}/reply", |call| Box::pin(work::reply(call))),
+    post("/api/v1/jobs/{id}/control", |call| Box::pin(work::control(call))),
+    post("/api/v1/jobs/{id}/emit", |call| Box::pin(work::emit(call))),
+    get("/api/v1/schedules", |call| Box::pin(schedules::list(call))),
+    post("/api/v1/schedules/{id}/run", |call| Box::pin(schedules::run(call))),
     get("/api/v1/why", |call| Box::pin(why::why(call))),
 ];
 

@@ -258,7 +258,10 @@ async fn admit(door: Door, app: Arc<App>, router: Router, places: Arc<Semaphore>
                 if !std::mem::replace(&mut told, true) {
                     log.warn(format!("cannot take a connection: {error}; trying again until it can be taken"));
                 }
-                race(tokio::time::sleep(Duration::from_millis(100)), app.stopped()).await;
+                // A door that fails at once is always ready: only here is it seen that the server stops.
+                if let First::Right(()) = race(tokio::time::sleep(Duration::from_millis(100)), app.stopped()).await {
+                    return;
+                }
             }
         }
     }

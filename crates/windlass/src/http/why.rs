@@ -14,7 +14,7 @@ use crate::when;
 use axum::http::StatusCode;
 use axum::response::Response;
 use std::collections::BTreeSet;
-use windlass_core::job::{Arrival, JobId, LaneKind, Priority, QueueName, RunId};
+use windlass_core::job::{Arrival, JobId, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::scheduler::Reason;
 use windlass_core::time::Time;
@@ -37,15 +37,15 @@ pub(super) async fn why(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &why)
 }
 
-async fn explain(app: &App, queue: &str, lane: Option<(Priority, LaneKind)>) -> Result<QueueExplained, Failure> {
+async fn explain(app: &App, queue: &str) -> Result<QueueExplained, Failure> {
     let queue = queue.to_owned();
-    app.ask(|answer| Event::Explain { queue, lane, answer }).await
+    app.ask(|answer| Event::Explain { queue, lane: None, data: Vec::new(), answer }).await
 }
 
 async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     QueueName::new(name.as_bytes()).map_err(|bad| Problem::refused(format!("{name:?} is no queue: {bad}")))?;
     app.catch_up().await?;
-    let explained = explain(app, name, None).await?;
+    let explained = explain(app, name).await?;
     if !explained.known && explained.table.is_none() {
         return Err(
             Problem::not_found(format!("no queue {name}")).hint("no job of it is known, and no table serves it")
@@ -101,7 +101,8 @@ async fn ailing(app: &App, table: Option<&str>) -> Result<Option<WhyReason>, Fai
 
 /// What a job's state leaves to say.
 async fn reasons_of(app: &App, info: &JobInfo) -> Result<(Vec<WhyReason>, Option<String>), Failure> {
-    let explained = explain(app, info.queue.as_str(), Some((info.priority, info.kind))).await?;
+    let (queue, lane, data) = (info.queue.to_string(), Some((info.priority, info.kind)), info.data.clone());
+    let explained = app.ask(|answer| Event::Explain { queue, lane, data, answer }).await?;
     let now = clock::now();
     let due = |code: &str, words: &str| match info.not_before {
         Some(at) => WhyReason::new(code, format!("{words} {} ({})", from_now(at, now), when::rfc3339(at))).at(at),
@@ -135,6 +136,11 @@ async fn reasons_of(app: &App, info: &JobInfo) -> Result<(Vec<WhyReason>, Option
         }
     }
     let waits = matches!(info.state, State::Scheduled | State::Retrying);
+    if let Some((key, reason)) = explained.destination.filter(|_| waits || info.state == State::Ready) {
+        let mut reason = told(&reason);
+        reason.text = format!("for `{key}`: {}", reason.text);
+        reasons.push(reason);
+    }
     if waits && explained.reason.is_lasting() {
         // Even when its time has come it would not start.
         reasons.push(told(&explained.reason));
@@ -168,7 +174,7 @@ async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
     let mut reasons = counted(&info, &waiting);
     let ready = waiting.iter().filter(|job| job.state == State::Ready).map(|job| job.queue.to_string());
     for queue in ready.collect::<BTreeSet<_>>().into_iter().take(QUEUES_ASKED) {
-        let explained = explain(app, &queue, None).await?;
+        let explained = explain(app, &queue).await?;
         let mut reason = told(&explained.reason);
         reason.text = format!("queue `{queue}`: {}", reason.text);
         reasons.push(reason);
@@ -220,6 +226,14 @@ fn told(reason: &Reason) -> WhyReason {
     match reason {
         Reason::Paused(made) => WhyReason { overridden: Some((&**made).into()), ..told },
         Reason::OutsideHours { opens: Some(opens), .. } => told.at(*opens),
+        Reason::RateReached { next, .. } => told.at(*next),
+        Reason::DestinationDead { failures, probe } => {
+            let told = told.count(u64::from(*failures));
+            match probe {
+                Some(probe) => told.at(*probe),
+                None => told,
+            }
+        }
         Reason::QueueSlotsTaken { slots } | Reason::CrewSlotsTaken { slots } | Reason::ServerSlotsTaken { slots } => {
             told.count(u64::from(*slots))
         }

@@ -59,7 +59,11 @@ impl Batch {
     fn policy(&self) -> &policy::Batch {
         match &self.leader().policy.service {
             Service::Batch(batch) => batch,
-            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => {
                 panic!("a batch is made for a batch command only")
             }
         }

@@ -2,9 +2,9 @@
 //! that are kept.
 //!
 //! It keeps a crew's starts within its slots: what it is given beyond them waits here, claimed and not begun, and
-//! takes the place of a job that ends without asking the engine. A launcher that dies is noticed, its trees are
-//! proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's end means is
-//! `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
+//! takes the place of a job that ends without asking the engine. A launcher that dies, or that cannot be sent to, is
+//! noticed, its trees are proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's
+//! end means is `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
 
 use super::batch::Batch;
 use super::launcher::{self, Outbox, Report};
@@ -21,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Service};
@@ -172,6 +172,8 @@ pub(super) struct Shared {
     pub(super) crewed: Crewed,
     fatal: Fatal,
     state: Mutex<State>,
+    /// Told when the runner stops: nobody sits out a pause.
+    stopped: Condvar,
     /// Where news of kept workers go.
     news: Arc<News>,
 }
@@ -195,8 +197,9 @@ impl CommandRunner {
     pub fn new(settings: Settings, hear: Hear, crewed: Crewed, fatal: Fatal) -> Result<CommandRunner, Failure> {
         control_dir::make(&settings.control)?;
         let news = Arc::new(News::new()?);
-        let state = Mutex::default();
-        let shared = Arc::new(Shared { settings, hear, crewed, fatal, state, news: Arc::clone(&news) });
+        let (state, stopped) = (Mutex::default(), Condvar::new());
+        let shared = Shared { settings, hear, crewed, fatal, state, stopped, news: Arc::clone(&news) };
+        let shared = Arc::new(shared);
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let mut runner = CommandRunner { shared, readers: Vec::new(), workers };
         for index in 0..runner.shared.settings.launchers.max(1) {
@@ -276,6 +279,7 @@ impl Runner for CommandRunner {
             crew.waiting.retain(|waiting| *waiting != flight);
         }
         let Some(work) = state.remove(flight) else { return };
+        state.let_go(&pattern);
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
@@ -300,6 +304,7 @@ impl Drop for CommandRunner {
             let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
         drop(state);
+        self.shared.stopped.notify_all();
         for reader in self.readers.drain(..) {
             // A reader that panicked has told so itself.
             let _told = reader.join();
@@ -319,7 +324,11 @@ fn works(starts: Vec<Start>) -> Vec<Work> {
                 Some((claim, together)) if *claim == start.claim => together.push(start),
                 _ => claims.push((start.claim, vec![start])),
             },
-            Service::Command(_) | Service::Worker(_) | Service::Url(_) | Service::Handler { .. } => {
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => {
                 works.push(Work::Job(start));
             }
         }
@@ -362,7 +371,7 @@ impl State {
             let number = hand.take_control();
             let user = aloft.work.leader().and_then(|start| start.policy.user.as_ref());
             let dir = settings.control_of(user);
-            let control = order::Control { dir: &dir, launcher: index, number };
+            let control = order::Control { dir: &dir, launcher: index, number, http: None };
             let laid = match &mut aloft.work {
                 Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
                 Work::Batch(batch) => order::lay_batch(batch, &control),
@@ -391,6 +400,10 @@ impl State {
     fn land(&mut self, flight: Flight, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
         let hand = self.aloft.get(&flight)?.hand;
         let work = self.remove(flight)?;
+        if let Work::Job(start) = &work {
+            // Before its control files are another's: what it says over HTTP from now on must not be taken for theirs.
+            settings.board.ended(start.held.jobs.id(start.held.range().start));
+        }
         let pattern = work.leader().map(|start| start.policy.pattern.clone());
         if let Some((index, number)) = hand {
             self.hands[index].load -= 1;
@@ -401,8 +414,16 @@ impl State {
         }
         if let Some(pattern) = pattern {
             self.fill_slots(&pattern, settings, ends);
+            self.let_go(&pattern);
         }
         Some(work)
+    }
+
+    /// Forgets a crew that has nothing here: every run is a crew of its own, and they never come back.
+    fn let_go(&mut self, pattern: &str) {
+        if self.crews.get(pattern).is_some_and(|crew| crew.running == 0 && crew.waiting.is_empty()) {
+            self.crews.remove(pattern);
+        }
     }
 
     fn remove(&mut self, flight: Flight) -> Option<Work> {
@@ -417,10 +438,14 @@ impl State {
 
     /// A batch goes on with its next piece, before anything else of its crew.
     fn go_on(&mut self, batch: Box<Batch>, settings: &Settings, ends: &mut Vec<Finished>) {
-        let (flight, pattern) = (batch.leader().flight, batch.leader().policy.pattern.clone());
+        let (flight, policy) = (batch.leader().flight, &batch.leader().policy);
+        let (pattern, slots) = (policy.pattern.clone(), policy.slots);
         self.members.extend(batch.flights().skip(1).map(|member| (member, flight)));
         self.aloft.insert(flight, Aloft { work: Work::Batch(batch), hand: None });
-        self.crews.entry(pattern.clone()).or_default().waiting.push_front(flight);
+        // The crew may have been let go with the piece before.
+        let crew = self.crews.entry(pattern.clone()).or_default();
+        crew.slots = slots;
+        crew.waiting.push_front(flight);
         self.fill_slots(&pattern, settings, ends);
     }
 
@@ -431,8 +456,8 @@ impl State {
                 && !hand.outbox.is_empty()
                 && hand.outbox.flush(socket, SendFlags::empty()).is_err()
             {
-                // It died: its listener reports whatever it was given, this too.
-                hand.outbox = Outbox::default();
+                // It died, or there was no memory to send: what it was given is not all there.
+                hand.give_up();
             }
         }
     }
@@ -451,15 +476,26 @@ impl Hand {
     }
 
     fn tell_with(&mut self, record: &[u8], given: Vec<OwnedFd>) {
+        // Without a launcher there is nobody to tell: its listener reports whatever it was given.
+        if self.socket.is_none() {
+            return;
+        }
         let pushed = match given.is_empty() {
             true => self.outbox.push(record),
             false => self.outbox.push_with(record, given),
         };
         if pushed.is_err() {
-            // No memory file for a large record: as good as a launcher that never got it, so it is replaced.
-            if let Some(socket) = &self.socket {
-                let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
-            }
+            // No memory file for a large record: as good as a launcher that never got it.
+            self.give_up();
+        }
+    }
+
+    /// Counts the launcher as dead: it is given nothing more, and it ends when it hears that nobody speaks to it. Then
+    /// its listener reports whatever it was given, sent or not, and replaces it.
+    fn give_up(&mut self) {
+        self.outbox = Outbox::default();
+        if let Some(socket) = self.socket.take() {
+            let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
         }
     }
 }
@@ -509,10 +545,7 @@ impl Shared {
         let mut unfinished = Vec::new();
         for (report, work) in landed {
             match work {
-                Work::Job(start) => {
-                    self.settings.board.ended(start.held.jobs.id(start.held.range().start));
-                    ends.push(reading::finished(report, &start));
-                }
+                Work::Job(start) => ends.push(reading::finished(report, &start)),
                 Work::Batch(mut batch) => {
                     ends.extend(batch.heard(&report));
                     unfinished.extend((!batch.is_over()).then_some(batch));

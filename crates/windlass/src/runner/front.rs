@@ -5,6 +5,7 @@
 use super::command::{CommandRunner, Crewed, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
 use super::progress::Board;
+use super::remote::Counter;
 use super::url::UrlRunner;
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::data_dir::DataDir;
@@ -19,6 +20,7 @@ pub struct Runners {
     commands: Option<CommandRunner>,
     handlers: HandlerRunner,
     urls: UrlRunner,
+    counter: Arc<Counter>,
 }
 
 impl Runners {
@@ -27,6 +29,7 @@ impl Runners {
         dir: Option<&DataDir>,
         board: Arc<Board>,
         handlers: Handlers,
+        counter: Arc<Counter>,
         hear: Arc<dyn Fn(Finished) + Send + Sync>,
         crewed: Crewed,
         fatal: Fatal,
@@ -35,22 +38,30 @@ impl Runners {
         let threads = if handlers.is_empty() { 0 } else { cores };
         let theirs = Arc::clone(&hear);
         let urls = UrlRunner::new(Arc::clone(&hear));
+        counter.open(Arc::clone(&hear), Arc::clone(&board))?;
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
         let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;
-        Ok(Runners { commands, handlers, urls })
+        Ok(Runners { commands, handlers, urls, counter })
+    }
+}
+
+impl Drop for Runners {
+    fn drop(&mut self) {
+        self.counter.close();
     }
 }
 
 impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
-        let (mut commands, mut handlers, mut urls) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut handlers, mut urls, mut remote) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for start in starts {
             match start.policy.service {
                 Service::Command(_) | Service::Batch(_) | Service::Worker(_) => commands.push(start),
                 Service::Handler { .. } => handlers.push(start),
                 Service::Url(_) => urls.push(start),
+                Service::Remote(_) => remote.push(start),
             }
         }
         if let Some(runner) = self.commands.as_mut().filter(|_| !commands.is_empty()) {
@@ -62,6 +73,9 @@ impl Runner for Runners {
         if !urls.is_empty() {
             self.urls.start(urls);
         }
+        if !remote.is_empty() {
+            self.counter.start(remote);
+        }
     }
 
     /// Flights are never reused, so the runner that does not know it does nothing.
@@ -71,6 +85,7 @@ impl Runner for Runners {
         }
         self.handlers.stop(flight, why);
         self.urls.stop(flight, why);
+        self.counter.stop(flight, why);
     }
 
     fn make_room(&mut self, bytes: u64) {

@@ -269,7 +269,7 @@ impl Shared {
             Service::Handler { name, .. } => {
                 self.handlers.by_name.get(name).ok_or_else(|| format!("no handler is named `{name}`"))
             }
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Url(_) => {
+            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Url(_) | Service::Remote(_) => {
                 Err("a job of another runner came to the handlers".into())
             }
         }

@@ -22,10 +22,13 @@ pub mod launcher;
 mod lines;
 pub mod lua;
 pub mod progress;
+pub mod remote;
 mod reply;
 mod tally;
 pub mod url;
 mod worker;
+
+pub(crate) use command::order::field;
 
 /// The engine's number for one start under way; never reused while the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +49,8 @@ pub struct Start {
     pub number: u64,
     /// The run's id in words, for the job's environment; empty without one.
     pub run: String,
+    /// The ask of the remote worker that it is for.
+    pub asked: Option<u64>,
 }
 
 /// The end of a start, or of some of its jobs. The start is over when all its jobs have been spoken of.

@@ -4,17 +4,34 @@
 //! its messages. It must not touch the engine.
 
 pub use super::reply::Said;
+use crate::error::{Failure, Kind};
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use windlass_core::job::JobId;
 
 /// The most of a control file that a look reads: its end.
 const LOOK_MAX: u64 = 64 << 10;
 
+/// The files of a command, and the token with which it may write to them over HTTP.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    pub(super) control: PathBuf,
+    pub(super) emit: PathBuf,
+    pub(super) token: Option<String>,
+}
+
+/// Which of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    Control,
+    Emit,
+}
+
 #[derive(Debug)]
 enum Place {
-    ControlFile(PathBuf),
+    Files(Files),
     Said(Said),
 }
 
@@ -26,17 +43,50 @@ struct Notes {
 
 /// Shared by the runners and the pages.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<Notes>);
+pub struct Board {
+    notes: Mutex<Notes>,
+    /// Where the server is reached over HTTP, if it is.
+    url: OnceLock<String>,
+}
 
 impl Board {
     fn notes(&self) -> MutexGuard<'_, Notes> {
         // Nothing can fail between two changes of it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job has begun and speaks in this file.
-    pub(super) fn begun(&self, job: JobId, control: PathBuf) {
-        self.notes().running.insert(job, Place::ControlFile(control));
+    /// The server is reached there; jobs that start from now on are told so.
+    pub fn serve_at(&self, address: Option<std::net::SocketAddr>) {
+        if let Some(address) = address {
+            // It is told once.
+            let _first = self.url.set(format!("http://{address}"));
+        }
+    }
+
+    pub(super) fn url(&self) -> Option<&str> {
+        self.url.get().map(String::as_str)
+    }
+
+    /// A job has begun and speaks in these files.
+    pub(super) fn begun(&self, job: JobId, files: Files) {
+        self.notes().running.insert(job, Place::Files(files));
+    }
+
+    /// Appends lines to a file of a running job whose token this is; an error says why nothing was written.
+    pub fn append(&self, job: JobId, token: &str, to: Channel, lines: &[u8]) -> Result<(), Failure> {
+        let notes = self.notes();
+        let files = match notes.running.get(&job) {
+            Some(Place::Files(files)) if files.token.as_deref().is_some_and(|own| same(token, own)) => files.clone(),
+            Some(_) | None => {
+                let text = format!("the token is not that of a running start of {job}: nothing was changed");
+                return Err(Failure::new(Kind::Conflict, text).hint("its attempt has ended, or another has begun"));
+            }
+        };
+        let path = if to == Channel::Control { files.control } else { files.emit };
+        // Written while nobody can take the job off the board, so that the files are not another's by then.
+        let written = std::fs::OpenOptions::new().append(true).open(&path).and_then(|mut file| file.write_all(lines));
+        drop(notes);
+        written.map_err(|e| Failure::io(format_args!("cannot write to {}", path.display()), &e))
     }
 
     /// A job of a kept worker said something.
@@ -44,7 +94,7 @@ impl Board {
         let mut notes = self.notes();
         match notes.running.entry(job).or_insert_with(|| Place::Said(Said::default())) {
             Place::Said(said) => said.hear(line),
-            Place::ControlFile(_) => {}
+            Place::Files(_) => {}
         }
     }
 
@@ -65,11 +115,11 @@ impl Board {
     pub fn of(&self, job: JobId) -> Option<Said> {
         let path = match self.notes().running.get(&job)? {
             Place::Said(said) => return Some(said.clone()),
-            Place::ControlFile(path) => path.clone(),
+            Place::Files(files) => files.control.clone(),
         };
         let said = Said::read(&end_of(&path).ok()?);
         // It may have ended while we read, and another may have begun to write there.
-        let same = matches!(self.notes().running.get(&job), Some(Place::ControlFile(now)) if *now == path);
+        let same = matches!(self.notes().running.get(&job), Some(Place::Files(now)) if now.control == path);
         same.then_some(said)
     }
 
@@ -77,6 +127,12 @@ impl Board {
     pub fn troubles(&self) -> Vec<(String, String)> {
         self.notes().troubles.iter().map(|(pattern, why)| (pattern.clone(), why.clone())).collect()
     }
+}
+
+/// Compares without telling by the time it takes where the first difference is.
+fn same(a: &str, b: &str) -> bool {
+    let differences = a.bytes().zip(b.bytes()).fold(u8::from(a.len() != b.len()), |all, (a, b)| all | (a ^ b));
+    std::hint::black_box(differences) == 0
 }
 
 fn end_of(path: &Path) -> std::io::Result<Vec<u8>> {

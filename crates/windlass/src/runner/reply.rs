@@ -205,7 +205,7 @@ pub struct Said {
     /// How its attempt is to be taken when it ends by itself.
     pub(super) wish: Option<Outcome>,
     /// More time, in all.
-    pub(super) extend: Duration,
+    pub(crate) extend: Duration,
     /// So many lines may be unanswered, says a kept worker.
     pub(super) in_flight: Option<u32>,
     /// It lives: its time limit counts from here.
@@ -231,6 +231,7 @@ impl Said {
             "phase" | "STATUS" => self.phase = Some(rest.to_owned()),
             "checkpoint" => self.checkpoint = Some(rest.to_owned()),
             "result" => self.result = Some(rest.to_owned()),
+            "extended" => self.extend = self.extend.max(when::duration(rest).unwrap_or_default()),
             "extend" => self.extend = self.extend.saturating_add(when::duration(rest).unwrap_or_default()),
             "EXTEND_TIMEOUT_USEC" => {
                 self.extend = self.extend.saturating_add(Duration::from_micros(rest.parse().unwrap_or(0)));

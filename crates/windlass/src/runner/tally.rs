@@ -3,6 +3,7 @@
 //! Runners that serve many jobs with one process keep one tally per start. It must not decide an outcome.
 
 use super::{Emitted, Finished, Output, Start};
+use std::ops::Range;
 use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
@@ -24,6 +25,8 @@ pub(super) struct Tally {
     /// How many are known and not told.
     known: usize,
     emitted: Vec<Emitted>,
+    /// Where those that are known and not told lie; a large start is told of in many pieces.
+    known_in: Range<usize>,
     /// When the first of those that are not told was begun.
     since: Option<Time>,
 }
@@ -32,7 +35,7 @@ impl Tally {
     pub(super) fn new(start: Start) -> Tally {
         let count = usize::from(start.held.count);
         let jobs = std::iter::repeat_with(|| Job::Open).take(count).collect();
-        Tally { start, jobs, open: count, known: 0, emitted: Vec::new(), since: None }
+        Tally { start, jobs, open: count, known: 0, emitted: Vec::new(), known_in: 0..0, since: None }
     }
 
     /// A job was begun.
@@ -46,10 +49,15 @@ impl Tally {
 
     /// Notes how a job ended; the first word counts.
     pub(super) fn end(&mut self, position: u16, outcome: Outcome, emitted: Vec<(QueueName, Vec<u8>)>) {
-        let job = &mut self.jobs[usize::from(position)];
+        let at = usize::from(position);
+        let job = &mut self.jobs[at];
         if matches!(job, Job::Open) {
             *job = Job::Known(outcome);
             self.open -= 1;
+            self.known_in = match self.known {
+                0 => at..at + 1,
+                _ => self.known_in.start.min(at)..self.known_in.end.max(at + 1),
+            };
             self.known += 1;
             let emitted = emitted.into_iter().map(|(queue, data)| Emitted { by: position, queue, data });
             self.emitted.extend(emitted);
@@ -69,7 +77,8 @@ impl Tally {
         }
         let (started, mut output) = (self.since.take().unwrap_or(now), Some(output));
         let mut follows = false;
-        for (position, job) in (0..).zip(&mut self.jobs) {
+        let known_in = std::mem::take(&mut self.known_in);
+        for (position, job) in (known_in.start as u16..).zip(&mut self.jobs[known_in]) {
             if !matches!(job, Job::Known(_)) {
                 follows = false;
                 continue;

@@ -61,7 +61,8 @@ impl LiveConfig {
         let changes = diff(&current.entries(), &new.entries());
         let named =
             |live| changes.iter().filter(move |change| change.live == live).map(|change| change.name.clone()).collect();
-        let rules = NewRules { policies, slots, memory, by, changed: named(true), restart: named(false) };
+        let schedules = new.config.schedules.clone();
+        let rules = NewRules { policies, slots, memory, schedules, by, changed: named(true), restart: named(false) };
         engine.ask(|answer| Event::Reload { new: rules, answer })?;
         *current = Arc::new(new);
         Ok(changes)

@@ -14,9 +14,9 @@ pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 use crate::archiver::{Archiver, ArchiverOptions};
 use crate::audit::AuditLog;
 use crate::clock;
-use crate::data_dir::{Lock, boot_id};
+use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
-use crate::engine::{Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
+use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
@@ -25,6 +25,7 @@ use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
+use crate::runner::remote::Counter;
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -55,6 +56,7 @@ impl Server {
             policies: options.policies.clone(),
             slots: options.slots,
             memory: options.memory,
+            schedules: options.config.config.schedules.clone(),
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
             serves_runs: options.serves,
@@ -65,15 +67,19 @@ impl Server {
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
+        if engine.condition() == Condition::NoSpace {
+            options.log.warn("no space left: nothing is admitted or started until there is");
+        }
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
-        let board = Arc::<Board>::default();
-        let runner = start_runners(&options, Arc::clone(&board), &events, &trouble)?;
+        let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         let handle = EngineHandle::new(events, ids);
         let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
-        let http = start_http(&options, board, &handle, &config)?;
+        let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;
+        board.serve_at(http.address());
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
             engine,
@@ -89,9 +95,11 @@ impl Server {
             times: Arc::clone(&times),
             shown: handle.shown(),
         };
+        let dir = options.dir.clone();
+        let turns = move || driver.run().and_then(|()| trouble.verdict()).map_err(|failure| explained(failure, &dir));
         let engine = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || driver.run().and_then(|()| trouble.verdict()))
+            .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
         Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, lock })
     }
@@ -148,6 +156,17 @@ impl Server {
         self.drain();
         self.join()
     }
+}
+
+/// The store says of many things only that reading or writing failed: the directory itself is asked why.
+fn explained(failure: Failure, dir: &DataDir) -> Failure {
+    let Some(error) = Some(dir).filter(|_| failure.kind == Kind::Io).and_then(DataDir::write_error) else {
+        return failure;
+    };
+    let root = dir.root().display();
+    let text =
+        format!("cannot write in the data directory {root}: {error}, expected a writable file system; {failure}");
+    Failure { text, ..failure }.hint("mend the file system and start again: everything accepted is kept")
 }
 
 /// The first failure of a part beside the engine: it stops the server, and is its verdict.
@@ -218,6 +237,7 @@ fn start_ingest(
 fn start_runners(
     options: &ServerOptions,
     board: Arc<Board>,
+    counter: Arc<Counter>,
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<Runners, Failure> {
@@ -233,12 +253,13 @@ fn start_runners(
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
-    Runners::start(dir, board, options.handlers.clone(), Arc::new(finished), Box::new(crewed), fatal)
+    Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), Box::new(crewed), fatal)
 }
 
 fn start_http(
     options: &ServerOptions,
     board: Arc<Board>,
+    counter: Arc<Counter>,
     handle: &EngineHandle,
     config: &Arc<LiveConfig>,
 ) -> Result<http::Server, Failure> {
@@ -248,6 +269,7 @@ fn start_http(
         listen: options.listen,
         config: Box::new(move || shown.current()),
         log: options.log.clone(),
+        counter,
         ..http::Options::new(options.dir.clone(), reload)
     };
     http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))

@@ -395,6 +395,10 @@ pub trait Store {
     /// Jobs as they are in the open turn.
     fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError>;
 
+    /// Jobs of a run that have not ended, by arrival from `from` on, and where to go on; `limit` bounds the answer and
+    /// the work, so an answer may be empty and not the last.
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError>;
+
     /// Removes jobs that do not run. One that waits is counted as cancelled, in its queue and in its run; one that has
     /// ended stays counted as it ended. Each leaves an outcome, so that the archive can tell where it went.
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError>;
@@ -429,8 +433,8 @@ pub trait Store {
     /// Drops the turn and everything that memory holds; `backlog` is asked again after it.
     fn rollback(&mut self) -> Result<(), StoreError>;
 
-    /// After `Full`: whether there is room for more than the ends of what runs. A store that keeps no reserve for
-    /// those can only hope so.
+    /// At the start and after `Full`: whether there is room for more than the ends of what runs. A store that keeps no
+    /// reserve for those can only hope so.
     fn has_room(&mut self) -> bool {
         true
     }

@@ -40,7 +40,7 @@ fn every_verb(rig: &Rig) {
         let strange = rig.call(&[verb, two, "j-0000000000-1"]);
         strange.says("1 of 2 jobs are not known").ended(66);
         rig.call(&[verb, "state:done"]).says("in the selector at character 1").ended(65);
-        rig.call(&[verb, "queue:nobody", "--yes"]).says("0 jobs").fine();
+        rig.call(&[verb, "queue:nobody", "--yes"]).says("0 jobs").says("; no job matches").fine();
     }
     assert_eq!(count(rig, "queue:img.*"), 1, "two was deleted, beside a stranger");
 }

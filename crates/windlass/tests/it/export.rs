@@ -98,7 +98,7 @@ fn a_selection_is_exported_and_a_wrong_one_refused() {
     rig.call(&["push", "a", "1", "2"]).fine();
     rig.call(&["push", "b", "3"]).fine();
     let told = rig.call(&["export", "queue:b"]);
-    assert!(told.fine().ends_with("{\"end\":1}\n") && told.stderr.contains("exported 1 jobs"), "{told:?}");
+    assert!(told.fine().ends_with("{\"end\":1}\n") && told.stderr.contains("exported 1 job"), "{told:?}");
     assert_eq!(rig.call(&["export", "colour:red"]).ended(65), "", "nothing is written before it is known to be right");
     let full = Process::start(&mut {
         let mut shell = std::process::Command::new("sh");
@@ -107,4 +107,29 @@ fn a_selection_is_exported_and_a_wrong_one_refused() {
         shell
     });
     full.end().ended(74);
+}
+
+#[test]
+fn an_import_that_is_too_large_for_one_request_comes_in_parts() {
+    let rig = Rig::new();
+    let path = rig.path("large.jsonl");
+    let job = |n: usize| {
+        let data = n.to_string().repeat(1_000_000 / n.to_string().len());
+        format!("{{\"id\":\"j-0123456789-{n}\",\"queue\":\"q\",\"state\":\"ready\",\"data\":\"{data}\"}}\n")
+    };
+    let mut text = String::from("{\"windlass_export\":1,\"made\":\"2026-11-16T00:00:00Z\"}\n");
+    (10..80).for_each(|n| text.push_str(&job(n)));
+    text.push_str("{\"end\":70}\n");
+    std::fs::write(&path, &text).unwrap();
+    let file = path.to_str().unwrap();
+    assert_eq!(rig.call(&["import", file, "--json"]).json()["imported"], 70);
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], 70);
+    let last = rig.call(&["show", "j-0123456789-79", "--json"]).json();
+    assert!(last["data"].as_str().is_some_and(|data| data.len() == 1_000_000 && data.ends_with("7979")));
+    rig.call(&["import", file]).says("imported 0 jobs; 70 were here already, 0 had ended").fine();
+    // A mistake in the last line of many megabytes is found before the first job is taken.
+    let other = Rig::new();
+    let wrong = text.replace("{\"end\":70}", "{\"end\":71}");
+    import(&other, &wrong, &[]).says("line 72 of the export: 71 jobs are named, 70 are there").ended(65);
+    assert_eq!(other.call(&["status", "--json"]).json()["totals"]["ready"], 0);
 }

@@ -111,8 +111,8 @@ fn until(rig: &Rig, holds: impl Fn(&Value) -> bool) {
     }
 }
 
-/// Accepted jobs in the store and in the inbox, and not a block left: the server either serves, as far as the reserve
-/// goes, or ends with the sentence that there is no space. Nothing is lost: with space all of it is done, once.
+/// Accepted jobs in the store and in the inbox, and not a block left: the server comes up on its reserve, says so,
+/// starts nothing and refuses pushes in words. Nothing is lost: with space all of it is done, once.
 fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
     let witness = rig.path("witness");
     let script = format!("echo $WINDLASS_JOB_ID >> {}", witness.display());
@@ -125,17 +125,17 @@ fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
     let filled = mount.fill("filled");
     let mut process = rig.start(&["serve"], Stdio::null());
     let ready = process.out_line();
-    let server = if ready.is_empty() {
-        let told = process.end();
-        assert_eq!((told.code, told.stderr.lines().count()), (Some(74), 1), "{}", told.stderr);
-        assert!(told.stderr.to_lowercase().contains("no space left"), "{}", told.stderr);
-        assert!(!witness.exists(), "nothing was started");
-        std::fs::remove_file(filled).unwrap();
-        rig.serve_again()
-    } else {
-        std::fs::remove_file(filled).unwrap();
-        Server { process, ready }
-    };
+    assert!(ready.starts_with("windlass serves unix:"), "{ready}{:?}", process.end());
+    process.until("no space left: nothing is admitted or started until there is");
+    let mut server = Server { process, ready };
+    mount.fill("filled");
+    assert_eq!(rig.call(&["status", "--json"]).json()["server"]["condition"], "no_space");
+    rig.call(&["push", "q", "7"]).says("rejected, nothing was stored: no space left").ended(74);
+    let why = rig.call(&["why", &accepted[0]]);
+    assert!(why.fine().contains("space"), "{why:?}");
+    assert!(!witness.exists(), "nothing was started");
+    std::fs::remove_file(filled).unwrap();
+    server.process.until("there is space again: jobs are accepted and started");
     rig.drained();
     let ran = std::fs::read_to_string(&witness).unwrap();
     assert_eq!(crate::rig::sorted(&ran), crate::rig::sorted(&accepted.join("\n")), "each once");
@@ -197,7 +197,13 @@ fn a_server_whose_disk_turns_read_only_ends_with_a_sentence_and_loses_nothing() 
     assert_ne!(rig.call(&["push", "q", "4"]).code, Some(0), "what cannot be kept is not accepted");
     let told = server.process.end();
     assert_eq!(told.code, Some(74), "{}", told.stderr);
-    assert!(told.stderr.lines().last().unwrap_or_default().starts_with("windlass: "), "{}", told.stderr);
+    let place = rig.dir();
+    let place = place.file_name().unwrap().to_string_lossy();
+    let why = told.stderr.lines().find(|line| line.starts_with("windlass: cannot write in the data directory "));
+    let why = why.unwrap_or_else(|| panic!("{}", told.stderr));
+    let said = [&*place, "Read-only file system", "expected a writable file system"];
+    assert!(said.iter().all(|words| why.contains(words)), "{why}");
+    assert!(told.stderr.ends_with("start again: everything accepted is kept\n"), "{}", told.stderr);
     mount.again();
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["q"]["ready"], accepted);
 }

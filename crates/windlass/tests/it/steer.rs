@@ -66,10 +66,11 @@ fn a_pause_holds_a_queue_through_a_restart_until_it_is_lifted() {
 fn a_pause_with_an_end_ends_by_itself() {
     let rig = Rig::new();
     let mut server = rig.serve("[queue.q]\nrun = [\"echo\", \"{}\"]\n");
-    rig.call(&["pause", "--for", "1h"]).fine();
+    rig.call(&["pause", "--for", "1h"]).says("to pause the whole server needs --yes").ended(64);
+    rig.call(&["pause", "--for", "1h", "--yes"]).fine();
     let told = rig.call(&["status"]);
     assert!(!told.says("which is paused: nothing is started").fine().contains("CLOSED"));
-    rig.call(&["pause", "--for", "1s"]).says("the server is paused until 2").fine();
+    rig.call(&["pause", "--for", "1s", "-y"]).says("the server is paused until 2").fine();
     let run = rig.feed(&["push", "q", "--run", "new"], "1\n2\n").fine().trim_end().to_owned();
     // Nobody asks for anything more: the end of the pause alone makes the jobs start.
     rig.call(&["wait", &run]).fine();
@@ -214,12 +215,13 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         (&["pause", "q", "--for", "soon"], 64, "cannot read the duration"),
         (&["pause", "q", "--for", "0s"], 64, "no time at all"),
         (&["pause", "q", "--for", "1h", "--until", "@9999999999"], 64, "cannot be used with"),
-        (&["scale", "img.*", "0"], 64, "1..=1000000"),
-        (&["scale", "img.*"], 64, "invalid value"),
+        (&["scale", "img.*", "0"], 64, "expected a whole number from 1 to 1000000, got: 0"),
+        (&["scale", "img.*"], 64, "expected a whole number from 1 to 1000000, got: img.*"),
         (&["scale", "q*", "3"], 66, "no table for exactly `q*`"),
         (&["config", "set", "img.a.weight", "3"], 66, "the table that serves it is `img.*`"),
-        (&["config", "set", "img.*.weight", "0"], 65, "`weight` is 0, expected 1 to 1000000"),
-        (&["config", "set", "img.*.weight", "much"], 64, "no value of `weight`"),
+        (&["config", "set", "img.*.weight", "0"], 64, "`weight`: expected a whole number from 1 to 1000000, got: 0"),
+        (&["config", "set", "img.*.weight", "much"], 64, "from 1 to 1000000, got: much"),
+        (&["config", "set", "img.*.enabled", "maybe"], 64, "`enabled`: expected true or false, got: maybe"),
         (&["config", "set", "img.*.colour", "3"], 64, "has no key"),
         (&["config", "set", "limits.weight", "3"], 65, "the server has no `weight`"),
         (&["config", "set", "q.paused", "false"], 65, "expected"),

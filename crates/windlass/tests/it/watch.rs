@@ -102,6 +102,39 @@ fn jobs_are_waited_for_by_id_and_selector() {
 }
 
 #[test]
+fn several_are_waited_for_all_or_the_first_or_the_first_failure() {
+    let rig = Rig::new();
+    let mut gate = rig.gate("gate");
+    let slow = format!("[queue.slow]\nrun = [\"sh\", \"-c\", \"read x < {}\"]\n", gate.path);
+    let server = rig.serve(&format!("{CONFIG}{slow}"));
+    let run = |queue: &str| rig.call(&["push", queue, "--run", "new", "x"]).fine().trim_end().to_owned();
+    let job = |queue: &str| rig.call(&["push", queue, "x"]).fine().trim_end().to_owned();
+    let (slow, good, bad) = (run("slow"), run("ok"), run("bad"));
+    assert_eq!(rig.call(&["wait", "--any", &slow, &good]).fine(), format!("{good}\n"));
+    let told = rig.call(&["wait", "--any", &slow, &bad]);
+    assert_eq!((told.says("1 failed").ended(1), told.code), (format!("{bad}\n").as_str(), Some(1)));
+    rig.call(&["wait", "--fail-fast", &slow, &good, &bad]).says("has ended: 1 failed").ended(1);
+    let (slow_job, good_job, bad_job) = (job("slow"), job("ok"), job("bad"));
+    assert_eq!(rig.call(&["wait", "--any", &slow_job, &good_job]).fine(), format!("{good_job}\n"));
+    rig.call(&["wait", "--fail-fast", &slow_job, &bad_job]).says("has ended: 1 failed").ended(1);
+    rig.call(&["wait", &slow, &good, "--timeout", "100ms"]).says("not ended after").ended(124);
+    let both = rig.start(&["wait", &slow, &good, &slow_job], Stdio::null());
+    gate.open(2);
+    both.end().says("have ended: nothing failed").fine();
+    let told = rig.call(&["wait", &slow, &bad, "--json"]);
+    assert_eq!(told.code, Some(1), "{told:?}");
+    rig.call(&["wait", &slow, "r-0000000000"]).says("no unfinished run r-0000000000").ended(66);
+    rig.call(&["wait", "--any", "--fail-fast", &slow]).says("cannot be used with").ended(64);
+    rig.call(&["wait", "--any", "--drained"]).says("cannot be used with").ended(64);
+    let left = run("nobody");
+    server.stop();
+    rig.call(&["wait", &slow, &good]).says("have ended: nothing failed").fine();
+    rig.call(&["wait", &slow, &left]).says("not ended: 1 job, and no server is running").ended(69);
+    assert_eq!(rig.call(&["wait", "--any", &left, &slow]).fine(), format!("{slow}\n"));
+    rig.call(&["wait", "--fail-fast", &left, &bad]).says("1 failed").ended(1);
+}
+
+#[test]
 fn a_nudge_needs_a_server_and_a_tick_does_not() {
     let rig = Rig::new();
     rig.call(&["nudge"]).says("nobody to nudge").ended(69);

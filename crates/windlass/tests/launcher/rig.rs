@@ -141,6 +141,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
+            asked: None,
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -175,6 +176,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
+            asked: None,
         });
         let starts = starts.collect();
         self.runner.start(starts);

@@ -1,4 +1,5 @@
-//! Chance from a seed, so that a case can be repeated, and how large a rig is.
+//! Chance from a seed, so that a case can be repeated, and how large a rig is. The cases that docs/proof.md names by
+//! number are drawn with these very constants.
 
 /// Splitmix64: any seed is a good one.
 pub(crate) struct Chance(u64);

@@ -6,10 +6,11 @@
 
 use crate::chance::size;
 use crate::disk::{Boots, Disk, with_own_mounts};
+use crate::random::Random;
 use crate::rig::Rig;
 use crate::scene::{Part, Scene};
 use crate::tracer::{Act, Plan, Tally, Which};
-use crate::witness::{Random, now};
+use crate::witness::now;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -114,7 +115,7 @@ impl Room {
 
     /// One life of one disk, with many producers and many cuts.
     fn at_random(&mut self, cuts: u64) {
-        let mut random = Random(size("WINDLASS_CUT_SEED", 1));
+        let mut random = Random::new(size("WINDLASS_CUT_SEED", 1));
         self.scene.witness.clear();
         self.disk.format();
         self.disk.mount();

@@ -6,9 +6,9 @@
 
 use crate::chance::size;
 use crate::disk::{Disk, mount, unmount, with_own_mounts};
+use crate::random::Random;
 use crate::rig::{PATIENCE, Rig, Server, lines_of};
 use crate::tracer::{Act, Plan, Traced, Which};
-use crate::witness::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
@@ -48,7 +48,7 @@ struct Figures {
 #[test]
 fn a_full_disk_alters_nothing_and_loses_nothing_accepted() {
     let trials = size("WINDLASS_FULL_TRIALS", 100);
-    let mut random = Random(size("WINDLASS_FULL_SEED", 1));
+    let mut random = Random::new(size("WINDLASS_FULL_SEED", 1));
     let mut figures = Figures::default();
     for number in 0..trials {
         let kind = [Kind::Memory, Kind::Ext4, Kind::FileSize][(number % 3) as usize];
@@ -200,7 +200,7 @@ impl Trial {
     fn record(&mut self, length: u64) -> Vec<u8> {
         self.next += 1;
         let mut record = format!("{}.", self.next).into_bytes();
-        let mut bytes = Random(self.next);
+        let mut bytes = Random::new(self.next);
         while (record.len() as u64) < length {
             record.push(1 + bytes.below(255) as u8);
         }

@@ -5,9 +5,10 @@
 //! nothing for a producer. At the end nobody is left.
 
 use crate::chance::size;
+use crate::random::Random;
 use crate::rig::{Bell, PATIENCE, Process, Rig, Server, is_ready};
 use crate::scene::failed;
-use crate::witness::{Random, Verdict, Witness, fresh};
+use crate::witness::{Verdict, Witness, fresh};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -64,7 +65,7 @@ fn nothing_accepted_is_lost() {
     let ring = format!("; echo > {}", bell.path);
     std::fs::create_dir_all(rig.dir()).unwrap();
     std::fs::write(rig.dir().join("windlass.toml"), witness.config(SLOTS, &ring)).unwrap();
-    let (script, random) = (witness.script(&ring), Random(size("WINDLASS_KILL_SEED", 1)));
+    let (script, random) = (witness.script(&ring), Random::new(size("WINDLASS_KILL_SEED", 1)));
     let mut loop_ = Slaughter { rig, witness, random, script, server: None, kills: [0; VICTIMS.len()], bound: 0 };
     for cycle in 0..cycles {
         let durability = if cycle % 2 == 0 { "full" } else { "os" };

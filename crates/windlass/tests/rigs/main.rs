@@ -16,6 +16,9 @@ mod flip;
 mod full;
 mod fuzz;
 mod kill;
+#[path = "../../../windlass-sim/src/random.rs"]
+#[expect(dead_code, reason = "shared with the simulator, which uses the rest")]
+mod random;
 #[path = "../it/rig.rs"]
 #[expect(dead_code, reason = "shared with the tests of the verbs, which use the rest")]
 mod rig;

@@ -16,19 +16,6 @@ use windlass::store::Durability;
 /// A producer that nobody kills ends after so many: every job costs a process later.
 const PRODUCED_MAX: usize = 30;
 
-/// Numbers that look random and are the same every time.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
-
 /// An answer that somebody got.
 #[derive(Clone, Debug)]
 pub(crate) struct Accepted {

@@ -71,6 +71,7 @@ impl Rig {
                 held,
                 number,
                 run: String::new(),
+                asked: None,
             }
         });
         let starts = starts.collect();

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::policy::{Limits, Worker};
+use crate::time::Steady;
+use std::time::Duration;
 
 const G: u64 = 1 << 30;
 
@@ -13,8 +15,8 @@ fn kept(pattern: &str, slots: u32) -> Policy {
     Policy { slots, ..Policy::new(pattern, Service::Worker(Worker::new(Command::default()))) }
 }
 
-fn seconds(seconds: i64) -> Time {
-    Time(seconds * 1_000_000)
+fn seconds(seconds: u64) -> Steady {
+    Steady::default().after(Duration::from_secs(seconds))
 }
 
 /// What is planned, by queue, and claimed in full.
@@ -73,21 +75,21 @@ fn a_large_one_gets_its_turn_while_small_ones_stream_by() {
     let mut running = started(&mut s);
     assert_eq!(running.len(), 9);
     s.ready(fresh(0), 1);
-    s.tell_time(seconds(1));
+    s.tell_steady(seconds(1));
     assert_eq!(started(&mut s).len(), 0);
-    assert_eq!(s.next_turn_of_time(), Some(seconds(11)), "ten seconds are enough");
+    assert_eq!(s.next_look(), Some(seconds(11)), "ten seconds are enough");
     let mut small_ones = 0;
     for second in 2..=11 {
         let (_, ended) = running.remove(0);
         s.finished(ended.crew, ended.lane);
         s.ready(fresh(1), 1);
-        s.tell_time(seconds(second));
+        s.tell_steady(seconds(second));
         let begun = started(&mut s);
         small_ones += begun.len();
         running.extend(begun);
     }
     assert_eq!(small_ones, 9, "until then the small ones went by, and from then on none");
-    assert_eq!(s.next_turn_of_time(), None);
+    assert_eq!(s.next_look(), None);
     assert!(told(&s, 1).ends_with("; what becomes free is set aside for large"), "{}", told(&s, 1));
     for _ in 0..4 {
         let (_, ended) = running.remove(0);
@@ -132,9 +134,8 @@ fn a_reservation_ends_with_its_reason() {
     assert_eq!(started(&mut s).len(), 0);
     s.finished(running[0].1.crew, running[0].1.lane);
     assert_eq!(started(&mut s).len(), 0, "set aside");
-    // A person takes the large job away.
+    // A person takes the large job away, and nothing else happens.
     s.ready(fresh(0), -1);
-    s.finished(running[1].1.crew, running[1].1.lane);
     assert_eq!(queues(&started(&mut s)), [1]);
 }
 
@@ -200,7 +201,7 @@ fn at_random_memory_is_never_overdrawn_and_nobody_starves() {
         while now < 200 || left > 0 || !running.is_empty() {
             now += 1;
             assert!(now < 10_000, "{left} of {sizes:?} never ran");
-            s.tell_time(seconds(now));
+            s.tell_steady(seconds(now));
             if now < 200 {
                 let (queue, priority) = (random(5) as u32, random(3) as i64 - 1);
                 s.ready(lane(queue, priority, LaneKind::Fresh), 1);

@@ -4,6 +4,7 @@ use super::super::Context;
 use super::super::connect::{Carry, Link};
 use super::super::print::{self, Out, visible};
 use super::super::steer::{self, Terms};
+use super::super::values;
 use crate::api::steering::{Override, ShownConfig, ShownEntry, Steering, UnsetOverride};
 use crate::config::{self, Change, Entry, Loaded};
 use crate::error::{Failure, Kind};
@@ -139,10 +140,14 @@ pub(super) fn set(name: &str, value: &str, terms: &Terms, context: &Context) -> 
     let keys = || Key::ALL.map(Key::word).join(", ");
     let usage = |text: String| Failure::new(Kind::Usage, text);
     let key = key.ok_or_else(|| usage(format!("{name:?} has no key; expected QUEUE.KEY with one of {}", keys())))?;
-    let wrong = || usage(format!("{value:?} is no value of `{}`", key.word()));
+    let wrong = |why: String| usage(format!("`{}`: {why}", key.word()));
     let value: Value = match key {
-        Key::Paused | Key::Enabled => value.parse::<bool>().map_err(|_| wrong())?.into(),
-        Key::Slots | Key::Weight | Key::Attempts => value.parse::<u32>().map_err(|_| wrong())?.into(),
+        Key::Paused | Key::Enabled => {
+            let expected = |_| wrong(format!("expected true or false, got: {value}"));
+            value.parse::<bool>().map_err(expected)?.into()
+        }
+        Key::Slots | Key::Weight => values::slots(value).map_err(wrong)?.into(),
+        Key::Attempts => values::times(value).map_err(wrong)?.into(),
     };
     let set = vec![terms.setting(&target, key, value.clone())?];
     let steered = steer::send(context, &Steering { set, unset: Vec::new() })?;

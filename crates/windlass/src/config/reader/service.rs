@@ -13,14 +13,14 @@ use crate::runner::lua;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
-use windlass_core::policy::{Batch, Command, Framing, Lua, Reply, Service, Worker};
+use windlass_core::policy::{Batch, Command, Framing, Lua, Remote, Reply, Service, Worker};
 use windlass_core::template;
 
 /// What a queue can be served by.
-const CHOICES: [&str; 5] = ["run", "batch", "worker", "lua", "url"];
+const CHOICES: [&str; 6] = ["run", "batch", "worker", "lua", "url", "remote"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 12] = [
+const BELONGING: [(&str, &[&str]); 13] = [
     ("batch_size", &["batch", "url"]),
     ("batch_linger", &["batch", "url"]),
     ("reply", &["batch", "url"]),
@@ -33,6 +33,7 @@ const BELONGING: [(&str, &[&str]); 12] = [
     ("method", &["url"]),
     ("secret_file", &["url"]),
     ("lua_memory", &["lua"]),
+    ("lease", &["remote"]),
 ];
 
 /// All keys of this file.
@@ -53,6 +54,7 @@ pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
         Service::Worker(worker) if worker.lua.is_some() => "lua",
         Service::Worker(_) => "worker",
         Service::Url(_) => "url",
+        Service::Remote(_) => "remote",
         Service::Command(_) | Service::Handler { .. } => "run",
     };
     let belongs = move |(key, of): (&'static str, &[&str])| of.contains(&choice).then_some(key);
@@ -71,7 +73,8 @@ pub(super) fn read(
         [choice] => choice,
         [] if enabled => {
             let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua` or `url` in its place";
+            let hint =
+                "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url` or `remote` in its place";
             return Err(table.source.refuse(place, &text).hint(hint));
         }
         [] => "run",
@@ -83,6 +86,9 @@ pub(super) fn read(
     if let Some((key, of)) = BELONGING.iter().find(|(key, of)| table.get(key).is_some() && !of.contains(&choice)) {
         let text = format!("`{key}` belongs to `{}`, and {} has `{choice}`", of.join("` or `"), table.title);
         return Err(table.refuse_value(key, &text));
+    }
+    if choice == "remote" {
+        return read_remote(table).map(Service::Remote);
     }
     if choice == "lua" {
         return read_lua(table, enabled).map(Service::Worker);
@@ -151,6 +157,29 @@ fn read_lua(table: &Table<'_, '_>, enabled: bool) -> Result<Worker, Failure> {
     }
     read_recycling(table, lua::worker(command, Lua { file, memory }))
 }
+
+/// Workers elsewhere, who come and ask.
+fn read_remote(table: &Table<'_, '_>) -> Result<Remote, Failure> {
+    if table.flag("remote")? != Some(true) {
+        let text = "`remote` is false, expected true, or another runner in its place";
+        return Err(table.refuse_value("remote", text));
+    }
+    for key in ["environment", "directory"] {
+        if table.get(key).is_some() {
+            let text = format!("`{key}` does nothing where the jobs run elsewhere; the worker's own holds");
+            return Err(table.refuse_value(key, &text));
+        }
+    }
+    let lease = |text: &str| match positive(text)? {
+        lease if (LEASE_LEAST..=LEASE_MOST).contains(&lease) => Ok(lease),
+        _ => Err(format!("{text:?} is no lease, expected 1s to 1d")),
+    };
+    Ok(Remote { lease: table.map("lease", lease)?.unwrap_or(Remote::default().lease) })
+}
+
+/// A shorter lease would end between two signs of life; a longer one keeps a dead worker's jobs for too long.
+const LEASE_LEAST: Duration = Duration::from_secs(1);
+const LEASE_MOST: Duration = Duration::from_secs(24 * 3600);
 
 /// When a worker is replaced.
 fn read_recycling(table: &Table<'_, '_>, default: Worker) -> Result<Worker, Failure> {

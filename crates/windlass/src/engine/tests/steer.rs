@@ -22,7 +22,7 @@ impl World {
 
     fn explain(&mut self, queue: &str) -> QueueExplained {
         let (answer, given) = answer();
-        self.turn([Event::Explain { queue: queue.into(), lane: None, answer }]);
+        self.turn([Event::Explain { queue: queue.into(), lane: None, data: Vec::new(), answer }]);
         given.try_recv().unwrap().unwrap()
     }
 }
@@ -120,6 +120,20 @@ fn failures_of_a_dropped_turn_are_not_counted_twice() {
     world.now = world.now.after(FULL_RETRY);
     world.turn([]);
     assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));
+}
+
+#[test]
+fn what_a_dropped_turn_did_is_said_by_the_turn_that_does_it() {
+    let mut world = World::new(vec![serving("q")]);
+    let until = Some(world.now.after(Duration::from_secs(1)));
+    world.steer(vec![Override { until, ..made("q", Key::Paused, 1) }], Vec::new()).0.unwrap();
+    world.now = world.now.after(Duration::from_secs(1));
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let dropped = world.turn([]).notes;
+    assert!(dropped.len() == 1 && dropped[0].starts_with("no space left"), "{dropped:?}");
+    world.now = world.now.after(FULL_RETRY);
+    let said = world.turn([]).notes;
+    assert!(said.iter().filter(|note| note.contains("has ended")).count() == 1, "{said:?}");
 }
 
 #[test]

@@ -179,6 +179,14 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 push(&mut kept, lot, durability, answer);
                 "pushed"
             }
+            Event::FireSchedule { answer, .. } => {
+                answer.give(Ok(run_id()));
+                "fire_schedule"
+            }
+            Event::Schedules { answer } => {
+                answer.give(Ok(Vec::new()));
+                "schedules"
+            }
             Event::OpenRun { request, answer } => {
                 answer.give(Ok(RunInfo { name: request.name, ..run_info(false) }));
                 "open_run"
@@ -274,6 +282,8 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 "closed"
             }
             Event::Dump { .. } => "dump",
+            Event::Ask(_) => "ask",
+            Event::Unask { .. } => "unask",
             Event::Nudge => "nudge",
             Event::Quiet => "quiet",
             Event::Drain => "drain",

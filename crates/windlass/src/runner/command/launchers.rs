@@ -1,6 +1,7 @@
-//! Keeps the launchers: starts them, listens to them, and replaces one that died once its trees are proven dead.
+//! Keeps the launchers: starts them, listens to them, and replaces one that died once its trees are proven dead; one
+//! that died young after a pause.
 
-use super::{Shared, Work};
+use super::{Shared, State, Work};
 use crate::error::Failure;
 use crate::runner::Flight;
 use crate::runner::launcher::slots::{self, SlotsEvidence};
@@ -10,7 +11,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use windlass_core::outcome::Outcome;
+
+/// A launcher that lived so long did not die of what is wrong with the machine.
+const STEADY: Duration = Duration::from_secs(10);
+/// The pauses before one that died young is replaced, doubled from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Shared {
     fn slots(&self, index: usize) -> PathBuf {
@@ -43,6 +51,7 @@ impl Shared {
     /// One launcher after the other, until the runner stops or none can be started.
     pub(super) fn listen(&self, index: usize, mut child: Child, mut socket: Arc<OwnedFd>) {
         let mut inbox = Inbox::default();
+        let (mut born, mut died_young) = (Instant::now(), 0);
         loop {
             while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
                 self.land(inbox.records().filter_map(Report::read).collect());
@@ -50,15 +59,17 @@ impl Shared {
             // Mostly it closed its end and is dying; where we could not read on, this makes it go.
             let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
             let _gone_already = child.wait();
-            match self.replace(index) {
+            died_young = if born.elapsed() < STEADY { died_young + 1 } else { 0 };
+            match self.replace(index, pause_after(died_young)) {
                 Some(next) => (child, socket) = next,
                 None => return,
             }
+            born = Instant::now();
         }
     }
 
-    /// After a launcher's death: proves its trees dead, starts another, reports its jobs.
-    fn replace(&self, index: usize) -> Option<(Child, Arc<OwnedFd>)> {
+    /// After a launcher's death: proves its trees dead, reports its jobs, and after a pause starts another.
+    fn replace(&self, index: usize, pause: Duration) -> Option<(Child, Arc<OwnedFd>)> {
         if self.state().stopping {
             return None;
         }
@@ -70,25 +81,35 @@ impl Shared {
             (self.fatal)(failure);
             SlotsEvidence::default()
         });
-        // Taken down before another launcher can be given anything.
-        let mut state = self.state();
-        state.hands[index].socket = None;
-        let of_it = |hand: Option<(usize, u32)>| hand.is_some_and(|(hand, _)| hand == index);
-        let lost: Vec<Flight> =
-            state.aloft.iter().filter(|(_, aloft)| of_it(aloft.hand)).map(|(flight, _)| *flight).collect();
-        drop(state);
+        self.report_lost(index, &evidence);
+        if proven && self.is_stopped_within(pause) {
+            return None;
+        }
         let next = proven.then(|| self.start_launcher(index).ok()).flatten();
         let mut ends = Vec::new();
         let mut state = self.state();
         state.hands[index].manned = next.is_some();
+        let patterns: Vec<String> = state.crews.keys().cloned().collect();
+        patterns.iter().for_each(|pattern| state.fill_slots(pattern, &self.settings, &mut ends));
+        patterns.iter().for_each(|pattern| state.let_go(pattern));
+        state.flush();
+        drop(state);
+        ends.into_iter().for_each(&self.hear);
+        next
+    }
+
+    /// Takes a dead launcher down, and tells what became of everything that it was given.
+    fn report_lost(&self, index: usize, evidence: &SlotsEvidence) {
+        let mut ends = Vec::new();
+        let mut state = self.state();
+        state.hands[index].give_up();
+        let of_it = |hand: Option<(usize, u32)>| hand.is_some_and(|(hand, _)| hand == index);
+        let lost: Vec<Flight> =
+            state.aloft.iter().filter(|(_, aloft)| of_it(aloft.hand)).map(|(flight, _)| *flight).collect();
         for flight in lost {
             let Some(work) = state.land(flight, &self.settings, &mut ends) else { continue };
             let begun = match &work {
-                Work::Job(start) => {
-                    let job = start.held.jobs.id(start.held.range().start);
-                    self.settings.board.ended(job);
-                    evidence.begun(job, start.held.start())
-                }
+                Work::Job(start) => evidence.begun(start.held.jobs.id(start.held.range().start), start.held.start()),
                 Work::Batch(batch) => {
                     let (job, _, start) = batch.span();
                     evidence.begun(job, start)
@@ -100,11 +121,36 @@ impl Shared {
             };
             ends.extend(work.end(if begun { Outcome::Lost } else { Outcome::Interrupted }));
         }
-        let patterns: Vec<String> = state.crews.keys().cloned().collect();
-        patterns.iter().for_each(|pattern| state.fill_slots(pattern, &self.settings, &mut ends));
         state.flush();
         drop(state);
         ends.into_iter().for_each(&self.hear);
-        next
+    }
+
+    fn is_stopped_within(&self, pause: Duration) -> bool {
+        let goes_on = |state: &mut State| !state.stopping;
+        match self.stopped.wait_timeout_while(self.state(), pause, goes_on) {
+            Ok((state, _)) => state.stopping,
+            Err(poisoned) => poisoned.into_inner().0.stopping,
+        }
+    }
+}
+
+/// How long to wait before a launcher is replaced, after so many that died young one after the other. The first is
+/// replaced at once: somebody killed it.
+fn pause_after(died_young: u32) -> Duration {
+    match died_young {
+        0 | 1 => Duration::ZERO,
+        more => FIRST_PAUSE.saturating_mul(2u32.saturating_pow(more - 2)).min(LAST_PAUSE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_that_die_young_are_replaced_later_and_later() {
+        let pauses: Vec<u128> = [0, 1, 2, 3, 10, 11, 60, u32::MAX].map(|n| pause_after(n).as_millis()).into();
+        assert_eq!(pauses, [0, 0, 20, 40, 5120, 10_000, 10_000, 10_000]);
     }
 }

@@ -7,7 +7,8 @@ use crate::runner::batch::Batch;
 use crate::runner::launcher::{
     Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
 };
-use crate::runner::progress::Board;
+use crate::runner::progress::{Board, Files};
+use crate::runner::remote::new_token;
 use crate::runner::{Flight, Start};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
@@ -24,8 +25,10 @@ const QUEUE: &str = "WINDLASS_QUEUE";
 const RUN: &str = "WINDLASS_RUN";
 const CONTROL: &str = "WINDLASS_CONTROL";
 const EMIT: &str = "WINDLASS_EMIT";
+const URL: &str = "WINDLASS_URL";
+const TOKEN: &str = "WINDLASS_JOB_TOKEN";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 6] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT];
+const OURS: [&str; 8] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, URL, TOKEN];
 
 /// Where a process finds its control and emit files.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,8 @@ pub(super) struct Control<'a> {
     pub(super) dir: &'a Path,
     pub(super) launcher: usize,
     pub(super) number: u32,
+    /// Where the server is reached over HTTP, and the token that is good for this one start.
+    pub(super) http: Option<(&'a str, &'a str)>,
 }
 
 /// The command of a start; a start for a handler must not come here.
@@ -64,7 +69,7 @@ fn filler(start: &Start) -> impl Fn(&[u8]) -> Result<Vec<u8>, NoField> {
 }
 
 /// A field of JSON data as text: a string as it is, anything else as JSON.
-pub(in crate::runner) fn field(data: &[u8], path: &str) -> Option<Vec<u8>> {
+pub(crate) fn field(data: &[u8], path: &str) -> Option<Vec<u8>> {
     let whole: serde_json::Value = serde_json::from_slice(data).ok()?;
     let found = path.split('.').try_fold(&whole, |value, key| match value {
         serde_json::Value::Array(list) => list.get(key.parse::<usize>().ok()?),
@@ -81,8 +86,13 @@ fn never(error: impl Into<String>) -> Outcome {
 pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result<Vec<u8>, Outcome> {
     assert!(start.held.count == 1, "a command gets one job");
     let job = start.held.jobs.id(start.held.range().start);
+    let url = board.url();
+    let token = url.and_then(|_| new_token());
+    let control = &Control { http: url.zip(token.as_deref()), ..*control };
     let strings = strings(start, job, Some(control))?;
-    board.begun(job, control_path(control.dir, control.launcher, control.number));
+    let Control { dir, launcher, number, .. } = *control;
+    let emit = emit_path(dir, launcher, number);
+    board.begun(job, Files { control: control_path(dir, launcher, number), emit, token });
     let takes_data = template::takes_data(&command(&start.policy).argv);
     let order = Order {
         flight: start.flight,
@@ -93,7 +103,7 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
         grace: start.policy.grace,
         output_max: start.policy.output_max,
         in_memory: INLINE_MAX as u64,
-        control: Some(control.number),
+        control: Some(number),
         given: Given::default(),
         limits: start.policy.limits,
         user: start.policy.user.as_ref(),
@@ -199,7 +209,7 @@ fn lay_strings(
     strings.variable(JOB_MARKER.as_bytes(), id.to_string().as_bytes())?;
     strings.variable(QUEUE.as_bytes(), start.queue.as_str().as_bytes())?;
     // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
-    let Some(Control { dir, launcher, number }) = control else {
+    let Some(Control { dir, launcher, number, http }) = control else {
         strings.variable(START_MARKER.as_bytes(), b"1")?;
         return Ok(strings);
     };
@@ -210,5 +220,9 @@ fn lay_strings(
     let control = control_path(dir, *launcher, *number);
     strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;
     strings.variable(EMIT.as_bytes(), emit_path(dir, *launcher, *number).as_os_str().as_bytes())?;
+    if let Some((url, token)) = http {
+        strings.variable(URL.as_bytes(), url.as_bytes())?;
+        strings.variable(TOKEN.as_bytes(), token.as_bytes())?;
+    }
     Ok(strings)
 }

@@ -109,6 +109,12 @@ impl ControlFiles {
             }
             self.pairs[at] = Some(Pair { owner: owner.cloned(), files });
         }
+        // A word that came over HTTP as the last job ended may have been too late for it.
+        for open in self.pairs[at].iter_mut().flat_map(|pair| &mut pair.files) {
+            if open.file.metadata()?.len() > 0 {
+                open.file.set_len(0)?;
+            }
+        }
         Ok(())
     }
 

@@ -38,7 +38,8 @@ pub(super) fn shared_out(members: &[i32]) -> Option<u64> {
     for pid in members {
         let text = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
             Ok(text) => text,
-            // One that has ended has nothing.
+            // One that has ended has nothing; one that is about to end has given its memory back before it is a zombie.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
             Err(_) if process::stat(*pid).is_none_or(|stat| stat.zombie) => continue,
             Err(_) => return None,
         };

@@ -23,11 +23,21 @@ const OUTPUT_MOST: usize = 64 << 10;
 /// A job of the call and how it ended.
 pub(super) type End = (u32, Outcome, Emits);
 
+/// How the jobs of a call ended.
+#[derive(Debug)]
+pub(super) enum Ends {
+    /// Nothing is known of any.
+    None,
+    /// All of them in the same way.
+    All(Outcome),
+    /// Each, by its place in the call.
+    Each(Vec<(usize, Outcome, Emits)>),
+}
+
 /// What an answer says.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Read {
-    /// By the job's place in the call.
-    pub(super) ends: Vec<(usize, Outcome, Emits)>,
+    pub(super) ends: Ends,
     pub(super) output: Output,
     /// It may be the fault of one of the jobs: all are to be called again, in halves.
     pub(super) halves: bool,
@@ -39,9 +49,8 @@ pub(super) fn body_most(url: &Url, jobs: usize) -> usize {
 
 /// Reads the answer to a call with `count` jobs.
 pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer: Answer, limit: Duration) -> Read {
-    let all = |outcome: Outcome| (0..count).map(|at| (at, outcome.clone(), Emits::new())).collect();
-    let of_all = |outcome| Read { ends: all(outcome), ..Read::default() };
-    let split = || Read { halves: true, ..Read::default() };
+    let of_all = |outcome| Read { ends: Ends::All(outcome), output: Output::default(), halves: false };
+    let split = || Read { ends: Ends::None, output: Output::default(), halves: true };
     let (status, after, body, cut) = match answer {
         Answer::Unreached(error) => return of_all(Outcome::RetryLater { after: None, error }),
         Answer::Broken(_) | Answer::TimedOut if count > 1 => return split(),
@@ -56,18 +65,18 @@ pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer:
         return split();
     }
     if url.size <= 1 || !well {
-        return Read { ends: all(with_words(outcome, &body)), output, halves: false };
+        return Read { ends: Ends::All(with_words(outcome, &body)), output, halves: false };
     }
     if url.reply == Reply::Exit || body.trim_ascii().is_empty() {
-        return Read { ends: all(outcome), output, halves: false };
+        return Read { ends: Ends::All(outcome), output, halves: false };
     }
     let ends = match cut {
         false => replies(&body, count, id),
         true => Err(format!("the answer has more than {} bytes for {count} jobs", body.len())),
     };
     match ends {
-        Ok(ends) => Read { ends, ..Read::default() },
-        Err(error) => Read { ends: all(Outcome::Failed { error }), output, halves: false },
+        Ok(ends) => Read { ends: Ends::Each(ends), output: Output::default(), halves: false },
+        Err(error) => Read { ends: Ends::All(Outcome::Failed { error }), output, halves: false },
     }
 }
 

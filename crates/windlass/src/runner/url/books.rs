@@ -4,11 +4,12 @@
 //! that fails in a way that may be the fault of one of its jobs is made again in halves, and only a call with one job
 //! charges it. It must not read answers or touch a socket.
 
-use super::answer::{self, Read};
+use super::answer::{self, Ends, Read};
 use super::call::{self, Answer};
 use super::pool::Pool;
 use super::request::{self, Laid, Prepared};
 use crate::clock;
+use crate::runner::reply::Emits;
 use crate::runner::tally::Tally;
 use crate::runner::url::Hear;
 use crate::runner::{Flight, Output, Start, Stop};
@@ -127,7 +128,7 @@ impl Claim {
 fn url(policy: &Policy) -> &Url {
     match &policy.service {
         Service::Url(url) => url,
-        Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Handler { .. } => {
+        Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => {
             panic!("{} is served by no URL, yet it came to the calls", policy.pattern)
         }
     }
@@ -244,13 +245,20 @@ impl Books {
         let ids = |at: usize| claim.id(call.jobs[at]);
         let limit = call.policy.time_limit.unwrap_or_default();
         let Read { ends, output, halves } = answer::read(url(&call.policy), call.jobs.len(), &ids, answer, limit);
-        let ends = ends.into_iter().map(|(at, outcome, emitted)| (call.jobs[at], outcome, emitted)).collect();
-        if output == Output::default() {
-            self.end(call.claim, ends, call.started);
-        } else {
+        let has_output = output != Output::default();
+        if has_output {
             // Output belongs to the jobs of this call and to no others.
             self.tell();
-            self.end(call.claim, ends, call.started);
+        }
+        match ends {
+            Ends::None => {}
+            Ends::All(outcome) => self.end_all(&call, &outcome),
+            Ends::Each(ends) => {
+                let whole = |(at, outcome, emitted): (usize, _, _)| (call.jobs[at], outcome, emitted);
+                self.end(call.claim, ends.into_iter().map(whole).collect(), call.started);
+            }
+        }
+        if has_output {
             self.tell_with(output);
         }
         self.land(&call);
@@ -267,6 +275,22 @@ impl Books {
     fn land(&mut self, call: &Call) {
         if let Some(crew) = self.crews.get_mut(&call.crew) {
             crew.running -= 1;
+        }
+    }
+
+    /// Ends all jobs of a call in the same way; they stand in order, so neighbours are of one start.
+    fn end_all(&mut self, call: &Call, outcome: &Outcome) {
+        let Some(claim) = self.claims.get_mut(&call.claim) else { return };
+        let mut jobs = call.jobs.iter().copied().peekable();
+        while let Some(first) = jobs.peek().copied() {
+            let (at, _) = claim.place(first);
+            let (tally, from) = (&mut claim.tallies[at], claim.firsts[at]);
+            let end = from + u32::from(tally.start.held.count);
+            tally.begun(call.started);
+            while let Some(job) = jobs.next_if(|job| *job < end) {
+                tally.end((job - from) as u16, outcome.clone(), Emits::new());
+            }
+            self.untold.insert((call.claim, at));
         }
     }
 

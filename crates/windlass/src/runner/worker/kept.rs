@@ -108,7 +108,11 @@ impl Kept {
         use windlass_core::policy::Service;
         let (framing, window) = match &policy.service {
             Service::Worker(worker) => (worker.framing, worker.in_flight),
-            Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Handler { .. } => (Framing::Raw, 1),
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => (Framing::Raw, 1),
         };
         let now = Instant::now();
         let Pipes { to, from, channel, .. } = pipes;

@@ -49,7 +49,11 @@ impl Pool {
     pub(super) fn rules(&self) -> Option<&Worker> {
         match &self.policy.service {
             Service::Worker(worker) => Some(worker),
-            Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Handler { .. } => None,
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Handler { .. } => None,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::store::{
     Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
     RunInfo, Settlement, Steer, StoreError, Unarchived,
 };
-use windlass_core::job::{JobId, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
@@ -169,6 +169,10 @@ impl Store for Liar {
 
     fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
         self.store.jobs(ids)
+    }
+
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        self.store.of_run(run, from, limit)
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {

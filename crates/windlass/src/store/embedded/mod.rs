@@ -117,7 +117,7 @@ impl Embedded {
         let (mut db, epoch, opened) = match open() {
             // To open is to write a new epoch, and that must be possible on a full disk.
             Err(StoreError::Full(_)) => {
-                reserve.release(&wal::log_path(&dir.state_db()), reserve::INDEX);
+                reserve.release(&wal::log_path(&dir.state_db()), reserve::START);
                 open()?
             }
             other => other?,
@@ -253,6 +253,10 @@ impl Store for Embedded {
 
     fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
         self.verb(|turn| turn.jobs(ids))
+    }
+
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        self.verb(|turn| view::live_of(turn.db, run, from, limit))
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 /// Settles for minutes; on a small file system it is a sixteenth of that.
 const SIZE: u64 = 8 << 20;
 const SHARE: u64 = 16;
-/// What SQLite makes beside the log when it opens a store, and more.
-pub(super) const INDEX: u64 = 256 << 10;
+/// What SQLite makes beside the log when it opens a store, and more: with less than this a disk is full.
+const INDEX: u64 = 256 << 10;
+/// What a start on a full disk makes: the log's index, the slot tables of the launchers, and some small files.
+pub(super) const START: u64 = 1280 << 10;
 
 #[derive(Debug)]
 pub(super) struct Reserve {
@@ -35,7 +37,7 @@ impl Reserve {
         self.held
     }
 
-    /// Gives the blocks to the log, but for so many bytes that are left to everybody.
+    /// Gives the blocks to the log, but for so many bytes, or half of them, that are left to everybody.
     pub(super) fn release(&mut self, log: &Path, but: u64) {
         if !std::mem::take(&mut self.held) {
             return;
@@ -46,7 +48,7 @@ impl Reserve {
         // Where the file system does not know it the blocks are free for everybody, which is still better than none.
         if let Ok(file) = open(log, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
             let end = rustix::fs::fstat(&file).map_or(0, |stat| stat.st_size as u64);
-            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, end, size.saturating_sub(but).max(1));
+            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, end, (size - but.min(size / 2)).max(1));
         }
     }
 

@@ -85,6 +85,19 @@ impl StoreView for View {
     }
 }
 
+/// Jobs of a run that have not ended, for the engine too: it looks each of them up again before it changes it.
+pub(super) fn live_of(
+    db: &Connection,
+    run: RunId,
+    from: Arrival,
+    limit: usize,
+) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+    let states = State::ALL.into_iter().filter(|state| !state.is_end()).collect();
+    let filter = Filter { run: Some(run), states, queues: Vec::new() };
+    let page = Listing::new(db, &filter)?.page(db, from.0, limit)?;
+    Ok((page.jobs.into_iter().map(|job| job.id).collect(), page.next))
+}
+
 /// The state of a job that is still in its chunk.
 fn state_of(head: &Head, mark: Mark) -> Option<State> {
     match mark {

@@ -189,6 +189,13 @@ impl Store for Memory {
         Ok(ids.iter().map(|id| found(id).and_then(info)).collect())
     }
 
+    fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
+        let Some(no) = self.run_ids.get(&run).copied() else { return Ok((Vec::new(), None)) };
+        let mut live = self.jobs.rows().range(from..).filter(|(_, job)| job.run == Some(no) && !job.state.is_end());
+        let ids = live.by_ref().take(limit).map(|(_, job)| job.id).collect();
+        Ok((ids, live.next().map(|(arrival, _)| *arrival)))
+    }
+
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
         let mut answers = Vec::with_capacity(ids.len());
         for id in ids {

@@ -15,7 +15,8 @@ impl Desk {
         }
     }
 
-    /// Whether one more worker of a pool's table may live; where not, one that idles for another queue of it goes.
+    /// Whether one more worker of a pool's table may live; where not, one that idles for another queue of it goes, but
+    /// one at a time.
     pub(super) fn has_room(&mut self, at: usize, now: Instant) -> bool {
         let policy = &self.pools[at].policy;
         if policy.limits.memory == 0 {
@@ -25,17 +26,19 @@ impl Desk {
         if self.alive(&pattern) < self.room.get(&pattern).copied().unwrap_or(1) {
             return true;
         }
-        let idle = self.idle().into_iter().find(|number| {
-            self.workers.get(number).is_some_and(|worker| worker.pool != at && worker.policy.pattern == pattern)
-        });
-        self.send_home(idle, now);
+        let of_table = |number: &u32| self.workers.get(number).is_some_and(|worker| worker.policy.pattern == pattern);
+        if !self.going().any(|(number, _)| of_table(&number)) {
+            let idle = self.idle().into_iter().find(of_table);
+            self.send_home(idle, now);
+        }
         false
     }
 
-    /// So many bytes are needed elsewhere: workers that idle go, those first that have idled for longest.
+    /// So many bytes are needed elsewhere: workers that idle go, those first that have idled for longest. What those
+    /// hold who are going already is as good as free, and may be asked for more than once.
     pub(super) fn make_room(&mut self, bytes: u64) {
         let now = Instant::now();
-        let mut made = 0;
+        let mut made = self.going().map(|(_, bytes)| bytes).sum::<u64>();
         for number in self.idle() {
             if made >= bytes {
                 break;
@@ -48,11 +51,11 @@ impl Desk {
     /// Tells how many workers of a pool's table live. Where one has gone its memory is given back: for another one
     /// there must be memory anew.
     pub(super) fn tell_alive(&mut self, at: usize, gone: bool) {
-        let policy = &self.pools[at].policy;
-        if policy.limits.memory == 0 {
+        let pattern = self.pools[at].policy.pattern.clone();
+        // Those who never named a need are not counted.
+        if !self.room.contains_key(&pattern) {
             return;
         }
-        let pattern = policy.pattern.clone();
         let alive = self.alive(&pattern);
         if gone && let Some(room) = self.room.get_mut(&pattern) {
             *room = (*room).min(alive.max(1));
@@ -63,6 +66,12 @@ impl Desk {
     fn alive(&self, pattern: &str) -> u32 {
         let of_table = self.pools.iter().filter(|pool| pool.policy.pattern == pattern);
         of_table.map(|pool| pool.workers.len() as u32).sum()
+    }
+
+    /// Workers that were told to go and still hold memory, and how much.
+    fn going(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let going = self.workers.iter().filter(|(_, worker)| worker.to.is_none());
+        going.map(|(number, worker)| (*number, worker.policy.limits.memory))
     }
 
     /// Workers that hold memory and have nothing to do, longest first.

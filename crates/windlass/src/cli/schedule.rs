@@ -1,0 +1,159 @@
+//! `windlass schedule`: how the schedules stand, when their times come, and firing, enabling or disabling one by hand.
+
+use super::Context;
+use super::connect::{Connection, Link, encoded};
+use super::print::{self, Out, visible};
+use super::steer::{self, Terms};
+use crate::api::Page;
+use crate::api::schedules::{Fired, Schedule};
+use crate::api::steering::Steering;
+use crate::error::{Failure, Kind};
+use serde_json::json;
+use windlass_core::overrides::{Key, Target};
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass schedule ls
+  windlass schedule next nightly -n 5
+  windlass schedule run nightly                  now, whatever its times are
+  windlass schedule disable nightly --until '2026-12-24 00:00' --reason 'stocktaking'";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// List the schedules: when each fired last, and when it will
+    Ls,
+    /// Print the coming times
+    Next {
+        /// One schedule; none means all
+        name: Option<String>,
+        /// How many of each
+        #[arg(short = 'n', long = "count", value_name = "N", default_value = "5", value_parser = super::values::coming)]
+        count: u32,
+    },
+    /// Fire one now; prints the run
+    Run { name: String },
+    /// Let one fire again
+    Enable(SwitchArgs),
+    /// Let one fire no more, until it is enabled or the time is over
+    Disable(SwitchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct SwitchArgs {
+    name: String,
+    #[command(flatten)]
+    terms: Terms,
+}
+
+pub(super) fn schedule(args: &Args, context: &Context) -> Result<u8, Failure> {
+    match &args.verb {
+        Verb::Ls => ls(context),
+        Verb::Next { name, count } => next(name.as_deref(), *count, context),
+        Verb::Run { name } => run(name, context),
+        Verb::Enable(args) => switch(args, true, context),
+        Verb::Disable(args) => switch(args, false, context),
+    }
+}
+
+/// Only a server knows them: they are in its config.
+fn server(context: &Context) -> Result<Connection, Failure> {
+    let dir = context.data_dir()?;
+    Link::to_server(&dir)?.ok_or_else(|| {
+        let text = format!("no server is running in {}, and schedules are a server's", dir.root().display());
+        Failure::new(Kind::NoServer, text)
+            .hint("windlass serve --config FILE; windlass config check shows what a file says")
+    })
+}
+
+fn all(context: &Context, coming: u32) -> Result<Vec<Schedule>, Failure> {
+    let page: Page<Schedule> = server(context)?.get_json(&format!("/api/v1/schedules?next={coming}"))?;
+    Ok(page.items)
+}
+
+fn ls(context: &Context) -> Result<u8, Failure> {
+    let schedules = all(context, 1)?;
+    if context.json {
+        return print::document(&json!(schedules));
+    }
+    if schedules.is_empty() {
+        context.say("the config names no schedule");
+    }
+    let mut rows = vec![["NAME", "CRON", "ZONE", "LAST", "NEXT", "STATE"].map(str::to_owned).to_vec()];
+    let row = |schedule: &Schedule| {
+        let none = || "-".to_owned();
+        let next = schedule.next.first().cloned().unwrap_or_else(none);
+        let fired = schedule.fired.clone().unwrap_or_else(none);
+        vec![visible(&schedule.name), schedule.cron.clone(), schedule.zone.clone(), fired, next, state(schedule)]
+    };
+    rows.extend(schedules.iter().map(row));
+    let mut out = Out::new();
+    print::table(&mut out, &rows);
+    out.finish()
+}
+
+fn state(schedule: &Schedule) -> String {
+    match (&schedule.run, schedule.waiting.len()) {
+        _ if !schedule.enabled => "disabled".into(),
+        (None, _) => "waits".into(),
+        (Some(run), 0) => format!("{run} runs"),
+        (Some(run), waiting) => format!("{run} runs, {waiting} wait for it"),
+    }
+}
+
+fn next(name: Option<&str>, count: u32, context: &Context) -> Result<u8, Failure> {
+    let mut schedules = all(context, count)?;
+    if let Some(name) = name {
+        let known: Vec<String> = schedules.iter().map(|schedule| schedule.name.clone()).collect();
+        schedules.retain(|schedule| schedule.name == name);
+        if schedules.is_empty() {
+            let failure = Failure::new(Kind::NotFound, format!("no schedule `{name}`"));
+            let named = !known.is_empty();
+            return Err(if named { failure.hint(format!("there are: {}", known.join(", "))) } else { failure });
+        }
+    }
+    if context.json {
+        let times = |schedule: &Schedule| json!({ "name": schedule.name, "next": schedule.next });
+        return print::document(&json!(schedules.iter().map(times).collect::<Vec<_>>()));
+    }
+    let mut out = Out::new();
+    for schedule in &schedules {
+        if !schedule.enabled {
+            context.say(format_args!("schedule `{}` is disabled", visible(&schedule.name)));
+        }
+        for time in &schedule.next {
+            out.line(format_args!("{time}\t{}", visible(&schedule.name)));
+        }
+    }
+    out.finish()
+}
+
+fn run(name: &str, context: &Context) -> Result<u8, Failure> {
+    let path = format!("/api/v1/schedules/{}/run", encoded(name));
+    let fired: Fired = server(context)?.post_empty(&path)?;
+    if context.json {
+        return print::document(&json!(fired));
+    }
+    let mut out = Out::new();
+    out.line(&fired.run);
+    context.say(format_args!("schedule `{}` was fired; windlass wait {} waits for its end", visible(name), fired.run));
+    out.finish()
+}
+
+fn switch(args: &SwitchArgs, on: bool, context: &Context) -> Result<u8, Failure> {
+    server(context)?;
+    let target = Target::Schedule(args.name.clone());
+    let set = vec![args.terms.setting(&target, Key::Enabled, on.into())?];
+    let steered = steer::send(context, &Steering { set, unset: Vec::new() })?;
+    if context.json {
+        return print::document(&json!(steered));
+    }
+    context.say(format_args!("{target} is {} now", if on { "enabled" } else { "disabled" }));
+    Ok(0)
+}

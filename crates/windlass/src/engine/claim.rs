@@ -1,0 +1,106 @@
+//! The last step of a turn before its commit: fills the planned slots. The start is stored before it happens.
+//!
+//! What the store gave becomes flights, and starts for after the commit. Where jobs may not start yet because of where
+//! they go, their slots serve the jobs behind them in the same turn.
+
+use super::Engine;
+use super::effects::Effects;
+use super::turn::Progress;
+use crate::runner::Start;
+use crate::store::{Held, Order, Store, StoreError};
+use std::sync::Arc;
+use windlass_core::circuit::Sign;
+use windlass_core::scheduler::Planned;
+use windlass_core::time::Time;
+
+/// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
+const CLAIMED_MOST: u64 = 32 << 10;
+
+impl<S: Store> Engine<S> {
+    pub(super) fn claim(
+        &mut self,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        self.note_what_is_asked_for();
+        self.end_lingering(now);
+        let mut booked = 0;
+        loop {
+            let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST - booked);
+            booked += planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>();
+            planned.extend(self.plan_stock(progress));
+            let mut sent_away = false;
+            let mut planned = planned.into_iter();
+            while let Some(next) = planned.next() {
+                match self.claim_planned(&next, None, now, progress, effects) {
+                    Ok((_, all_went)) => sent_away |= !all_went,
+                    Err(error) => {
+                        // The turn is dropped; what was booked for the rest of it must not stay booked.
+                        std::iter::once(next).chain(planned).for_each(|next| self.scheduler.claimed(&next, 0));
+                        return Err(error);
+                    }
+                }
+            }
+            // What the budget left out is the next turn's, which must not wait for an event.
+            self.turn_again = booked >= CLAIMED_MOST;
+            // Where jobs were sent away, their slots may serve the jobs behind them.
+            if !sent_away || self.turn_again {
+                break;
+            }
+        }
+        effects.make_room = self.scheduler.memory_wanted();
+        self.serve_asks(now, progress, effects)?;
+        let changes = self.store.changes();
+        self.count(&changes);
+        Ok(())
+    }
+
+    /// Fills one planned slot, for a remote worker's ask where there is one; tells how many jobs go, and false where
+    /// jobs were claimed that may not start yet, and sent away.
+    pub(super) fn claim_planned(
+        &mut self,
+        planned: &Planned,
+        asked: Option<u64>,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(u32, bool), StoreError> {
+        let order = Order { lane: planned.lane, most: planned.most };
+        let held = self.store.claim(&[order], now)?;
+        let got = count_of(&held);
+        self.scheduler.claimed(planned, got);
+        // What is left may be less than a batch.
+        self.changed.insert(planned.lane.queue);
+        let Some(policy) = self.scheduler.terms(planned.crew).filter(|_| got > 0) else {
+            return Ok((got, true));
+        };
+        let held = self.ask_destinations(planned.crew, &policy, held, now, progress, effects)?;
+        let going = count_of(&held);
+        progress.needs(self.options.durability);
+        self.scheduler.heard(planned.crew, got - going, Sign::None);
+        if going == 0 {
+            self.scheduler.finished(planned.crew, planned.lane);
+            return Ok((0, false));
+        }
+        let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
+        for (flight, held) in departed {
+            progress.departed.push(flight);
+            self.workers.depart(flight, now);
+            if asked.is_some() {
+                self.lease(&held)?;
+            }
+            let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
+            let number = held.number(run);
+            let run = run.map(|id| id.to_string()).unwrap_or_default();
+            let queue = Arc::clone(self.queue_name(held.lane.queue));
+            let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
+            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, asked });
+        }
+        Ok((going, going == got))
+    }
+}
+
+fn count_of(held: &[Held]) -> u32 {
+    held.iter().map(|held| u32::from(held.count)).sum()
+}

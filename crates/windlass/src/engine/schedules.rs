@@ -1,0 +1,243 @@
+//! Schedules in the turn: when their times come, their work is pushed in the transaction that remembers it.
+//!
+//! So a nominal time fires at most once, whatever is killed and whatever the clock does. Each firing is a run of its
+//! own, sealed from the start: whoever asks whether last night's work is done asks for that run. Core decides what
+//! fires (`windlass_core::schedule`); this file keeps what is remembered, as a note under the schedule's name.
+
+use super::effects::Effects;
+use super::event::{Answer, ScheduleInfo};
+use super::obey::Wrote;
+use super::turn::Progress;
+use super::{Engine, Stopping};
+use crate::audit::{Audited, What};
+use crate::error::{Failure, Kind};
+use crate::schedule::Schedule;
+use crate::store::chunk::ChunkBuilder;
+use crate::store::{Durability, Lot, NewJobs, NewRun, Seal, Store, StoreError};
+use crate::when;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use windlass_core::job::{Origin, RunId};
+use windlass_core::overrides::{Key, Target};
+use windlass_core::schedule::{LOOK_MAX, Memory, Step, look};
+use windlass_core::time::Time;
+
+/// Notes of schedules: this and the name.
+const NOTES: &str = "schedule/";
+
+/// The schedules of the config, each with what is remembered of it.
+#[derive(Debug, Default)]
+pub(super) struct Schedules(Vec<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    schedule: Schedule,
+    /// None until the first look: a schedule begins when it is first seen, not in 1970.
+    memory: Option<Memory>,
+    /// When its next time comes.
+    next: Option<Time>,
+}
+
+impl Schedules {
+    /// Takes over a set of schedules; what is remembered of them is in the notes.
+    pub(super) fn load(&mut self, all: &[Schedule], store: &mut impl Store) -> Result<(), StoreError> {
+        self.0.clear();
+        for schedule in all {
+            let key = key_of(&schedule.name);
+            let found = store.notes(&key, 1)?.into_iter().find(|(name, _)| *name == key);
+            let memory = found.and_then(|(_, value)| decode(&value));
+            let next = memory.as_ref().and_then(|memory| schedule.cron.next(memory.mark));
+            self.0.push(Kept { schedule: schedule.clone(), memory, next });
+        }
+        Ok(())
+    }
+
+    /// Whether the end of this run lets a schedule go on that waits for it.
+    pub(super) fn waits_for(&self, run: RunId) -> bool {
+        let waiting = |memory: &Memory| memory.run == Some(run) && !memory.waiting.is_empty();
+        self.0.iter().filter_map(|kept| kept.memory.as_ref()).any(waiting)
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// A person may have switched a schedule on or off.
+    fn is_enabled(&self, schedule: &Schedule) -> bool {
+        let target = Target::Schedule(schedule.name.clone());
+        let over = self.scheduler.overrides().get(&target, Key::Enabled);
+        over.map_or(schedule.enabled, |made| made.value != 0)
+    }
+
+    /// When the next time comes; an engine that was told to stop or has no space fires nothing.
+    pub(super) fn next_schedule(&self) -> Option<Time> {
+        if self.stopping != Stopping::No || self.full_until.is_some() {
+            return None;
+        }
+        let new = self.schedules.0.iter().any(|kept| kept.memory.is_none()).then_some(Time::ZERO);
+        let times = self.schedules.0.iter().filter(|kept| self.is_enabled(&kept.schedule)).filter_map(|kept| kept.next);
+        new.into_iter().chain(times).min()
+    }
+
+    /// Pushes the work of every time that has come.
+    pub(super) fn look_at_schedules(
+        &mut self,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        if self.stopping != Stopping::No || self.full_until.is_some() {
+            return Ok(());
+        }
+        for at in 0..self.schedules.0.len() {
+            let kept = &self.schedules.0[at];
+            let waits = kept.memory.as_ref().is_none_or(|memory| {
+                kept.next.is_some_and(|next| next <= now)
+                    || !memory.waiting.is_empty() && memory.run.is_some_and(|run| self.runs.by_id(run).is_none())
+            });
+            if waits {
+                self.look_at_schedule(at, now, progress, effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_schedule(
+        &mut self,
+        at: usize,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let kept = &self.schedules.0[at];
+        let schedule = kept.schedule.clone();
+        let mut memory = kept.memory.clone().unwrap_or_else(|| Memory { mark: now, ..Memory::default() });
+        memory.run = memory.run.filter(|run| self.runs.by_id(*run).is_some());
+        let policies = (schedule.overlap, schedule.catch_up);
+        let next = |after: Time| schedule.cron.next(after);
+        let steps = if self.is_enabled(&schedule) {
+            let jitter = &mut self.jitter;
+            let run_of = |_| RunId::first(Origin::from_random(jitter.next()));
+            look(&mut memory, policies, now, next, run_of)
+        } else {
+            // What passes while it is switched off is not made up for.
+            memory.mark = now.max(memory.mark);
+            memory.waiting.clear();
+            Vec::new()
+        };
+        self.turn_again |= steps.len() >= LOOK_MAX;
+        for step in steps {
+            match step {
+                Step::Fire { nominal, run, replace } => {
+                    if let Some(old) = replace {
+                        self.sweep(old, &format!("schedule {}", schedule.name))?;
+                    }
+                    self.fire(&schedule, nominal, run, now)?;
+                }
+                Step::Skip { nominal, count } => effects.notes.push(skipped(&schedule, nominal, count, memory.run)),
+            }
+        }
+        self.store.note(&key_of(&schedule.name), Some(&encode(&memory)))?;
+        progress.needs(Durability::Full);
+        let next = next(memory.mark);
+        let kept = &mut self.schedules.0[at];
+        (kept.memory, kept.next) = (Some(memory), next);
+        Ok(())
+    }
+
+    /// One run with one job, sealed: a job that lists the others emits them within it.
+    fn fire(&mut self, schedule: &Schedule, nominal: Time, run: RunId, now: Time) -> Result<(), StoreError> {
+        let name = format!("{}@{}", schedule.name, when::rfc3339(nominal));
+        self.store.open_run(run, &NewRun { name, spec: Vec::new() }, now)?;
+        let (origin, offset) = self.options.ids.take(1);
+        let mut builder = ChunkBuilder::new(origin);
+        builder.push(offset, &schedule.data(nominal));
+        let jobs = Arc::new(builder.finish());
+        let (queue, priority) = (schedule.first_queue.clone(), schedule.push.priority);
+        let new = NewJobs { queue, priority, run: Some(run), not_before: None, jobs };
+        let seals = vec![Seal { run, after: Vec::new() }];
+        self.store.admit(&Lot { jobs: vec![new], seals, ..Lot::default() }, now)
+    }
+
+    /// A person wants it now, whatever its times and its policies say.
+    pub(super) fn fire_now(
+        &mut self,
+        name: &str,
+        by: String,
+        now: Time,
+        answer: Answer<RunId>,
+        effects: &mut Effects,
+    ) -> Result<Wrote, StoreError> {
+        if let Err(failure) = self.check_schedule(name) {
+            effects.answers.add(answer, Err(failure));
+            return Ok(false);
+        }
+        let Some(kept) = self.schedules.0.iter().find(|kept| kept.schedule.name == name) else { return Ok(false) };
+        let schedule = kept.schedule.clone();
+        let run = RunId::first(Origin::from_random(self.jitter.next()));
+        self.fire(&schedule, now, run, now)?;
+        let what = What::Fired { schedule: schedule.name, run };
+        effects.audit.push(Audited { at: now, by, what });
+        effects.answers.add(answer, Ok(run));
+        Ok(true)
+    }
+
+    /// Refuses a name that the config does not have.
+    pub(super) fn check_schedule(&self, name: &str) -> Result<(), Failure> {
+        let known: Vec<&str> = self.schedules.0.iter().map(|kept| kept.schedule.name.as_str()).collect();
+        let failure = Failure::new(Kind::NotFound, format!("no schedule `{name}`"));
+        match known.len() {
+            _ if known.contains(&name) => Ok(()),
+            0 => Err(failure.hint("the config names none")),
+            _ => Err(failure.hint(format!("there are: {}", known.join(", ")))),
+        }
+    }
+
+    pub(super) fn schedule_infos(&self) -> Vec<ScheduleInfo> {
+        let info = |kept: &Kept| {
+            let memory = kept.memory.clone().unwrap_or_default();
+            let enabled = self.is_enabled(&kept.schedule);
+            let next = kept.next.filter(|_| enabled);
+            let run = memory.run.filter(|run| self.runs.by_id(*run).is_some());
+            ScheduleInfo { schedule: kept.schedule.clone(), memory: Memory { run, ..memory }, enabled, next }
+        };
+        self.schedules.0.iter().map(info).collect()
+    }
+}
+
+fn skipped(schedule: &Schedule, nominal: Time, count: u64, under_way: Option<RunId>) -> String {
+    let (name, time) = (&schedule.name, when::rfc3339(nominal));
+    match (count, under_way) {
+        (1, Some(run)) => format!("schedule `{name}`: {time} is left out, run {run} has not ended"),
+        (1, None) => format!("schedule `{name}`: {time} is left out, it was missed"),
+        (count, _) => format!("schedule `{name}`: {count} times up to {time} are left out"),
+    }
+}
+
+fn key_of(name: &str) -> String {
+    format!("{NOTES}{name}")
+}
+
+fn encode(memory: &Memory) -> Vec<u8> {
+    let micros = |time: &Time| time.0;
+    let note = json!({
+        "mark": memory.mark.0,
+        "waiting": memory.waiting.iter().map(micros).collect::<Vec<_>>(),
+        "run": memory.run.map(|run| run.to_string()),
+        "fired": memory.fired.as_ref().map(micros),
+        "fired_count": memory.fired_count,
+        "skipped_count": memory.skipped_count,
+    });
+    note.to_string().into_bytes()
+}
+
+fn decode(note: &[u8]) -> Option<Memory> {
+    let note: Value = serde_json::from_slice(note).ok()?;
+    let waiting = note["waiting"].as_array()?.iter().map(|time| time.as_i64().map(Time));
+    Some(Memory {
+        mark: Time(note["mark"].as_i64()?),
+        waiting: waiting.collect::<Option<_>>()?,
+        run: note["run"].as_str().and_then(|run| run.parse().ok()),
+        fired: note["fired"].as_i64().map(Time),
+        fired_count: note["fired_count"].as_u64()?,
+        skipped_count: note["skipped_count"].as_u64()?,
+    })
+}

@@ -1,0 +1,178 @@
+//! Schedules by turns: each nominal time once, through crashes and clocks that jump, and each overlap as it says.
+
+use super::super::event::{ScheduleInfo, Steering};
+use super::*;
+use crate::schedule::{Cron, Push, Schedule, What};
+use jiff::tz::TimeZone;
+use windlass_core::job::RunId;
+use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::schedule::{CatchUp, Overlap};
+
+const MINUTE: i64 = 60_000_000;
+
+/// Every ten minutes.
+fn schedule(overlap: Overlap, catch_up: CatchUp) -> Schedule {
+    let queue = QueueName::new(b"reports").unwrap();
+    let push = Push { queue: queue.clone(), priority: Priority::NORMAL, what: What::Data("{schedule} {time}".into()) };
+    let cron = Cron::parse("*/10 * * * *", TimeZone::UTC).unwrap();
+    Schedule { name: "often".into(), cron, overlap, catch_up, enabled: true, push, first_queue: queue }
+}
+
+impl World {
+    fn scheduled(overlap: Overlap, catch_up: CatchUp) -> World {
+        let mut world = World::new(vec![serving("reports")]);
+        world.reload_with(vec![schedule(overlap, catch_up)]);
+        world
+    }
+
+    fn reload_with(&mut self, schedules: Vec<Schedule>) {
+        let (answer, given) = answer();
+        let policies = vec![serving("reports")];
+        let new = NewRules { policies, slots: 4, schedules, ..NewRules::default() };
+        self.turn([Event::Reload { new, answer }]);
+        given.try_recv().unwrap().unwrap();
+    }
+
+    /// Turns at that minute, as often as the engine wants to, and tells the data of what was started.
+    fn at(&mut self, minute: i64) -> Vec<String> {
+        self.now = Time(minute * MINUTE);
+        let before = self.under_way.len();
+        self.turn([]);
+        while self.engine.next_wake().unwrap().is_some_and(|wake| wake <= self.now) {
+            self.turn([]);
+        }
+        let data = |start: &Start| String::from_utf8_lossy(start.held.jobs.data(usize::from(start.held.first))).into();
+        self.under_way[before..].iter().map(data).collect()
+    }
+
+    fn info(&mut self) -> ScheduleInfo {
+        let (answer, given) = answer();
+        self.turn([Event::Schedules { answer }]);
+        given.try_recv().unwrap().unwrap().remove(0)
+    }
+
+    /// The server dies and another takes over the store.
+    fn crash(self, overlap: Overlap, catch_up: CatchUp) -> World {
+        let World { engine, now, pushed, .. } = self;
+        let (seed, ids) = (now.0 as u64, Arc::new(IdSource::new(Origin::from_random(now.0 as u64))));
+        let schedules = vec![schedule(overlap, catch_up)];
+        let options = EngineOptions { schedules, seed, ids, ..engine.options.clone() };
+        let evidence = Evidence { begun: &|_, _| true, same_boot: true };
+        let (engine, _) = Engine::new(engine.store, options, evidence, now).unwrap();
+        World { engine, now, pushed, under_way: Vec::new() }
+    }
+}
+
+#[test]
+fn a_time_fires_in_a_run_of_its_own_that_ends() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::Last);
+    assert_eq!(world.at(9), Vec::<String>::new());
+    assert_eq!(world.engine.next_wake().unwrap(), Some(Time(10 * MINUTE)), "its time is a deadline");
+    assert_eq!(world.at(10), ["often 1970-01-01T00:10:00Z"]);
+    let run: RunId = world.info().memory.run.unwrap();
+    let (answer, given) = answer();
+    world.turn([Event::AwaitRun { run, answer }]);
+    assert!(given.try_recv().is_err(), "its job runs");
+    world.finish(succeeded());
+    let ended = given.try_recv().unwrap().unwrap();
+    assert_eq!((ended.name.as_str(), ended.counts.sealed), ("often@1970-01-01T00:10:00Z", true));
+    assert_eq!(world.at(10), Vec::<String>::new(), "once");
+    let info = world.info();
+    assert_eq!((info.memory.run, info.next, info.memory.fired_count), (None, Some(Time(20 * MINUTE)), 1));
+}
+
+#[test]
+fn a_crash_and_a_clock_that_goes_back_fire_nothing_twice() {
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::All);
+    world.at(9);
+    assert_eq!(world.at(10).len(), 1);
+    let mut world = world.crash(Overlap::Allow, CatchUp::All);
+    // What ran when the server died is run again; its time has been dealt with.
+    assert_eq!(world.at(11), ["often 1970-01-01T00:10:00Z"]);
+    assert_eq!(world.at(2), Vec::<String>::new());
+    assert_eq!(world.at(19), Vec::<String>::new());
+    let mut world = world.crash(Overlap::Allow, CatchUp::All);
+    let started = world.at(45);
+    let mut missed: Vec<&str> = started.iter().map(|data| &data[17..22]).collect();
+    missed.sort_unstable();
+    assert_eq!(missed, ["00:10", "00:20", "00:30", "00:40"], "the server was down, and makes up for all");
+}
+
+#[test]
+fn what_was_missed_is_made_up_for_once_or_not_at_all() {
+    for (catch_up, expected) in [(CatchUp::Last, 1), (CatchUp::None, 0)] {
+        let mut world = World::scheduled(Overlap::Skip, catch_up);
+        world.at(9);
+        let mut world = world.crash(Overlap::Skip, catch_up);
+        assert_eq!(world.at(57).len(), expected, "{catch_up:?}");
+        assert_eq!(world.info().memory.mark, Time(50 * MINUTE));
+    }
+}
+
+#[test]
+fn overlap_skips_waits_replaces_or_goes_beside() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::All);
+    world.at(10);
+    assert_eq!(world.at(20), Vec::<String>::new());
+    assert_eq!(world.info().memory.skipped_count, 1);
+
+    let mut world = World::scheduled(Overlap::Queue, CatchUp::All);
+    world.at(10);
+    assert_eq!(world.at(20), Vec::<String>::new());
+    world.finish(succeeded());
+    assert_eq!(world.at(21), ["often 1970-01-01T00:20:00Z"], "after the end of the one before");
+
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::All);
+    world.at(10);
+    assert_eq!(world.at(20).len(), 1);
+
+    let mut world = World::scheduled(Overlap::Replace, CatchUp::All);
+    world.at(10);
+    let first = world.info().memory.run.unwrap();
+    world.now = Time(20 * MINUTE);
+    let mut stops = Vec::new();
+    for _ in 0..3 {
+        stops.extend(world.turn([]).stops);
+    }
+    assert_eq!(stops.iter().map(|(_, why)| *why).collect::<Vec<_>>(), [Stop::Cancel], "the first is told to stop");
+    let (answer, given) = answer();
+    world.turn([Event::AwaitRun { run: first, answer }]);
+    world.finish(Outcome::Cancelled);
+    let ended = given.try_recv().unwrap().unwrap();
+    assert_eq!(ended.counts.by_state[State::Cancelled.index()], 1);
+    assert_eq!(world.under_way.len(), 1, "and the second runs");
+}
+
+#[test]
+fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::Last);
+    world.at(9);
+    let target = Target::Schedule("often".into());
+    let off = |value| {
+        let (by, reason) = (String::new(), String::new());
+        Override { target: target.clone(), key: Key::Enabled, value, by, since: Time(0), until: None, reason }
+    };
+    let steer = |world: &mut World, value| {
+        let (answer, given) = answer();
+        let steering = Steering { set: vec![off(value)], unset: Vec::new(), by: "ada".into() };
+        world.turn([Event::Steer { steering, answer }]);
+        given.try_recv().unwrap().map(|_| ())
+    };
+    steer(&mut world, 0).unwrap();
+    assert_eq!(world.at(20), Vec::<String>::new());
+    assert_eq!(world.info().next, None);
+    let (fired, given) = answer();
+    world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
+    given.try_recv().unwrap().unwrap();
+    assert_eq!(world.under_way.len(), 1, "by hand it fires all the same");
+    world.now = Time(25 * MINUTE);
+    steer(&mut world, 1).unwrap();
+    assert_eq!(world.at(29), Vec::<String>::new(), "what passed while it was off is not made up for");
+    assert_eq!(world.at(30).len(), 1);
+    let (fired, given) = answer::<RunId>();
+    world.turn([Event::FireSchedule { name: "seldom".into(), by: "ada".into(), answer: fired }]);
+    assert_eq!(given.try_recv().unwrap().unwrap_err().to_string(), "no schedule `seldom`");
+    world.reload_with(Vec::new());
+    assert_eq!(world.at(40), Vec::<String>::new());
+    assert_eq!(steer(&mut world, 0).unwrap_err().kind, Kind::NotFound);
+}
