@@ -44,7 +44,8 @@ fn limited(bed: &mut Bed, count: u64, times: usize) -> Outcome<()> {
     let limits = Limits { memory: 1 << 30, processes: 100, cpu: Duration::from_secs(60), output: 1 << 20 };
     let nobody = Identity { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534], home: b"/".to_vec() };
     let shared = RefCell::new(&mut *bed);
-    let ours = || feed::live_under(*shared.borrow_mut(), count, Policy { limits, user: Some(nobody.clone()), ..policy() });
+    let policy = Policy { limits, user: Some(nobody), ..policy() };
+    let ours = || feed::live_under(*shared.borrow_mut(), count, policy.clone());
     let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
     bed.report(&Figure::new("spawn.limited", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
     Ok(())

@@ -90,10 +90,8 @@ impl<S: Store> Engine<S> {
             if queues.is_empty() {
                 continue;
             }
-            let mut got = 0;
-            for planned in self.scheduler.plan_asked(&queues, ask.most) {
-                got += self.claim_planned(&planned, Some(ask.number), now, progress, effects)?.0;
-            }
+            let planned = self.scheduler.plan_asked(&queues, ask.most);
+            let (got, _) = self.claim_all(planned, Some(ask.number), now, progress, effects)?;
             let scheduler = &self.scheduler;
             self.asks.waiting.retain(|queue| scheduler.waiting(*queue) > 0);
             if got > 0 {

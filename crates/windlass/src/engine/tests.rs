@@ -1,5 +1,6 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
+mod asks;
 mod rates;
 mod runs;
 mod schedules;

@@ -98,6 +98,7 @@ impl Store for Memory {
     }
 
     fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
+        self.may_fail()?;
         let mut claimed: Vec<Held> = Vec::new();
         for order in orders {
             for id in self.head(order.lane, order.most) {
@@ -216,6 +217,7 @@ impl Store for Memory {
     }
 
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.may_fail()?;
         self.notes.put(key.to_owned(), value.map(<[u8]>::to_vec));
         Ok(())
     }
