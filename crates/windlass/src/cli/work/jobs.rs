@@ -75,7 +75,9 @@ impl Jobs {
             lock(&trouble.0).failed.get_or_insert(failure);
             trouble.1.notify_all();
         });
-        let runner = Mutex::new(Some(CommandRunner::new(settings, hear, fatal)?));
+        // It keeps no workers, so nobody asks how many of them live.
+        let crewed = Box::new(|_: &str, _| {});
+        let runner = Mutex::new(Some(CommandRunner::new(settings, hear, crewed, fatal)?));
         Ok(Jobs { command, slots, place, runner, board, books })
     }
 
