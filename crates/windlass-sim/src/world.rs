@@ -463,7 +463,7 @@ impl World {
         let now = self.now();
         let (same_boot, hands) = (self.same_boot, &self.hands);
         let begun = |id: JobId, start: u32| !same_boot || hands.begun.contains(&(id, start));
-        let evidence = Evidence { begun: &begun, same_boot };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot };
         let options = EngineOptions { seed: self.random.next(), ..self.options.clone() };
         let (mut engine, recovered) = Engine::new(store, options, evidence, now).map_err(|e| e.to_string())?;
         self.tell(|| format!("restart {recovered:?}"));
@@ -556,6 +556,7 @@ fn name(event: &Event) -> &'static str {
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
         Event::Workers { .. } => "workers",
+        Event::Speak { .. } => "speak",
         Event::Steer { .. } => "steer",
         Event::FireSchedule { .. } => "fire_schedule",
         Event::Schedules { .. } => "schedules",

@@ -4,12 +4,14 @@
 //! they go, their slots serve the jobs behind them in the same turn.
 
 use super::Engine;
+use super::ask::Ask;
 use super::effects::Effects;
 use super::turn::Progress;
-use crate::runner::Start;
+use crate::runner::{Flight, Lent, Start};
 use crate::store::{Held, Order, Store, StoreError};
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
+use windlass_core::policy::Policy;
 use windlass_core::scheduler::Planned;
 use windlass_core::time::Time;
 
@@ -51,15 +53,20 @@ impl<S: Store> Engine<S> {
     pub(super) fn claim_all(
         &mut self,
         planned: Vec<Planned>,
-        asked: Option<u64>,
+        asked: Option<&Ask>,
         now: Time,
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(u32, bool), StoreError> {
         let (mut jobs, mut all_went) = (0, true);
         let mut planned = planned.into_iter();
+        let mut tokens = asked.into_iter().flat_map(|ask| &ask.tokens);
         while let Some(next) = planned.next() {
-            match self.claim_planned(&next, asked, now, progress, effects) {
+            let lent = asked.zip(tokens.next()).map(|(ask, token)| {
+                let (ask, token) = (Some(ask.number), token.clone());
+                Lent { token, since: now, ask, spoken: Vec::new() }
+            });
+            match self.claim_planned(&next, lent, now, progress, effects) {
                 Ok((going, went)) => (jobs, all_went) = (jobs + going, all_went && went),
                 Err(error) => {
                     planned.for_each(|next| self.scheduler.claimed(&next, 0));
@@ -74,7 +81,7 @@ impl<S: Store> Engine<S> {
     fn claim_planned(
         &mut self,
         planned: &Planned,
-        asked: Option<u64>,
+        lent: Option<Lent>,
         now: Time,
         progress: &mut Progress,
         effects: &mut Effects,
@@ -100,8 +107,8 @@ impl<S: Store> Engine<S> {
             self.scheduler.finished(planned.crew, planned.lane);
             return Ok((0, false));
         }
-        if asked.is_some()
-            && let Err(error) = held.iter().try_for_each(|held| self.lease(held))
+        if let Some(lent) = &lent
+            && let Err(error) = held.iter().try_for_each(|held| self.lease(held, lent))
         {
             held.iter().for_each(|held| self.hear_of_destinations(planned.crew, held, Sign::None));
             self.scheduler.finished(planned.crew, planned.lane);
@@ -111,14 +118,24 @@ impl<S: Store> Engine<S> {
         for (flight, held) in departed {
             progress.departed.push(flight);
             self.workers.depart(flight, now);
-            let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
-            let number = held.number(run);
-            let run = run.map(|id| id.to_string()).unwrap_or_default();
-            let queue = Arc::clone(self.queue_name(held.lane.queue));
-            let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, asked });
+            effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone()));
         }
         Ok((going, going == got))
+    }
+
+    pub(super) fn start(
+        &self,
+        flight: Flight,
+        claim: u64,
+        held: Held,
+        policy: Arc<Policy>,
+        lent: Option<Lent>,
+    ) -> Start {
+        let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
+        let number = held.number(run);
+        let run = run.map(|id| id.to_string()).unwrap_or_default();
+        let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
+        Start { flight, claim, queue, policy, epoch, held, number, run, lent }
     }
 }
 

@@ -4,7 +4,8 @@
 //! given after the commit of that turn, and only then.
 
 use crate::error::Failure;
-use crate::runner::{Finished, Output};
+use crate::runner::progress::Channel;
+use crate::runner::{Finished, Flight, Output};
 use crate::schedule::Schedule;
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
@@ -144,6 +145,13 @@ pub enum Event {
     Workers {
         table: String,
         alive: u32,
+    },
+    /// A job that a worker elsewhere has says something that counts at its end: answered when it is on disk.
+    Speak {
+        flight: Flight,
+        channel: Channel,
+        lines: Vec<u8>,
+        answer: Answer<()>,
     },
     /// A person steers: answered when it is on disk and holds.
     Steer {

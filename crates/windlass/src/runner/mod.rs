@@ -7,6 +7,7 @@
 //! `Service`, a file here that implements `Runner`, and a line in `front`. A runner must not touch the store.
 
 use crate::store::Held;
+use progress::Channel;
 use std::sync::Arc;
 use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
@@ -49,8 +50,20 @@ pub struct Start {
     pub number: u64,
     /// The run's id in words, for the job's environment; empty without one.
     pub run: String,
-    /// The ask of the remote worker that it is for.
-    pub asked: Option<u64>,
+    /// Where a worker elsewhere does it.
+    pub lent: Option<Lent>,
+}
+
+/// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Whoever has it speaks for the start.
+    pub token: String,
+    pub since: Time,
+    /// The ask that it answers; none where an earlier server has handed it over.
+    pub ask: Option<u64>,
+    /// What the job has said that counts at its end.
+    pub spoken: Vec<(Channel, Vec<u8>)>,
 }
 
 /// The end of a start, or of some of its jobs. The start is over when all its jobs have been spoken of.

@@ -21,11 +21,11 @@ use crate::error::{Failure, Kind};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
-use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
+use crate::runner::{Finished, Runner};
 use crate::store::embedded::{Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -65,7 +65,7 @@ impl Server {
             ids: Arc::clone(&ids),
         };
         let begun = |job, start| evidence.begun(job, start);
-        let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot: opened.same_boot };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");
@@ -75,7 +75,9 @@ impl Server {
         replay::replay(engine.store(), &archiver)?;
         let ingest = start_ingest(&options, &events, &trouble)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
-        let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
+        let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
+        // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
+        Runner::start(&mut runner, engine.take_resumed());
         let handle = EngineHandle::new(events, ids);
         let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
         let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;

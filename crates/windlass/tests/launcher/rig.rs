@@ -141,7 +141,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
-            asked: None,
+            lent: None,
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -176,7 +176,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
-            asked: None,
+            lent: None,
         });
         let starts = starts.collect();
         self.runner.start(starts);

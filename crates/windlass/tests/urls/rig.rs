@@ -71,7 +71,7 @@ impl Rig {
                 held,
                 number,
                 run: String::new(),
-                asked: None,
+                lent: None,
             }
         });
         let starts = starts.collect();

@@ -9,7 +9,8 @@ fn remote(slots: u32) -> Policy {
 }
 
 fn ask(number: u64, most: u32) -> Event {
-    Event::Ask(Ask { number, queues: vec!["far".into()], most })
+    let tokens = (0..most).map(|nth| format!("token-{number}-{nth}")).collect();
+    Event::Ask(Ask { number, queues: vec!["far".into()], tokens })
 }
 
 #[test]
@@ -25,7 +26,8 @@ fn a_claim_for_an_ask_that_fails_leaves_nothing_booked() {
         world.now = world.engine.next_wake().unwrap().unwrap();
         world.turn([]);
         assert_eq!(world.under_way.len(), 3, "all its slots are there after verb {verb} has failed");
-        assert!(world.under_way.iter().all(|start| start.asked == Some(1) && start.held.start() == 1));
+        let lent = |start: &Start| start.lent.clone().unwrap();
+        assert!(world.under_way.iter().all(|start| lent(start).ask == Some(1) && start.held.start() == 1));
         for _ in 0..3 {
             world.finish(succeeded());
         }

@@ -289,6 +289,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Drain => "drain",
             Event::Reload { .. }
             | Event::Workers { .. }
+            | Event::Speak { .. }
             | Event::Steer { .. }
             | Event::Explain { .. }
             | Event::Finished(_)

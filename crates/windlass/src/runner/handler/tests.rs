@@ -32,7 +32,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
         },
         number: 1,
         run: String::new(),
-        asked: None,
+        lent: None,
     }
 }
 

@@ -25,7 +25,7 @@ impl Store for Memory {
         self.changes.queues.clear();
         let queues = self.queues.rows().iter().map(|(no, (name, _))| (*no, name.clone())).collect();
         let mut waiting: BTreeMap<(Lane, Option<RunNo>, State), u64> = BTreeMap::new();
-        for job in self.jobs.rows().values().filter(|job| waits(job.state)) {
+        for job in self.jobs.rows().values().filter(|job| !job.state.is_end()) {
             *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
         }
         let waiting = waiting.into_iter();
@@ -45,6 +45,9 @@ impl Store for Memory {
         let held: Vec<_> = self.jobs.rows().iter().filter(|(_, job)| job.state == State::Running).collect();
         let held: Vec<_> = held.into_iter().map(|(arrival, job)| (*arrival, job.clone())).collect();
         for (arrival, job) in held {
+            if (evidence.elsewhere)(job.id, job.record.starts + 1) {
+                continue;
+            }
             if (evidence.begun)(job.id, job.record.starts + 1) {
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
             } else {
@@ -110,6 +113,11 @@ impl Store for Memory {
             }
         }
         Ok(claimed)
+    }
+
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        let job = self.ids.get(&id).and_then(|arrival| self.jobs.get(arrival));
+        Ok(job.filter(|job| job.state == State::Running).map(hold))
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
