@@ -16,6 +16,9 @@ const SHORT: u64 = 120;
 /// At once under way.
 const TOGETHER: u64 = 16;
 
+/// Long enough for anything that happens at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How a job of a kind ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Killed {
@@ -128,10 +131,18 @@ fn thousands_of_kills_leave_nothing() {
         let since = Instant::now();
         let ended = kill(&mut rig, kills / 2);
         let seconds = since.elapsed().as_secs_f64();
-        let after: Vec<(usize, usize)> = launchers.iter().map(|pid| open_files(*pid, rig.control())).collect();
+        let open = || launchers.iter().map(|pid| open_files(*pid, rig.control())).collect::<Vec<_>>();
+        let others = |open: &[(usize, usize)]| open.iter().map(|(_, others)| *others).sum::<usize>();
+        let mut after = open();
+        // A launcher tells of an end before it closes what it had for the job.
+        let told = Instant::now();
+        while others(&after) > before && told.elapsed() < PATIENCE {
+            std::thread::yield_now();
+            after = open();
+        }
         let zombies: usize = launchers.iter().map(|pid| children(*pid).split_whitespace().count()).sum();
         let left = marked(&rig);
-        let more = after.iter().map(|(_, others)| *others as i64).sum::<i64>() - before as i64;
+        let more = others(&after) as i64 - before as i64;
         let own = descriptors(std::process::id() as i32) as i64 - own as i64;
         let how = if means.is_empty() { "with control groups" } else { "without" };
         let kinds = ended.len();
@@ -141,7 +152,7 @@ fn thousands_of_kills_leave_nothing() {
             kills / 2
         );
         assert_eq!((zombies, left), (0, 0));
-        assert_eq!(more, 0, "{before} became {after:?}");
+        assert!(more <= 0, "{before} became {after:?}");
         // Two control files and a group for each that was ever under way at once, all of them in one launcher at worst.
         assert!(after.iter().all(|(kept, _)| *kept as u64 <= 3 * TOGETHER), "{after:?}");
         // Other tests of this process open descriptors of their own at the same time; alone, it is exact.
