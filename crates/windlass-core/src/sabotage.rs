@@ -106,6 +106,10 @@ sabotages! {
         unit("store::embedded::tests::crash::outcomes_that_the_archive_lacks_come_back_with_their_data");
     EpochReused: "a store that is opened again keeps its epoch",
         unit("store::embedded::tests::crash::claims_that_never_began_go_back_as_they_were");
+    BodyNotSynced: "the bodies of a flood are not synced before the turn that admits them",
+        test("it", "durable::the_bodies_of_a_flood_are_on_disk_before_the_store_refers_to_them");
+    BodyGoneEarly: "a body file goes before the turn that forgot its last chunk is on disk",
+        unit("store::embedded::tests::bodies::a_body_file_goes_when_its_last_chunk_is_forgotten_on_disk");
     SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
         unit("store::embedded::tests::runs::a_seal_does_not_overtake_the_inbox");
     // The turn.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}
-//!     state.db  archive/  output/  quarantine/
+//!     state.db  bodies/  archive/  output/  quarantine/
 //! ```
 //!
 //! `FORMAT` is read before anything else is opened, so that an older program refuses a newer store without
@@ -36,7 +36,7 @@ impl DataDir {
         let root = fs::canonicalize(root).map_err(|e| cannot(root, &e))?;
         let dir = DataDir { root };
         dir.check_format()?;
-        for sub in ["inbox", "run", "archive", "output", "quarantine"] {
+        for sub in ["inbox", "run", "bodies", "archive", "output", "quarantine"] {
             let path = dir.root.join(sub);
             make_private(&path).map_err(|e| cannot(&path, &e))?;
         }
@@ -61,6 +61,11 @@ impl DataDir {
 
     pub fn state_db(&self) -> PathBuf {
         self.root.join("state.db")
+    }
+
+    /// What floods brought, until it is worked off.
+    pub fn bodies(&self) -> PathBuf {
+        self.root.join("bodies")
     }
 
     /// Blocks that are given up when the disk is full.

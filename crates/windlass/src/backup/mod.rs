@@ -1,9 +1,9 @@
 //! Backups: a data directory as of one moment, checksummed, in one file or in a directory, and the way back.
 //!
 //! Made beside a working server. The order makes it whole: the caller first has the inbox read to its end, so that
-//! everything accepted before is in the store; then the store is copied as of one turn; then the archive up to that
-//! turn, and the inbox, whose files go only after the store has what was in them. What is accepted meanwhile may be
-//! in it or not. This part must not talk to a server.
+//! everything accepted before is in the store; then the store is copied as of one turn, while no body file of it may
+//! go; then the archive up to that turn, and the inbox, whose files go only after the store has what was in them.
+//! What is accepted meanwhile may be in it or not. This part must not talk to a server.
 
 mod manifest;
 mod pack;
@@ -15,7 +15,7 @@ use crate::archiver::extent;
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
-use crate::store::embedded::snapshot;
+use crate::store::embedded::{bodies, snapshot};
 use manifest::Manifest;
 use pack::{Packer, Sink};
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// The name of the store's copy in a backup.
 const STORE: &str = "state.db";
 /// Directories that are taken as they are; the archive is cut to the store's turn.
-const PLAIN: [&str; 3] = ["inbox", "output", "quarantine"];
+const PLAIN: [&str; 4] = ["bodies", "inbox", "output", "quarantine"];
 /// Files of the data directory's root that belong to a process, or are rebuilt.
 const LEFT_OUT: [&str; 6] = ["lock", "reserve", "state.db", "state.db-wal", "state.db-shm", "windlass.toml"];
 
@@ -49,6 +49,8 @@ pub fn make(dir: &DataDir, config: Option<&Path>, to: &Path) -> Result<Made, Fai
 }
 
 fn fill(dir: &DataDir, config: Option<&Path>, sink: Sink, copy: &Path) -> Result<Made, Failure> {
+    let cannot = |e: io::Error| Failure::io(format_args!("cannot hold {}", dir.bodies().display()), &e);
+    let held = bodies::hold(&dir.bodies()).map_err(cannot)?;
     let turn = snapshot::snapshot(&dir.state_db(), copy)?;
     let mut packer = Packer::new(sink);
     packer.add("FORMAT", &dir.root().join("FORMAT"), None)?;
@@ -61,6 +63,7 @@ fn fill(dir: &DataDir, config: Option<&Path>, sink: Sink, copy: &Path) -> Result
             packer.add_if_there(&format!("{folder}/{name}"), &path, None)?;
         }
     }
+    drop(held);
     for (name, path) in regular_files(dir.root())? {
         if !LEFT_OUT.contains(&name.as_str()) && name != "FORMAT" {
             packer.add_if_there(&name, &path, None)?;

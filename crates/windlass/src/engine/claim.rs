@@ -15,8 +15,9 @@ use windlass_core::policy::Policy;
 use windlass_core::scheduler::Planned;
 use windlass_core::time::Time;
 
-/// A turn claims no more jobs once it has so many; they are of one lane each, so this is some dozens of chunks.
-const CLAIMED_MOST: u64 = 32 << 10;
+/// A turn claims no more jobs once it has so many. It is more than one wide lot brings, so that what was admitted is
+/// claimed while it is still in memory.
+const CLAIMED_MOST: u64 = 80 << 10;
 
 impl<S: Store> Engine<S> {
     pub(super) fn claim(

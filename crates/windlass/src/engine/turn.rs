@@ -239,7 +239,9 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        let mut settlements = Vec::with_capacity(finished.len());
+        let ends = finished.iter().map(|end| end.outcomes.len()).sum();
+        let mut settlements = Vec::with_capacity(ends);
+        effects.archive.reserve(ends);
         let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
         for end in finished {
             let (begin, count) = (end.first, end.count());

@@ -3,11 +3,12 @@
 //! This file owns the thread's orders and its sleep; `reader` has the files. A lot is handed over when its bytes
 //! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
 //! The first record after a sleep goes at once. Records that trickle in while it is under way go together, when it is
-//! committed and a breath later: each lot costs a sync of the file, for which its writers wait, and a turn.
+//! committed and a breath later, or four where they pour in: each lot costs a sync of the file, for which its writers
+//! wait, and a turn.
 //! It must not decide what becomes of a job.
 
 use super::disk::{Disk, Kernel};
-use super::reader::{Reader, Round};
+use super::reader::{LOT_BYTES, Reader, Round};
 use super::watch::{Bell, Watch};
 use crate::error::{Failure, Kind};
 use crate::store::{Cursor, Lot};
@@ -22,6 +23,9 @@ pub(super) const LOTS_UNDER_WAY: u64 = 3;
 
 /// How long records that trickle in are gathered after the last lot was committed.
 const BREATH: Duration = Duration::from_millis(10);
+/// Where so many bytes come in a breath they pour, and up to so many breaths are waited for more.
+const POUR: u64 = 64 << 10;
+const BREATHS_MOST: u32 = 4;
 /// After a shortage of descriptors or memory the next look comes after this time.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
@@ -198,9 +202,7 @@ fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &W
                 if may_sleep(reader, shared, true) {
                     shared.bell.wait()?;
                 }
-                if may_sleep(reader, shared, false) {
-                    shared.bell.wait_up_to(BREATH)?;
-                }
+                take_breath(reader, shared)?;
                 continue;
             }
             Round::AtEnd => {}
@@ -215,6 +217,22 @@ fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &W
         reader.wake();
         slept?;
     }
+}
+
+/// Waits a breath for more records, and some more while they pour in: their writers wait for every sync of the file.
+fn take_breath(reader: &Reader<impl Disk>, shared: &Shared) -> Result<(), Failure> {
+    let mut unread = reader.unread();
+    for _ in 0..BREATHS_MOST {
+        if !may_sleep(reader, shared, false) {
+            return Ok(());
+        }
+        shared.bell.wait_up_to(BREATH)?;
+        let before = std::mem::replace(&mut unread, reader.unread());
+        if unread.saturating_sub(before) < POUR || unread >= LOT_BYTES as u64 {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Whether nothing was ordered since the last look; from then on the bell tells.

@@ -24,7 +24,7 @@ mod adopt;
 /// A file is rotated once it has this many bytes.
 const ROTATE_AT: u64 = 64 << 20;
 /// Bytes of one lot, and of one that spreads over very many queues.
-const LOT_BYTES: usize = 2 << 20;
+pub(super) const LOT_BYTES: usize = 2 << 20;
 const WIDE_LOT_BYTES: usize = 7 << 20;
 const WIDE: usize = 512;
 /// Files that are open at once; the others wait until some are done.
@@ -234,15 +234,14 @@ impl<D: Disk> Reader<D> {
 
     /// Whether there is something to read, but less than a full lot, and more may be appended to it.
     fn is_little(&self) -> bool {
-        let mut unread = 0;
-        for source in self.sources.values().filter(|source| !source.held) {
-            let new = source.size().map_or(0, |size| size.saturating_sub(source.seen));
-            if new > 0 && !source.appended {
-                return false;
-            }
-            unread += new;
-        }
-        (1..LOT_BYTES as u64).contains(&unread)
+        let readable = |source: &&Source<D::File>| !source.held && !source.appended;
+        let whole = self.sources.values().filter(readable).any(|source| source.unread() > 0);
+        !whole && (1..LOT_BYTES as u64).contains(&self.unread())
+    }
+
+    /// How much there is to read.
+    pub(super) fn unread(&self) -> u64 {
+        self.sources.values().filter(|source| !source.held).map(Source::unread).sum()
     }
 
     /// Reads the next stretch of one file into the lot; false when there was nothing new.

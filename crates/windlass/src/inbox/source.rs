@@ -83,6 +83,11 @@ impl<F: OpenFile> Source<F> {
         Ok(self.file.facts()?.length)
     }
 
+    /// How much was added since it was looked at.
+    pub(super) fn unread(&self) -> u64 {
+        self.size().map_or(0, |size| size.saturating_sub(self.seen))
+    }
+
     /// Reads from the position on until the buffer is full or the file ends.
     pub(super) fn read(&self, buffer: &mut Vec<u8>, most: usize) -> std::io::Result<()> {
         // No larger than what is there: filling megabytes with zeros would cost more than reading a few records.

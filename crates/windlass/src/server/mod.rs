@@ -26,7 +26,7 @@ use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
 use crate::runner::{Finished, Runner};
-use crate::store::embedded::{Embedded, View};
+use crate::store::embedded::{BodyWriter, Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -70,10 +70,11 @@ impl Server {
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");
         }
+        let bodies = engine.store().body_writer();
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
-        let ingest = start_ingest(&options, &events, &trouble)?;
+        let ingest = start_ingest(&options, bodies, &events, &trouble)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
         let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
@@ -217,6 +218,7 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
 
 fn start_ingest(
     options: &ServerOptions,
+    bodies: BodyWriter,
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
@@ -224,12 +226,19 @@ fn start_ingest(
     let (events, trouble) = (events.clone(), trouble.clone());
     let deliver = move |delivered| {
         let event = match delivered {
-            Delivered::Lot(lot) => Event::Ingested(lot),
+            Delivered::Lot(lot) => {
+                let (events, trouble) = (events.clone(), trouble.clone());
+                return bodies.place(lot, move |placed| match placed {
+                    // What an ended engine did not take is read again from the cursor.
+                    Ok(lot) => drop(events.send(Event::Ingested(lot))),
+                    Err(error) => trouble.fatal(error.into()),
+                });
+            }
             Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
             Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
             Delivered::Ended(failure) => return trouble.fatal(failure),
         };
-        // What an ended engine did not take is read again from the cursor.
+        // An engine that has ended waits for nobody.
         let _ = events.send(event);
     };
     let (inbox, quarantine) = (options.dir.inbox(), options.dir.quarantine());

@@ -88,6 +88,16 @@ pub struct Lot {
     pub seals: Vec<Seal>,
     /// The new position in a run's input; refused if the run is not at the first of the two.
     pub taken: Option<(RunId, Taken, Taken)>,
+    /// Where the bytes of each of `jobs` are on disk already; none where the store is to write them itself.
+    pub bodies: Vec<Extent>,
+}
+
+/// Where the bytes of a chunk lie: in a body file, beside the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub file: u32,
+    pub offset: u64,
+    pub length: u32,
 }
 
 impl Lot {

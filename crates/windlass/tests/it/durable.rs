@@ -178,3 +178,25 @@ fn the_archive_is_synced_before_the_store_forgets() {
     let forgotten = trace.first(last, WRITE, "state.db-wal").began;
     assert!(trace.is_synced(&segment, last, forgotten), "the store forgot what was not yet in the archive");
 }
+
+/// Enough to be a flood: its bodies do not go into the store's log.
+const FLOOD: usize = 6000;
+
+#[test]
+fn the_bodies_of_a_flood_are_on_disk_before_the_store_refers_to_them() {
+    let rig = Rig::new();
+    let server = Server::start(&rig, "[queue.another]\nrun = [\"true\"]\n");
+    let lines: String = (0..FLOOD).map(|n| format!("q\t{n:0>120}\n")).collect();
+    std::fs::write(rig.path("lines"), lines).unwrap();
+    std::fs::rename(rig.path("lines"), rig.dir().join("inbox/lines")).unwrap();
+    rig.drained();
+    let trace = server.stop();
+    let made = trace.0.iter().find(|call| call.name == "openat" && call.arguments.contains("/bodies/00000001\""));
+    let made = made.expect("a body file was made").ended;
+    let body = "/bodies/00000001";
+    let first = trace.first(made, WRITE, body);
+    assert!(trace.is_synced("/bodies", made, first.began), "the name of the body file was not synced");
+    let written = trace.last(WRITE, body).ended;
+    let noted = trace.first(written, WRITE, "state.db-wal").began;
+    assert!(trace.is_synced(body, written, noted), "the store refers to bodies that could still be lost");
+}

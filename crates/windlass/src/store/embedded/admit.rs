@@ -3,7 +3,7 @@
 //! Arrivals are consecutive: a chunk's jobs have its first one and those after it. It must not split or join
 //! chunks: a door built them.
 
-use super::super::{FollowUp, Lot, NewJobs, StoreError};
+use super::super::{Extent, FollowUp, Lot, NewJobs, StoreError};
 use super::Turn;
 use super::chunks::{self, Span};
 use super::part::Head;
@@ -24,12 +24,12 @@ impl Turn<'_> {
         }
         let mut spans: Vec<Span> = Vec::new();
         let mut runs: Vec<(RunId, RunNo)> = Vec::new();
-        for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
+        for (at, new) in lot.jobs.iter().enumerate().filter(|(_, new)| !new.jobs.is_empty()) {
             let run = match new.run {
                 Some(id) => Some(self.run_for(id, &mut runs, now)?),
                 None => None,
             };
-            let span = self.admit_chunk(new, run, now)?;
+            let span = self.admit_chunk(new, run, lot.bodies.get(at).copied(), now)?;
             add_span(&mut spans, span);
         }
         self.save_spans(spans)?;
@@ -54,13 +54,20 @@ impl Turn<'_> {
         let mut spans: Vec<Span> = Vec::new();
         for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
             let FollowUp { queue, priority, run, jobs } = new.clone();
-            let span = self.admit_chunk(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now)?;
+            let new = NewJobs { queue, priority, run: None, not_before: None, jobs };
+            let span = self.admit_chunk(&new, run, None, now)?;
             add_span(&mut spans, span);
         }
         self.save_spans(spans)
     }
 
-    fn admit_chunk(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) -> Result<Span, StoreError> {
+    fn admit_chunk(
+        &mut self,
+        new: &NewJobs,
+        run: Option<RunNo>,
+        body: Option<Extent>,
+        now: Time,
+    ) -> Result<Span, StoreError> {
         let (queue, is_new) = self.m.queues.number(self.db, &new.queue)?;
         if is_new {
             self.m.changes.queues.push((queue, new.queue.clone()));
@@ -70,7 +77,10 @@ impl Turn<'_> {
         let count = new.jobs.len() as u16;
         let head = Head { first: self.m.state.next_arrival, count, lane, run, admitted: now, due };
         self.m.state.next_arrival += u64::from(count);
-        chunks::insert(self.db, &head, &new.jobs)?;
+        chunks::insert(self.db, &head, &new.jobs, body)?;
+        if let Some(body) = body {
+            self.m.files.add(body, head.first, count);
+        }
         if due.is_none() {
             let lane_was_empty = self.m.queues.lane(lane).is_none_or(|lane| lane.ready == lane.rows);
             self.m.windows.admitted(head, &new.jobs, lane_was_empty);

@@ -101,7 +101,7 @@ impl Turn<'_> {
         let known = last.as_ref().and_then(|(head, jobs)| Some((*head, jobs.clone(), jobs.find(id)?)));
         let found = match known {
             Some(found) => Some(found),
-            None => chunks::find(self.db, id)?,
+            None => chunks::find(self.db, self.bodies, id)?,
         };
         let Some((head, jobs, index)) = found else { return Ok(None) };
         *last = Some((head, jobs.clone()));
@@ -262,8 +262,8 @@ impl Turn<'_> {
         let rest = "WHERE ended < ?1 AND turn < ?2 ORDER BY ended LIMIT ?3";
         let oldest = self.oldest_unarchived().min(i64::MAX as u64);
         let old = rows::many(self.db, rest, params![before.as_micros(), oldest, limit])?;
+        rows::delete_all(self.db, &old.iter().map(|row| row.arrival).collect::<Vec<_>>())?;
         for row in &old {
-            rows::delete(self.db, row.arrival)?;
             self.shift(row.lane(), None, Some(row.state), None, 1, true)?;
         }
         let mut forgotten = old.len() as u64;

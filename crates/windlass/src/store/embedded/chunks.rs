@@ -1,10 +1,12 @@
 //! Chunks in their table: writing, reading, their place in a lane or among the due, and finding a job by its id.
 //!
-//! A chunk is written once and never changed. It is listed in `lane` while it has ready jobs, in `due` while its time
-//! has not come, in neither once all of its jobs are claimed or gone. `span` leads from ids to arrivals.
+//! A chunk is written once and its jobs never change; its bytes are in its row or in a body file. It is listed in
+//! `lane` while it has ready jobs, in `due` while its time has not come, in neither once all of its jobs are claimed
+//! or gone. `span` leads from ids to arrivals.
 
-use super::super::StoreError;
 use super::super::chunk::Chunk;
+use super::super::{Extent, StoreError};
+use super::bodies::Bodies;
 use super::part::{Head, Part};
 use super::rows::rank;
 use super::schema::{corrupt, failed};
@@ -62,10 +64,10 @@ impl Span {
     }
 }
 
-/// Stores a new chunk and lists it.
-pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), StoreError> {
-    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, bytes) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+/// Stores a new chunk and lists it. Bytes that lie in a body file are not stored again.
+pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Option<Extent>) -> Result<(), StoreError> {
+    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, segment, offset, length, \
+               bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let (base, last) = jobs.offset_range();
     let done = statement.execute(params![
@@ -78,7 +80,10 @@ pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), S
         head.admitted.as_micros(),
         base,
         last,
-        jobs.as_bytes(),
+        body.map(|body| body.file),
+        body.map(|body| body.offset),
+        body.map(|body| body.length),
+        body.is_none().then_some(jobs.as_bytes()),
     ]);
     done.map_err(failed)?;
     list(db, head)
@@ -110,12 +115,14 @@ pub(super) fn unlist(db: &Connection, head: &Head) -> Result<(), StoreError> {
     done.map_err(failed).map(|_| ())
 }
 
-/// Deletes a chunk whose outcomes the archive holds.
-pub(super) fn delete(db: &Connection, first: u64) -> Result<(), StoreError> {
-    for sql in ["DELETE FROM chunk WHERE first = ?1", "DELETE FROM part WHERE first = ?1"] {
-        db.prepare_cached(sql).and_then(|mut statement| statement.execute([first])).map_err(failed)?;
-    }
-    Ok(())
+/// Deletes a chunk whose outcomes the archive holds; tells how much of which body file it leaves.
+pub(super) fn delete(db: &Connection, first: u64) -> Result<Option<(u32, u64)>, StoreError> {
+    let mut statement = db.prepare_cached("DELETE FROM part WHERE first = ?1").map_err(failed)?;
+    statement.execute([first]).map_err(failed)?;
+    let sql = "DELETE FROM chunk WHERE first = ?1 RETURNING segment, length";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let left = statement.query_row([first], |r| Ok((r.get::<_, Option<u32>>(0)?, r.get::<_, Option<u64>>(1)?)));
+    Ok(left.optional().map_err(failed)?.and_then(|(file, length)| file.zip(length)))
 }
 
 /// Drops the spans in which the last of these chunks, sorted, was the last one.
@@ -154,24 +161,37 @@ pub(super) fn read_head(r: &rusqlite::Row<'_>) -> Result<Head, StoreError> {
     Ok(head)
 }
 
-/// Checks and wraps the stored bytes of a chunk.
-pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, column: usize) -> Result<Arc<Chunk>, StoreError> {
-    let bytes: Vec<u8> = r.get(column).map_err(failed)?;
+/// The columns behind those of `HEAD` that lead to a chunk's bytes.
+pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length, c.base, c.last";
+
+/// Fetches, checks and wraps the bytes of a chunk, from the columns of `HEAD` and `BYTES`.
+pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) -> Result<Arc<Chunk>, StoreError> {
+    let bytes = match r.get::<_, Option<Vec<u8>>>(7).map_err(failed)? {
+        Some(bytes) => bytes,
+        None => {
+            let read = || Ok(Extent { file: r.get(8)?, offset: r.get(9)?, length: r.get(10)? });
+            bodies.read(read().map_err(failed)?)?
+        }
+    };
     let jobs = Chunk::from_bytes(bytes).map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
     if jobs.len() != usize::from(head.count) {
         return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
+    }
+    let offsets = (r.get(11).map_err(failed)?, r.get(12).map_err(failed)?);
+    if jobs.offset_range() != offsets {
+        return Err(corrupt(format!("chunk {} holds other jobs than those that were stored there", head.first)));
     }
     Ok(Arc::new(jobs))
 }
 
 /// One chunk by its first arrival.
-pub(super) fn load(db: &Connection, first: u64) -> Result<Option<(Head, Arc<Chunk>)>, StoreError> {
-    let sql = format!("SELECT {HEAD}, c.bytes FROM chunk c WHERE c.first = ?1");
+pub(super) fn load(db: &Connection, bodies: &Bodies, first: u64) -> Result<Option<(Head, Arc<Chunk>)>, StoreError> {
+    let sql = format!("SELECT {HEAD}, {BYTES} FROM chunk c WHERE c.first = ?1");
     let mut statement = db.prepare_cached(&sql).map_err(failed)?;
     let mut rows = statement.query([first]).map_err(failed)?;
     let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
     let head = read_head(row)?;
-    Ok(Some((head, read_bytes(&head, row, 7)?)))
+    Ok(Some((head, read_bytes(&head, row, bodies)?)))
 }
 
 /// The stored marks of a chunk, where it was opened.
@@ -197,7 +217,11 @@ pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Res
 }
 
 /// The chunk and the index in it that an id was stored at; what became of the job is said by the chunk's marks.
-pub(super) fn find(db: &Connection, id: JobId) -> Result<Option<(Head, Arc<Chunk>, usize)>, StoreError> {
+pub(super) fn find(
+    db: &Connection,
+    bodies: &Bodies,
+    id: JobId,
+) -> Result<Option<(Head, Arc<Chunk>, usize)>, StoreError> {
     let spans = "SELECT first, last FROM span WHERE origin = ?1 AND first_offset <= ?2 \
                  ORDER BY first_offset DESC LIMIT ?3";
     let mut statement = db.prepare_cached(spans).map_err(failed)?;
@@ -205,14 +229,14 @@ pub(super) fn find(db: &Connection, id: JobId) -> Result<Option<(Head, Arc<Chunk
     let spans = statement.query_map(key, |r| Ok((r.get::<_, u64>(0)?, r.get::<_, u64>(1)?))).map_err(failed)?;
     let spans: Vec<(u64, u64)> = spans.collect::<Result<_, _>>().map_err(failed)?;
     let sql = format!(
-        "SELECT {HEAD}, c.bytes FROM chunk c WHERE c.first BETWEEN ?1 AND ?2 AND c.base <= ?3 AND c.last >= ?3"
+        "SELECT {HEAD}, {BYTES} FROM chunk c WHERE c.first BETWEEN ?1 AND ?2 AND c.base <= ?3 AND c.last >= ?3"
     );
     let mut statement = db.prepare_cached(&sql).map_err(failed)?;
     for (first, last) in spans {
         let mut rows = statement.query(params![first, last, id.offset]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let head = read_head(row)?;
-            let jobs = read_bytes(&head, row, 7)?;
+            let jobs = read_bytes(&head, row, bodies)?;
             if let Some(index) = jobs.find(id) {
                 return Ok(Some((head, jobs, index)));
             }

@@ -5,15 +5,16 @@
 
 use super::super::chunk::Chunk;
 use super::super::{Held, Order, Place, StoreError};
+use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row, rank};
 use super::schema::{corrupt, failed};
-use super::{Turn, chunks};
+use super::{Turn, chunks, tally};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, Lane, LaneKind, Record};
+use windlass_core::job::{Arrival, Lane, LaneKind, Priority, QueueNo, Record, RunNo};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::time::Time;
 
@@ -98,13 +99,13 @@ impl Windows {
     }
 
     /// The first chunk of a lane that has ready chunks.
-    fn front(&mut self, db: &Connection, lane: Lane) -> Result<Option<Waiting>, StoreError> {
+    fn front(&mut self, db: &Connection, bodies: &Bodies, lane: Lane) -> Result<Option<Waiting>, StoreError> {
         let key = Windows::key(lane);
         if let Some(front) = self.lanes.get(&key).and_then(|window| window.next.front()) {
             return Ok(Some(front.clone()));
         }
         let limit = if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET };
-        let next = read_ahead(db, lane, limit)?;
+        let next = read_ahead(db, bodies, lane, limit)?;
         let front = next.front().cloned();
         self.bytes += next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
         if front.is_some() {
@@ -115,18 +116,19 @@ impl Windows {
     }
 }
 
-fn read_ahead(db: &Connection, lane: Lane, limit: u32) -> Result<VecDeque<Waiting>, StoreError> {
+fn read_ahead(db: &Connection, bodies: &Bodies, lane: Lane, limit: u32) -> Result<VecDeque<Waiting>, StoreError> {
     let sql = format!(
-        "SELECT {}, c.bytes FROM lane l JOIN chunk c ON c.first = l.first \
+        "SELECT {}, {} FROM lane l JOIN chunk c ON c.first = l.first \
          WHERE l.queue = ?1 AND l.rank = ?2 ORDER BY l.first LIMIT ?3",
-        chunks::HEAD
+        chunks::HEAD,
+        chunks::BYTES
     );
     let mut statement = db.prepare_cached(&sql).map_err(failed)?;
     let mut rows = statement.query(params![lane.queue.0, rank(lane.priority), limit]).map_err(failed)?;
     let mut next = VecDeque::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = chunks::read_head(row)?;
-        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, 7)? });
+        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, bodies)? });
     }
     Ok(next)
 }
@@ -135,22 +137,54 @@ impl Turn<'_> {
     pub(super) fn claim(&mut self, orders: &[Order]) -> Result<Vec<Held>, StoreError> {
         let mut held = Vec::with_capacity(orders.len());
         for order in orders {
+            let mut claimed = Vec::new();
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
-            let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
+            let rows = self.first_rows(order.lane, count.rows, most.min(ROWS))?;
             if count.rows > 0 && rows.is_empty() && most > 0 {
                 return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
             }
             match order.lane.kind {
-                LaneKind::Fresh => self.claim_fresh(order.lane, most, count.ready - count.rows, rows, &mut held)?,
+                LaneKind::Fresh => {
+                    let chunked = count.ready - count.rows;
+                    self.claim_fresh(order.lane, most, chunked, rows, (&mut held, &mut claimed))?;
+                }
                 LaneKind::Retry | LaneKind::Suspect => {
                     for row in rows {
-                        held.push(self.claim_row(row)?);
+                        claimed.push(row.arrival);
+                        held.push(self.hold_row(row)?);
                     }
                 }
             }
+            rows::claim_all(self.db, &claimed)?;
         }
         Ok(held)
+    }
+
+    /// The first ready rows of a lane. Most retries start in the turn that releases them; where a lane has no others,
+    /// its release is not written by itself, for to change a row once costs half.
+    fn first_rows(&mut self, lane: Lane, ready: u64, most: usize) -> Result<Vec<Row>, StoreError> {
+        if ready == 0 || most == 0 {
+            return Ok(Vec::new());
+        }
+        match self.m.released.get_mut(&lane) {
+            Some(released) if released.len() as u64 == ready => {
+                let taken: Vec<u64> = released.drain(..most.min(released.len())).collect();
+                if released.is_empty() {
+                    self.m.released.remove(&lane);
+                }
+                let mut rows = rows::by_arrivals(self.db, &taken)?;
+                rows.sort_by_key(|row| (row.due, row.arrival));
+                // Each has a time of its own, so the one that is given does not matter.
+                rows.iter_mut().for_each(|row| row.make_ready(row.admitted));
+                Ok(rows)
+            }
+            Some(_) => {
+                self.write_released()?;
+                ready_rows(self.db, lane, most)
+            }
+            None => ready_rows(self.db, lane, most),
+        }
     }
 
     /// Takes from chunks and rows together, by arrival. `chunked` is how many ready jobs of the lane are in chunks.
@@ -160,7 +194,7 @@ impl Turn<'_> {
         most: usize,
         mut chunked: u64,
         rows: Vec<Row>,
-        held: &mut Vec<Held>,
+        (held, claimed): (&mut Vec<Held>, &mut Vec<u64>),
     ) -> Result<(), StoreError> {
         let mut left = most;
         let mut rows = rows.into_iter().peekable();
@@ -181,7 +215,8 @@ impl Turn<'_> {
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    held.push(self.claim_row(row)?);
+                    claimed.push(row.arrival);
+                    held.push(self.hold_row(row)?);
                 }
             }
         }
@@ -191,7 +226,7 @@ impl Turn<'_> {
     /// The first waiting neighbours of a lane's chunks.
     fn front(&mut self, lane: Lane, most: usize) -> Result<(Waiting, Range<usize>), StoreError> {
         let missing = || corrupt(format!("queue {} counts ready jobs that no chunk holds", lane.queue.0));
-        let waiting = self.m.windows.front(self.db, lane)?.ok_or_else(missing)?;
+        let waiting = self.m.windows.front(self.db, self.bodies, lane)?.ok_or_else(missing)?;
         let part = self.m.parts.entry(waiting.head.first).or_insert_with(|| Part::fresh(waiting.head));
         let range = part.next_waiting(most).ok_or_else(missing)?;
         Ok((waiting, range))
@@ -216,10 +251,8 @@ impl Turn<'_> {
         Ok(held)
     }
 
-    fn claim_row(&mut self, row: Row) -> Result<Held, StoreError> {
-        let sql = "UPDATE job SET state = ?2, starts = starts + 1 WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Running.index()]).map_err(failed)?;
+    /// Counts a row whose claim is written with the others.
+    fn hold_row(&mut self, row: Row) -> Result<Held, StoreError> {
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
         let held = row.held(row.record);
@@ -230,25 +263,36 @@ impl Turn<'_> {
 
     /// Makes due jobs ready, earliest first. A chunk is released as a whole, so the last one may go over the limit.
     pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        let rows = rows::light(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
-        let mut rows = rows.into_iter().peekable();
+        let mut rows = due_rows(self.db, now, limit)?.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
         let mut left = u64::from(limit);
+        let mut released = Vec::new();
         while left > 0 {
             let row_due = rows.peek().map(|row| row.due);
             match heads.peek().copied() {
-                Some(head) if row_due.is_none_or(|due| head.due <= due) => {
+                Some(head) if row_due.is_none_or(|due| head.due <= Some(due)) => {
                     heads.next();
                     left = left.saturating_sub(self.release_chunk(head)?);
                 }
                 _ => {
                     let Some(row) = rows.next() else { break };
                     left -= 1;
-                    self.release_row(row, now)?;
+                    match row.lane.kind {
+                        LaneKind::Fresh => released.push(row.arrival),
+                        LaneKind::Retry | LaneKind::Suspect => {
+                            self.m.released.entry(row.lane).or_default().push(row.arrival);
+                        }
+                    }
+                    self.change(row.lane, row.run, row.state, Change::Release, 1, true)?;
                 }
             }
         }
-        Ok(())
+        rows::release_all(self.db, &released)
+    }
+
+    /// Writes what this turn has released and not claimed.
+    pub(super) fn write_released(&mut self) -> Result<(), StoreError> {
+        std::mem::take(&mut self.m.released).values().try_for_each(|released| rows::release_all(self.db, released))
     }
 
     fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {
@@ -266,16 +310,6 @@ impl Turn<'_> {
         self.change(head.lane, head.run, State::Scheduled, Change::Release, count, false)?;
         Ok(count)
     }
-
-    fn release_row(&mut self, mut row: Row, now: Time) -> Result<(), StoreError> {
-        let from = row.state;
-        row.make_ready(now);
-        let sql = "UPDATE job SET state = ?2, placed = ?3, due = NULL WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Ready.index(), row.placed]).map_err(failed)?;
-        self.change(row.lane(), row.run, from, Change::Release, 1, true)?;
-        Ok(())
-    }
 }
 
 impl Windows {
@@ -289,6 +323,34 @@ impl Windows {
 fn ready_rows(db: &Connection, lane: Lane, limit: usize) -> Result<Vec<Row>, StoreError> {
     let rest = "WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3 ORDER BY placed LIMIT ?4";
     rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])
+}
+
+/// What a release must know of a row.
+struct DueRow {
+    arrival: u64,
+    lane: Lane,
+    run: Option<RunNo>,
+    state: State,
+    due: Time,
+}
+
+fn due_rows(db: &Connection, now: Time, limit: u32) -> Result<Vec<DueRow>, StoreError> {
+    let sql = "SELECT arrival, queue, rank, kind, run, state, due FROM job WHERE due <= ?1 ORDER BY due LIMIT ?2";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let mut rows = statement.query(params![now.as_micros(), limit]).map_err(failed)?;
+    let mut due = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let number = |column: usize| row.get::<_, i64>(column).map_err(failed);
+        let (arrival, rank, kind, due_at) = (number(0)? as u64, number(2)?, number(3)?, Time(number(6)?));
+        let (queue, state) = (QueueNo(row.get(1).map_err(failed)?), row.get(5).map_err(failed)?);
+        let run = row.get::<_, Option<u32>>(4).map_err(failed)?.map(RunNo);
+        let (Some(state), Some(priority)) = (State::from_index(state), Priority::new(-rank)) else {
+            return Err(corrupt(format!("job {arrival} has an unknown state or priority")));
+        };
+        let lane = Lane { queue, priority, kind: tally::kind_from(kind)? };
+        due.push(DueRow { arrival, lane, run, state, due: due_at });
+    }
+    Ok(due)
 }
 
 fn due_chunks(db: &Connection, now: Time, limit: u32) -> Result<Vec<Head>, StoreError> {

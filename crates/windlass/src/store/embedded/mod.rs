@@ -21,6 +21,7 @@ use windlass_core::time::Time;
 
 mod admit;
 mod amend;
+pub mod bodies;
 mod chunks;
 mod lanes;
 mod notes;
@@ -42,9 +43,11 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use bodies::BodyWriter;
 pub use schema::Opened;
 pub use view::View;
 
+use bodies::{Bodies, Files};
 use lanes::Windows;
 use part::{Mark, Part};
 use reserve::Reserve;
@@ -62,6 +65,10 @@ pub struct Embedded {
     epoch: u64,
     memory: Memory,
     housekeeper: Housekeeper,
+    bodies: Bodies,
+    body_thread: bodies::Thread,
+    /// Body files that a turn has forgotten which is not on disk yet.
+    removable: Vec<u32>,
     reserve: Reserve,
     /// A verb or a commit found no space: the reserve is given up with the rollback.
     full: bool,
@@ -82,12 +89,15 @@ struct Memory {
     queues: Queues,
     runs: Runs,
     windows: Windows,
+    files: Files,
     /// Opened chunks by first arrival, until the archive has all of their outcomes.
     parts: HashMap<u64, Part>,
     /// Claimed rows by arrival, without their data: what a settlement is checked against.
     running: HashMap<u64, Row>,
     /// Parts to be written with this turn.
     touched: Vec<u64>,
+    /// Rows that this turn has released and not written as such: a claim may take them before.
+    released: HashMap<Lane, Vec<u64>>,
     /// What is over but kept for the archive, with the turn in which it ended, oldest first.
     finished: VecDeque<(u64, Place)>,
     /// Turns that the archive does not hold yet.
@@ -102,6 +112,7 @@ struct Memory {
 #[derive(Debug)]
 struct Turn<'a> {
     db: &'a Connection,
+    bodies: &'a Bodies,
     m: &'a mut Memory,
 }
 
@@ -124,11 +135,15 @@ impl Embedded {
         };
         let housekeeper = Housekeeper::start(&mut db, &dir.state_db())?;
         let memory = Memory::load(&db)?;
+        let body_thread = bodies::Thread::start(&dir.state_db(), &memory.files)?;
         let store = Embedded {
             db,
             epoch,
             memory,
             housekeeper,
+            bodies: Bodies::beside(&dir.state_db()).with_spare(),
+            body_thread,
+            removable: Vec::new(),
             reserve,
             full: false,
             changes_before: 0,
@@ -139,6 +154,11 @@ impl Embedded {
         Ok((store, opened))
     }
 
+    /// Who brings the bodies of large lots to disk before they are admitted.
+    pub fn body_writer(&self) -> BodyWriter {
+        self.body_thread.writer()
+    }
+
     /// Opens the turn's transaction where it is not open yet.
     fn turn(&mut self) -> Result<Turn<'_>, StoreError> {
         self.refuse_broken()?;
@@ -146,7 +166,7 @@ impl Embedded {
             self.db.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([])).map_err(failed)?;
             self.changes_before = self.db.total_changes();
         }
-        Ok(Turn { db: &self.db, m: &mut self.memory })
+        Ok(Turn { db: &self.db, bodies: &self.bodies, m: &mut self.memory })
     }
 
     fn refuse_broken(&self) -> Result<(), StoreError> {
@@ -166,19 +186,29 @@ impl Embedded {
             return self.db.execute_batch("ROLLBACK").map_err(failed);
         }
         self.broken = true;
-        Turn { db: &self.db, m: &mut self.memory }.flush()?;
+        let mut turn = Turn { db: &self.db, bodies: &self.bodies, m: &mut self.memory };
+        if self.reserve.is_held() {
+            turn.gather_bodies()?;
+        }
+        turn.flush()?;
         self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map_err(failed)?;
         if sabotage::on(Sabotage::CountOutsideTransaction) {
             self.memory.runs.save(&self.db)?;
         }
         self.broken = false;
         self.unsynced = true;
+        self.removable.append(&mut self.memory.files.take_gone());
         Ok(())
     }
 
     /// Runs one verb; after a failure that may have left half of it in memory only `rollback` helps.
     fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let done = act(&mut self.turn()?);
+        let mut turn = self.turn()?;
+        let done = turn.write_released().and_then(|()| act(&mut turn));
+        self.after(done)
+    }
+
+    fn after<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
         self.broken |= done.as_ref().is_err_and(|error| !matches!(error, StoreError::Stale(_)));
         self.full |= matches!(done, Err(StoreError::Full(_)));
         done
@@ -218,7 +248,9 @@ impl Store for Embedded {
         if orders.is_empty() {
             return Ok(Vec::new());
         }
-        self.verb(|turn| turn.claim(orders))
+        // Alone among the verbs it knows what is released and not written.
+        let claimed = self.turn()?.claim(orders);
+        self.after(claimed)
     }
 
     fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
@@ -240,6 +272,9 @@ impl Store for Embedded {
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
+        if !self.memory.released.is_empty() {
+            self.verb(|turn| turn.write_released())?;
+        }
         lanes::next_due(&self.db)
     }
 
@@ -260,7 +295,7 @@ impl Store for Embedded {
     }
 
     fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
-        self.verb(|turn| view::live_of(turn.db, run, from, limit))
+        self.verb(|turn| view::live_of((turn.db, turn.bodies), run, from, limit))
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
@@ -296,7 +331,7 @@ impl Store for Embedded {
     }
 
     fn unarchived(&mut self) -> Result<Vec<Unarchived>, StoreError> {
-        turns::unarchived(&self.db)
+        turns::unarchived(&self.db, &self.bodies)
     }
 
     fn changes(&mut self) -> Changes {
@@ -311,6 +346,10 @@ impl Store for Embedded {
             let lose = |error: &StoreError| Some(error.clone()).filter(|_| !sabotage::on(Sabotage::SyncTriedAgain));
             self.housekeeper.sync_log().inspect_err(|error| self.lost = lose(error))?;
             self.unsynced = false;
+        }
+        if !self.removable.is_empty() && (!self.unsynced || sabotage::on(Sabotage::BodyGoneEarly)) {
+            self.bodies.close(&self.removable);
+            self.body_thread.remove(std::mem::take(&mut self.removable));
         }
         self.housekeeper.look(&self.db).inspect_err(|error| self.lost = Some(error.clone()))?;
         self.memory.windows.trim();
@@ -348,9 +387,11 @@ impl Memory {
             queues: Queues::load(db)?,
             runs: Runs::load(db)?,
             windows: Windows::default(),
+            files: Files::load(db)?,
             parts: HashMap::new(),
             running: HashMap::new(),
             touched: Vec::new(),
+            released: HashMap::new(),
             finished: VecDeque::new(),
             turns: VecDeque::new(),
             outcomes: Writer::default(),
@@ -368,7 +409,11 @@ impl Memory {
 
     /// True where nothing waits to be written with the turn.
     fn is_clean(&self) -> bool {
-        self.touched.is_empty() && self.outcomes.0.is_empty() && self.queues.is_clean() && self.runs.is_clean()
+        self.touched.is_empty()
+            && self.outcomes.0.is_empty()
+            && self.queues.is_clean()
+            && self.runs.is_clean()
+            && self.files.is_clean()
     }
 
     /// Ready jobs by lane, other live jobs by queue: their lane is where they go when they become ready.
@@ -481,6 +526,7 @@ impl Turn<'_> {
 
     /// Writes what memory held back: one row per touched part, run, block of counters, and the outcomes.
     fn flush(&mut self) -> Result<(), StoreError> {
+        self.write_released()?;
         self.sweep()?;
         let number = self.number();
         let sql = "INSERT OR REPLACE INTO part (first, gone, bits) VALUES (?1, ?2, ?3)";
@@ -497,6 +543,7 @@ impl Turn<'_> {
         if !sabotage::on(Sabotage::CountOutsideTransaction) {
             self.m.runs.save(self.db)?;
         }
+        self.m.files.save(self.db)?;
         self.save_outcomes(number)?;
         self.m.state.turn = number;
         self.m.state.save(self.db)

@@ -58,7 +58,8 @@ impl Turn<'_> {
         now: Time,
         recovered: &mut Recovered,
     ) -> Result<(), StoreError> {
-        let (head, jobs) = chunks::load(self.db, first)?.ok_or_else(|| corrupt(format!("chunk {first} is missing")))?;
+        let (head, jobs) =
+            chunks::load(self.db, self.bodies, first)?.ok_or_else(|| corrupt(format!("chunk {first} is missing")))?;
         let stretches = self.m.parts.get(&first).map(|part| part.stretches(Mark::Claimed)).unwrap_or_default();
         let mut back = 0;
         for index in stretches.into_iter().flatten() {

@@ -31,6 +31,10 @@ impl Reserve {
         reserve
     }
 
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// Whether the reserve is there; one that was given up is made again if as much would be left beside it.
     pub(super) fn has_room(&mut self) -> bool {
         self.held = self.held || self.make().is_ok();

@@ -21,7 +21,12 @@ const ERRORS_KEPT: usize = 10;
 const VERSION: u8 = 1;
 
 pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
-                                  placed, admitted, ended, reason, turn, errors, data";
+                                  placed, admitted, ended, reason, turn, errors, sum, data";
+
+/// All columns of a row, the kind among them.
+const COLUMN_COUNT: usize = 20;
+/// So many new rows go with one statement: to open the table and its indexes costs as much as a row.
+const TOGETHER: usize = 16;
 
 /// One job as a row.
 #[derive(Clone, Debug)]
@@ -111,31 +116,35 @@ impl Row {
     }
 
     pub(super) fn insert(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "INSERT INTO job VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                   ?17, ?18, ?19)";
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let done = statement.execute(params![
-            self.arrival,
-            self.id.origin.bits(),
-            self.id.offset,
-            self.queue.0,
-            rank(self.priority),
-            self.kind() as i64,
-            self.state.index(),
-            self.run.map(|run| run.0),
-            self.record.starts,
-            self.record.failures,
-            self.record.suspicions,
-            self.due.map(Time::as_micros),
-            self.placed,
-            self.admitted.as_micros(),
-            self.ended.map(Time::as_micros),
-            self.reason.map(reason_number),
-            self.turn,
-            encode_errors(&self.errors),
-            self.data,
-        ]);
-        done.map_err(failed).map(|_| ())
+        insert_all(db, std::slice::from_ref(self))
+    }
+
+    /// Gives a statement the values of all columns, from this parameter on.
+    fn bind(&self, to: &mut rusqlite::Statement<'_>, from: usize) -> rusqlite::Result<()> {
+        let (errors, kind) = (encode_errors(&self.errors), self.kind() as i64);
+        let values: [&dyn rusqlite::ToSql; COLUMN_COUNT] = [
+            &self.arrival,
+            &self.id.origin.bits(),
+            &self.id.offset,
+            &self.queue.0,
+            &rank(self.priority),
+            &kind,
+            &self.state.index(),
+            &self.run.map(|run| run.0),
+            &self.record.starts,
+            &self.record.failures,
+            &self.record.suspicions,
+            &self.due.map(Time::as_micros),
+            &self.placed,
+            &self.admitted.as_micros(),
+            &self.ended.map(Time::as_micros),
+            &self.reason.map(reason_number),
+            &self.turn,
+            &errors,
+            &self.data,
+            &sum(self.id, self.queue, &self.data),
+        ];
+        values.iter().enumerate().try_for_each(|(at, value)| to.raw_bind_parameter(from + at, value))
     }
 
     /// Writes everything that can change.
@@ -171,14 +180,6 @@ impl Row {
         statement.execute(key).map_err(failed).map(|_| ())
     }
 
-    /// Writes that it succeeded; it stays for the archive only, so nothing else of it matters any more.
-    pub(super) fn update_succeeded(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "UPDATE job SET state = ?2, turn = ?3 WHERE arrival = ?1";
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let key = params![self.arrival, State::Succeeded.index(), self.turn];
-        statement.execute(key).map_err(failed).map(|_| ())
-    }
-
     pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
         read_row(row).map_err(failed)?
     }
@@ -199,10 +200,16 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         Ok(errors) => errors,
         Err(error) => return Ok(Err(error)),
     };
+    let id = JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? };
+    let (queue, data): (QueueNo, Vec<u8>) = (QueueNo(r.get(3)?), r.get(18)?);
+    // Rows of format 2 have no sum.
+    if r.get::<_, Option<u32>>(17)?.is_some_and(|stored| stored != sum(id, queue, &data)) {
+        return Ok(Err(corrupt(format!("job {id} is not as it was stored"))));
+    }
     Ok(Ok(Row {
         arrival: r.get(0)?,
-        id: JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? },
-        queue: QueueNo(r.get(3)?),
+        id,
+        queue,
         priority,
         state,
         run: r.get::<_, Option<u32>>(6)?.map(RunNo),
@@ -214,14 +221,94 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         reason,
         turn: r.get(15)?,
         errors,
-        data: r.get(17)?,
+        data,
     }))
+}
+
+/// Stores new rows.
+pub(super) fn insert_all(db: &Connection, rows: &[Row]) -> Result<(), StoreError> {
+    static ONE: LazyLock<String> = LazyLock::new(|| insertion(1));
+    static MANY: LazyLock<String> = LazyLock::new(|| insertion(TOGETHER));
+    for some in together(rows) {
+        let sql: &str = if some.len() == TOGETHER { &MANY } else { &ONE };
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let bound = some.iter().enumerate().try_for_each(|(at, row)| row.bind(&mut statement, 1 + at * COLUMN_COUNT));
+        bound.and_then(|()| statement.raw_execute()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn insertion(rows: usize) -> String {
+    let row = format!("({})", vec!["?"; COLUMN_COUNT].join(", "));
+    // A statement that fails ends its turn, so what it did before need not be taken back by itself.
+    format!("INSERT OR FAIL INTO job VALUES {}", vec![row.as_str(); rows].join(", "))
+}
+
+/// Writes the starts of rows.
+pub(super) fn claim_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    // What is due has just been released, and that was not written.
+    let change = "UPDATE OR FAIL job SET state = 2, starts = starts + 1, placed = coalesce(due, placed), due = NULL";
+    let changed = change_all(db, change, None, arrivals)?;
+    all_were_there(changed, arrivals)
+}
+
+/// Writes that rows are ready: fresh jobs in the place of their arrival, others in that of their time.
+pub(super) fn release_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    let change = "UPDATE OR FAIL job SET state = 1, placed = CASE kind WHEN 0 THEN arrival ELSE due END, due = NULL";
+    all_were_there(change_all(db, change, None, arrivals)?, arrivals)
+}
+
+/// Writes that rows succeeded in this turn; they stay for the archive only, so nothing else of them matters any more.
+pub(super) fn succeed_all(db: &Connection, turn: u64, arrivals: &[u64]) -> Result<(), StoreError> {
+    let changed = change_all(db, "UPDATE OR FAIL job SET state = 5, turn = ?", Some(turn), arrivals)?;
+    all_were_there(changed, arrivals)
+}
+
+pub(super) fn delete_all(db: &Connection, arrivals: &[u64]) -> Result<(), StoreError> {
+    change_all(db, "DELETE FROM job", None, arrivals).map(|_| ())
+}
+
+/// Does the same to rows, several with one statement; tells to how many. The change may have a value of its own.
+fn change_all(db: &Connection, change: &str, value: Option<u64>, arrivals: &[u64]) -> Result<usize, StoreError> {
+    let mut changed = 0;
+    for some in together(arrivals) {
+        let mut statement = db.prepare_cached(&format!("{change} {}", among(some))).map_err(failed)?;
+        let values = value.iter().chain(some);
+        changed += statement.execute(rusqlite::params_from_iter(values)).map_err(failed)?;
+    }
+    Ok(changed)
+}
+
+/// As many at once as one statement takes, then one by one, so that there are two statements for each purpose.
+fn together<T>(all: &[T]) -> impl Iterator<Item = &[T]> {
+    let many = all.chunks_exact(TOGETHER);
+    let few = many.remainder().chunks(1);
+    many.chain(few)
+}
+
+fn among(arrivals: &[u64]) -> String {
+    format!("WHERE arrival IN ({})", vec!["?"; arrivals.len()].join(", "))
+}
+
+fn all_were_there(changed: usize, arrivals: &[u64]) -> Result<(), StoreError> {
+    let missing = || corrupt(format!("{changed} of {} rows were there to be changed", arrivals.len()));
+    if changed == arrivals.len() { Ok(()) } else { Err(missing()) }
 }
 
 /// The row of a job by its arrival.
 pub(super) fn by_arrival(db: &Connection, arrival: u64) -> Result<Option<Row>, StoreError> {
     static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM job WHERE arrival = ?1"));
     one(db, &SQL, params![arrival])
+}
+
+/// The rows of these jobs, in no order.
+pub(super) fn by_arrivals(db: &Connection, arrivals: &[u64]) -> Result<Vec<Row>, StoreError> {
+    let mut rows = Vec::with_capacity(arrivals.len());
+    for some in together(arrivals) {
+        rows.append(&mut many(db, &among(some), rusqlite::params_from_iter(some))?);
+    }
+    let missing = || corrupt(format!("{} of {} due rows are there", rows.len(), arrivals.len()));
+    if rows.len() == arrivals.len() { Ok(rows) } else { Err(missing()) }
 }
 
 /// The row of a job by its id.
@@ -242,8 +329,8 @@ pub(super) fn many(db: &Connection, rest: &str, key: impl rusqlite::Params) -> R
 
 /// The same without their data, for what only changes their states; `update` does not write data.
 pub(super) fn light(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
-    let columns = COLUMNS.strip_suffix("data").unwrap_or(COLUMNS);
-    select(db, &format!("SELECT {columns} x'' FROM job {rest}"), key)
+    let columns = COLUMNS.strip_suffix("sum, data").unwrap_or(COLUMNS);
+    select(db, &format!("SELECT {columns} NULL, x'' FROM job {rest}"), key)
 }
 
 fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<Row>, StoreError> {
@@ -254,12 +341,6 @@ fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<
         found.push(Row::read(row)?);
     }
     Ok(found)
-}
-
-pub(super) fn delete(db: &Connection, arrival: u64) -> Result<(), StoreError> {
-    let mut statement = db.prepare_cached("DELETE FROM job WHERE arrival = ?1").map_err(failed)?;
-    statement.execute([arrival]).map_err(failed)?;
-    Ok(())
 }
 
 /// A chunk of one, made for a job that left its chunk.
@@ -276,6 +357,16 @@ pub(super) fn rank(priority: Priority) -> i64 {
 
 pub(super) fn reason_number(reason: Reason) -> usize {
     reason as usize
+}
+
+/// The checksum of what never changes in a row.
+fn sum(id: JobId, queue: QueueNo, data: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&id.origin.bits().to_le_bytes());
+    hasher.update(&id.offset.to_le_bytes());
+    hasher.update(&queue.0.to_le_bytes());
+    hasher.update(data);
+    hasher.finalize()
 }
 
 fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {

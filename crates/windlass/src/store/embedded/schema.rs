@@ -1,9 +1,10 @@
-//! The tables of the embedded store, format 2, and how its connections are opened.
+//! The tables of the embedded store, format 3, and how its connections are opened.
 //!
 //! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
 //! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
 
 use super::super::StoreError;
+use super::bodies;
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
 use rusqlite::config::DbConfig;
@@ -14,7 +15,7 @@ use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -71,6 +72,14 @@ CREATE TABLE override (
 CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 ";
 
+/// What format 3 has and format 2 had not.
+const SINCE_3: &str = "
+CREATE TABLE body (
+    no INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, size INTEGER NOT NULL,
+    live INTEGER NOT NULL);
+ALTER TABLE job ADD COLUMN sum INTEGER;
+";
+
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRow {
@@ -103,15 +112,22 @@ pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64,
     if made.map_err(failed)? == 0 {
         make_tables(&db, dir)?;
     }
-    if known_format(&db)? < FORMAT {
-        bring_up_to_date(&db, dir)?;
+    let found = known_format(&db)?;
+    if found < FORMAT {
+        bring_up_to_date(&db, dir, found)?;
     }
+    bodies::check(&db, &path)?;
     let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
     let epoch = if sabotage::on(Sabotage::EpochReused) { 1 } else { random()? };
     // The epoch is synced here; after that a commit syncs the log itself when its turn asks for it, because the
     // pragma cannot change inside a transaction.
     db.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-    db.execute("UPDATE state SET epoch = ?1, boot = ?2", params![epoch as i64, boot]).map_err(failed)?;
+    let opening = db.unchecked_transaction().map_err(failed)?;
+    opening.execute("UPDATE state SET epoch = ?1, boot = ?2", params![epoch as i64, boot]).map_err(failed)?;
+    // No lot is under way, so what nothing lives in can go.
+    let empty = "DELETE FROM body WHERE live = 0 AND no < (SELECT max(no) FROM body)";
+    opening.execute(empty, []).map_err(failed)?;
+    opening.commit().map_err(failed)?;
     db.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
     let opened = Opened { same_boot: before == boot && !boot.is_empty(), origin: Origin::from_random(random()?) };
     Ok((db, epoch, opened))
@@ -127,8 +143,11 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
     steady_plans(&db)?;
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
+    if known_format(&db)? < 3 {
+        // A reader changes nothing, so an older store looks to it as if it were up to date.
+        db.execute_batch("CREATE TEMP VIEW job AS SELECT *, NULL AS sum FROM main.job").map_err(failed)?;
+    }
     db.pragma_update(None, "query_only", true).map_err(failed)?;
-    known_format(&db)?;
     Ok(db)
 }
 
@@ -140,15 +159,17 @@ pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
     Ok(db)
 }
 
-fn known_format(db: &Connection) -> Result<u32, StoreError> {
+pub(super) fn known_format(db: &Connection) -> Result<u32, StoreError> {
     let found = db.query_row("SELECT format FROM state", [], |r| r.get(0)).map_err(failed)?;
     if found > FORMAT { Err(StoreError::Newer { found, known: FORMAT }) } else { Ok(found) }
 }
 
 /// Adds what an older format lacks, in one transaction; nothing that was there is changed.
-fn bring_up_to_date(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
+fn bring_up_to_date(db: &Connection, dir: &DataDir, found: u32) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
-    db.execute_batch(&format!("{head}{SINCE_2}COMMIT;")).map_err(failed)?;
+    let lacking: String =
+        [(2, SINCE_2), (3, SINCE_3)].iter().filter(|(since, _)| found < *since).map(|(_, sql)| *sql).collect();
+    db.execute_batch(&format!("{head}{lacking}COMMIT;")).map_err(failed)?;
     into_main_file(db, dir)
 }
 
@@ -171,7 +192,7 @@ fn steady_plans(db: &Connection) -> Result<(), StoreError> {
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
     let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0); COMMIT;");
-    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{first}")).map_err(failed)?;
+    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{first}")).map_err(failed)?;
     into_main_file(db, dir)
 }
 

@@ -7,7 +7,7 @@
 use super::super::{FollowUp, Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
-use super::rows::Row;
+use super::rows::{self, Row};
 use super::schema::corrupt;
 use crate::sabotage::{self, Sabotage};
 use windlass_core::judge::{Reason, Verdict};
@@ -26,14 +26,17 @@ impl Turn<'_> {
         for settlement in settlements {
             self.check_held(&settlement.held)?;
         }
+        let (mut left, mut over) = (Vec::new(), Vec::new());
         for settlement in settlements {
             self.save_times(settlement);
             self.note_outcome(settlement);
             match settlement.held.place {
-                Place::Chunk(first) => self.settle_range(first.0, settlement, now)?,
-                Place::Row(arrival) => self.settle_row(arrival.0, settlement, now)?,
+                Place::Chunk(first) => self.settle_range(first.0, settlement, now, &mut left)?,
+                Place::Row(arrival) => self.settle_row(arrival.0, settlement, now, &mut over)?,
             }
         }
+        rows::insert_all(self.db, &left)?;
+        rows::succeed_all(self.db, self.number(), &over)?;
         self.admit_follow_ups(follow_ups, now)?;
         self.end_runs(now);
         Ok(())
@@ -59,7 +62,14 @@ impl Turn<'_> {
         }
     }
 
-    fn settle_range(&mut self, first: u64, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
+    /// Marks jobs of a chunk as gone; those that leave it for a row of their own are added to `left`.
+    fn settle_range(
+        &mut self,
+        first: u64,
+        settlement: &Settlement,
+        now: Time,
+        left: &mut Vec<Row>,
+    ) -> Result<(), StoreError> {
         let held = &settlement.held;
         let count = u64::from(held.count);
         let part = self.m.parts.get(&first);
@@ -72,15 +82,22 @@ impl Turn<'_> {
                 let mut row = Row::from_chunk(&head_of(&head), &held.jobs, index, State::Running);
                 row.record.starts = held.start();
                 apply(&mut row, &settlement.verdict, now);
-                row.insert(self.db)?;
                 lane = row.lane();
+                left.push(row);
             }
         }
         self.change(lane, head.run, State::Running, change, count, true)?;
         Ok(())
     }
 
-    fn settle_row(&mut self, arrival: u64, settlement: &Settlement, now: Time) -> Result<(), StoreError> {
+    /// Writes a verdict to a row; those that succeeded are added to `over`.
+    fn settle_row(
+        &mut self,
+        arrival: u64,
+        settlement: &Settlement,
+        now: Time,
+        over: &mut Vec<u64>,
+    ) -> Result<(), StoreError> {
         let row = self.m.running.remove(&arrival);
         let mut row = row.ok_or_else(|| corrupt(format!("job {arrival} does not run")))?;
         let change = change_of(&settlement.verdict);
@@ -89,7 +106,7 @@ impl Turn<'_> {
         if change != Change::Succeed {
             row.update(self.db)?;
         } else {
-            row.update_succeeded(self.db)?;
+            over.push(arrival);
             self.m.finished.push_back((row.turn, settlement.held.place));
         }
         self.change(row.lane(), row.run, State::Running, change, 1, true)?;

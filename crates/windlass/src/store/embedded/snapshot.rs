@@ -1,6 +1,7 @@
 //! A copy of the store as of one turn, made beside a server that goes on working; and what makes a copy another store.
 
 use super::super::StoreError;
+use super::bodies;
 use super::schema::{self, failed};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, params};
@@ -28,11 +29,14 @@ pub fn snapshot(state_db: &Path, to: &Path) -> Result<u64, StoreError> {
     copy.query_row("SELECT turn FROM state", [], |row| row.get(0)).map_err(failed)
 }
 
-/// Looks through every page and index of a store that nobody has open.
+/// Looks through every page and index of a store that nobody has open, and for the bodies that it refers to.
 pub fn check(state_db: &Path) -> Result<(), StoreError> {
     let db = schema::open_reader(state_db)?;
     let found: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
-    if found == "ok" { Ok(()) } else { Err(schema::corrupt(format!("the store is damaged: {found}"))) }
+    if found != "ok" {
+        return Err(schema::corrupt(format!("the store is damaged: {found}")));
+    }
+    bodies::check(&db, state_db)
 }
 
 /// Makes a copy a store of its own: with another epoch no token of the original means anything here, and with no boot

@@ -12,6 +12,7 @@ use windlass_core::job::{Origin, QueueName, QueueNo, Record};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::suspicion;
 
+mod bodies;
 mod crash;
 mod runs;
 mod verbs;

@@ -5,6 +5,7 @@
 
 use super::super::{DELETED, Held, Place, Settlement, StoreError, Unarchived};
 use super::Turn;
+use super::bodies::Bodies;
 use super::schema::{corrupt, failed};
 use super::wire::{Reader, Writer};
 use super::{chunks, rows, tally};
@@ -74,17 +75,20 @@ impl Turn<'_> {
     /// Deletes what is over and what no unarchived turn refers to.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         let oldest = if sabotage::on(Sabotage::DataGoneEarly) { u64::MAX } else { self.oldest_unarchived() };
-        let mut deleted = Vec::new();
+        let (mut deleted, mut over) = (Vec::new(), Vec::new());
         while let Some((_, place)) = self.m.finished.pop_front_if(|(turn, _)| *turn < oldest) {
             match place {
                 Place::Chunk(first) => {
-                    chunks::delete(self.db, first.0)?;
+                    if let Some((file, length)) = chunks::delete(self.db, first.0)? {
+                        self.m.files.remove(file, length)?;
+                    }
                     self.m.parts.remove(&first.0);
                     deleted.push(first.0);
                 }
-                Place::Row(arrival) => rows::delete(self.db, arrival.0)?,
+                Place::Row(arrival) => over.push(arrival.0),
             }
         }
+        rows::delete_all(self.db, &over)?;
         deleted.sort_unstable();
         if !deleted.is_empty() {
             // A span that is gone must not be lengthened.
@@ -114,14 +118,14 @@ pub(super) fn load(
 }
 
 /// The settlements of every turn that waits for the archive, with their data.
-pub(super) fn unarchived(db: &Connection) -> Result<Vec<Unarchived>, StoreError> {
+pub(super) fn unarchived(db: &Connection, bodies: &Bodies) -> Result<Vec<Unarchived>, StoreError> {
     let mut all = Vec::new();
     let mut last: Option<(Arrival, Arc<Chunk>)> = None;
     each(db, |turn, mut reader| {
         let mut settlements = Vec::new();
         while !reader.is_done() {
             let reference = decode(&mut reader)?;
-            settlements.push(reference.fetch(db, &mut last)?);
+            settlements.push(reference.fetch(db, bodies, &mut last)?);
         }
         all.push(Unarchived { turn, settlements });
         Ok(())
@@ -156,12 +160,17 @@ struct Reference {
 }
 
 impl Reference {
-    fn fetch(self, db: &Connection, last: &mut Option<(Arrival, Arc<Chunk>)>) -> Result<Settlement, StoreError> {
+    fn fetch(
+        self,
+        db: &Connection,
+        bodies: &Bodies,
+        last: &mut Option<(Arrival, Arc<Chunk>)>,
+    ) -> Result<Settlement, StoreError> {
         let jobs = match self.place {
             Place::Chunk(first) => match last.as_ref().filter(|(known, _)| *known == first) {
                 Some((_, jobs)) => jobs.clone(),
                 None => {
-                    let loaded = chunks::load(db, first.0)?;
+                    let loaded = chunks::load(db, bodies, first.0)?;
                     let (_, jobs) = loaded.ok_or_else(|| corrupt(format!("settled chunk {} is missing", first.0)))?;
                     *last = Some((first, jobs.clone()));
                     jobs

@@ -4,6 +4,7 @@
 //! readers do not make the log grow. It must not be used for decisions of the engine.
 
 use super::super::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError, StoreView};
+use super::bodies::Bodies;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::{self, failed};
@@ -19,24 +20,36 @@ use windlass_core::overrides::Override;
 /// How many chunk heads, and how many rows, one page of a listing looks at.
 const LOOKED_AT: usize = 1000;
 
+/// A snapshot that refers to what is gone is taken again; damage is there each time.
+const TRIES: u32 = 4;
+
 /// A reader of the store; each has its own connection.
 #[derive(Debug)]
 pub struct View {
     db: Connection,
+    bodies: Bodies,
 }
 
 impl View {
     /// Opens the store's file for reading; it must exist.
     pub fn open(path: &Path) -> Result<View, StoreError> {
-        Ok(View { db: schema::open_reader(path)? })
+        Ok(View { db: schema::open_reader(path)?, bodies: Bodies::beside(path) })
     }
 
     /// Runs one call inside one snapshot.
-    fn snapshot<T>(&self, read: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let snapshot = self.db.unchecked_transaction().map_err(failed)?;
-        let answer = read(&snapshot);
-        snapshot.finish().map_err(failed)?;
-        answer
+    fn snapshot<T>(&self, read: impl Fn(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut tries = TRIES;
+        loop {
+            let snapshot = self.db.unchecked_transaction().map_err(failed)?;
+            let answer = read(&snapshot);
+            snapshot.finish().map_err(failed)?;
+            tries -= 1;
+            // A body file goes when the store has forgotten what was in it; an older snapshot still refers to it.
+            match answer {
+                Err(StoreError::Corrupt(_)) if tries > 0 => {}
+                answer => return answer,
+            }
+        }
     }
 }
 
@@ -47,14 +60,14 @@ impl StoreView for View {
             if let Some(row) = rows::by_id(db, id)? {
                 return if row.state == State::Succeeded { Ok(None) } else { names.info(db, row).map(Some) };
             }
-            let Some((head, jobs, index)) = chunks::find(db, id)? else { return Ok(None) };
+            let Some((head, jobs, index)) = chunks::find(db, &self.bodies, id)? else { return Ok(None) };
             let Some(state) = state_of(&head, chunks::load_part(db, head)?.mark(index)) else { return Ok(None) };
             names.info(db, claimed(&head, &jobs, index, state)).map(Some)
         })
     }
 
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
-        self.snapshot(|db| Listing::new(db, filter)?.page(db, from.0, limit))
+        self.snapshot(|db| Listing::new(db, filter)?.page((db, &self.bodies), from.0, limit))
     }
 
     fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
@@ -87,14 +100,14 @@ impl StoreView for View {
 
 /// Jobs of a run that have not ended, for the engine too: it looks each of them up again before it changes it.
 pub(super) fn live_of(
-    db: &Connection,
+    (db, bodies): Source<'_>,
     run: RunId,
     from: Arrival,
     limit: usize,
 ) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
     let states = State::ALL.into_iter().filter(|state| !state.is_end()).collect();
     let filter = Filter { run: Some(run), states, queues: Vec::new() };
-    let page = Listing::new(db, &filter)?.page(db, from.0, limit)?;
+    let page = Listing::new(db, &filter)?.page((db, bodies), from.0, limit)?;
     Ok((page.jobs.into_iter().map(|job| job.id).collect(), page.next))
 }
 
@@ -163,6 +176,9 @@ impl Names {
     }
 }
 
+/// One snapshot, and where its bodies are.
+pub(super) type Source<'a> = (&'a Connection, &'a Bodies);
+
 /// A filter in the store's numbers; `None` means all.
 struct Listing {
     queues: Option<HashSet<u32>>,
@@ -198,10 +214,11 @@ impl Listing {
     }
 
     /// Jobs of chunks and rows in the order of their arrival, until the limit or the bound on work is reached.
-    fn page(&mut self, db: &Connection, from: u64, limit: usize) -> Result<Page, StoreError> {
+    fn page(&mut self, (db, bodies): Source<'_>, from: u64, limit: usize) -> Result<Page, StoreError> {
         let (rows, rows_until) = self.rows(db, from, limit)?;
         let in_chunks = [State::Scheduled, State::Ready, State::Running].iter().any(|state| self.wants_state(*state));
-        let (chunked, chunks_until) = if in_chunks { self.chunked(db, from, limit)? } else { (Vec::new(), None) };
+        let (chunked, chunks_until) =
+            if in_chunks { self.chunked((db, bodies), from, limit)? } else { (Vec::new(), None) };
         // Both parts are complete up to the lesser of the two ends.
         let until = match (rows_until, chunks_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -239,7 +256,12 @@ impl Listing {
     }
 
     /// Matching jobs that are still in chunks, and the arrival before which there are no others.
-    fn chunked(&self, db: &Connection, from: u64, limit: usize) -> Result<(Vec<Row>, Option<u64>), StoreError> {
+    fn chunked(
+        &self,
+        (db, bodies): Source<'_>,
+        from: u64,
+        limit: usize,
+    ) -> Result<(Vec<Row>, Option<u64>), StoreError> {
         let begin = "SELECT coalesce(max(first), 0) FROM chunk WHERE first <= ?1";
         let begin: u64 = db.query_row(begin, [from], |r| r.get(0)).map_err(failed)?;
         let sql = format!("SELECT {} FROM chunk c WHERE c.first >= ?1 ORDER BY c.first LIMIT ?2", chunks::HEAD);
@@ -250,7 +272,7 @@ impl Listing {
             let head = chunks::read_head(row)?;
             (looked, last) = (looked + 1, head.first + u64::from(head.count));
             if self.wants(head.lane.queue, head.run) {
-                self.add_matching(db, head, from, &mut found)?;
+                self.add_matching((db, bodies), head, from, &mut found)?;
             }
             if found.len() > limit {
                 return Ok((found, Some(last)));
@@ -259,7 +281,13 @@ impl Listing {
         Ok((found, (looked == LOOKED_AT).then_some(last)))
     }
 
-    fn add_matching(&self, db: &Connection, head: Head, from: u64, found: &mut Vec<Row>) -> Result<(), StoreError> {
+    fn add_matching(
+        &self,
+        (db, bodies): Source<'_>,
+        head: Head,
+        from: u64,
+        found: &mut Vec<Row>,
+    ) -> Result<(), StoreError> {
         let part = chunks::load_part(db, head)?;
         let wanted = |index: &usize| {
             head.first + *index as u64 >= from
@@ -269,7 +297,7 @@ impl Listing {
         if wanted.is_empty() {
             return Ok(());
         }
-        let Some((_, jobs)) = chunks::load(db, head.first)? else { return Ok(()) };
+        let Some((_, jobs)) = chunks::load(db, bodies, head.first)? else { return Ok(()) };
         for index in wanted {
             if let Some(state) = state_of(&head, part.mark(index)) {
                 found.push(claimed(&head, &jobs, index, state));

@@ -1,11 +1,11 @@
 //! The write-ahead log: synced when a turn promises `full`, and brought back into the main file before it grows.
 //!
 //! A helper thread checkpoints passively from 4 MiB on, round after round, and does the bulk without stopping the
-//! engine. From 32 MiB on the engine restarts the log between two turns, when the helper has just ended a round, so
-//! that little is left to do, and after a turn that wrote little, so that no turn is long twice; from 56 MiB on after
-//! any turn. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on the
-//! engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by doubling.
-//! Our own readers hold a snapshot only within a call.
+//! engine. From 32 MiB on the engine restarts the log between two turns: after a turn that wrote little, so that no
+//! turn is long twice, and when the helper has ended its round, for which it waits a moment, so that little is left to
+//! do; from 56 MiB on after any turn. A reader that holds its snapshot keeps the log from restarting: from 64 MiB on
+//! the engine waits for it up to two seconds, which bounds the log; only one that holds longer lets it grow, by
+//! doubling. Our own readers hold a snapshot only within a call.
 
 use super::super::{StoreError, fault};
 use super::schema::{self, PAGE, failed};
@@ -13,9 +13,9 @@ use crate::sabotage::{self, Sabotage};
 use rusqlite::Connection;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const LATE_AT: u32 = 56 * MIB;
 const PATIENT_AT: u32 = 64 * MIB;
 /// A turn that wrote no more than this was short.
 const LITTLE: u32 = 2 * MIB;
+/// What a short turn waits for the helper's round: less than the rest of it would take the engine itself.
+const MOMENT: Duration = Duration::from_millis(20);
 /// A reader's call is over by then.
 const SHORT: Duration = Duration::from_millis(5);
 const PATIENT: Duration = Duration::from_secs(2);
@@ -41,10 +43,34 @@ pub(super) struct Housekeeper {
     path: PathBuf,
     log: Option<File>,
     nudge: Option<SyncSender<()>>,
-    /// The helper was asked and has not ended its round.
-    busy: Arc<AtomicBool>,
+    round: Arc<Round>,
     helper: Option<JoinHandle<()>>,
     trouble: Arc<Mutex<Option<StoreError>>>,
+}
+
+/// The helper's round: begun by who asks for it, over when the helper says so.
+#[derive(Debug, Default)]
+struct Round {
+    busy: Mutex<bool>,
+    over: Condvar,
+}
+
+impl Round {
+    fn begin(&self) {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn end(&self) {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.over.notify_all();
+    }
+
+    /// Whether it is over, or will be within this time.
+    fn is_over_within(&self, most: Duration) -> bool {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.over.wait_timeout_while(busy, most, |busy| *busy);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
 }
 
 impl Housekeeper {
@@ -59,18 +85,18 @@ impl Housekeeper {
         let (nudge, nudged) = sync_channel(1);
         let trouble = Arc::new(Mutex::new(None));
         let reported = trouble.clone();
-        let busy = Arc::new(AtomicBool::new(false));
-        let done = busy.clone();
+        let round = Arc::new(Round::default());
+        let ours = round.clone();
         let own = schema::open_checkpointer(path)?;
         let helper = std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || checkpoint(&own, &nudged, &done, &reported))
+            .spawn(move || checkpoint(&own, &nudged, &ours, &reported))
             .map_err(|error| StoreError::Io(format!("cannot start the checkpoint thread: {error}")))?;
         let path = log_path(path);
         let (nudge, helper) = (Some(nudge), Some(helper));
         // Opened now: later there may be no descriptor left for it.
         let log = File::open(&path).ok();
-        Ok(Housekeeper { pages, seen: 0, restart_at: RESTART_AT, path, log, nudge, busy, helper, trouble })
+        Ok(Housekeeper { pages, seen: 0, restart_at: RESTART_AT, path, log, nudge, round, helper, trouble })
     }
 
     /// The log's path.
@@ -103,13 +129,14 @@ impl Housekeeper {
             return Err(error);
         }
         // Two who checkpoint would wait for each other, so the engine does it only while the helper rests.
-        let rests = !self.busy.load(Ordering::Acquire);
-        let due = pages >= self.restart_at && (wrote <= LITTLE || pages >= LATE_AT);
+        let short = wrote <= LITTLE && pages >= self.restart_at;
+        let rests = self.round.is_over_within(if short { MOMENT } else { Duration::ZERO });
+        let due = short || pages >= self.restart_at.max(LATE_AT);
         if due && rests || pages >= self.restart_at.max(PATIENT_AT) {
             return self.restart(db, pages);
         }
         if let Some(nudge) = self.nudge.as_ref().filter(|_| rests) {
-            self.busy.store(true, Ordering::Release);
+            self.round.begin();
             // It takes what it is sent as long as it lives, and says so if it does not.
             let _ = nudge.try_send(());
         }
@@ -157,15 +184,14 @@ pub(super) fn log_path(db: &Path) -> PathBuf {
     PathBuf::from(log)
 }
 
-fn checkpoint(db: &Connection, nudged: &Receiver<()>, busy: &AtomicBool, trouble: &Mutex<Option<StoreError>>) {
+fn checkpoint(db: &Connection, nudged: &Receiver<()>, round: &Round, trouble: &Mutex<Option<StoreError>>) {
     while nudged.recv().is_ok() {
         match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed) {
-            Ok(()) | Err(StoreError::Full(_) | StoreError::Locked(_)) => {}
+            Ok(()) | Err(StoreError::Full(_) | StoreError::Locked(_)) => round.end(),
             Err(error) => {
                 *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                return;
+                return round.end();
             }
         }
-        busy.store(false, Ordering::Release);
     }
 }

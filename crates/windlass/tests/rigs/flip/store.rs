@@ -65,6 +65,7 @@ fn fill(dir: &DataDir, chance: &mut Chance) -> Jobs {
         store.admit(&Lot { jobs: vec![new], ..Lot::default() }, NOW).unwrap();
         store.commit(Durability::Full).unwrap();
     }
+    flood(&mut store, chance, &mut jobs);
     let (_, lanes) = queue_names(&mut store).unwrap();
     for lane in lanes {
         let held = store.claim(&[Order { lane, most: 20 }], NOW).unwrap();
@@ -80,6 +81,29 @@ fn fill(dir: &DataDir, chance: &mut Chance) -> Jobs {
         store.commit(Durability::Full).unwrap();
     }
     jobs
+}
+
+/// A lot whose bodies lie in a file of their own, chunks of one length among them.
+fn flood(store: &mut Embedded, chance: &mut Chance, jobs: &mut Jobs) {
+    let origin = Origin::from_random(chance.next());
+    let chunk = |n: u64| {
+        let mut builder = ChunkBuilder::new(origin);
+        for offset in 10 * n + 1..=10 * n + 8 {
+            let mut data = format!("job {offset:04} {:016x} ", chance.next()).into_bytes();
+            data.resize(12_000, b'.');
+            builder.push(offset, &data);
+            jobs.insert(JobId { origin, offset }, ("q1".into(), data));
+        }
+        let (queue, jobs) = (QueueName::new(b"q1").unwrap(), Arc::new(builder.finish()));
+        NewJobs { queue, priority: Priority::NORMAL, run: None, not_before: None, jobs }
+    };
+    let lot = Lot { jobs: (0..8).map(chunk).collect(), ..Lot::default() };
+    let (told, placed) = std::sync::mpsc::channel();
+    store.body_writer().place(lot, move |lot| told.send(lot).unwrap());
+    let lot = placed.recv().unwrap().unwrap();
+    assert_eq!(lot.bodies.len(), 8, "a lot of this size is a flood");
+    store.admit(&lot, NOW).unwrap();
+    store.commit(Durability::Full).unwrap();
 }
 
 fn settle(held: Held, chance: &mut Chance) -> Settlement {
@@ -135,10 +159,11 @@ fn case(seed: u64, made: &Path, jobs: &Jobs, figures: &mut Figures) -> Result<()
     let place = tempfile::tempdir().unwrap();
     copy(made, place.path());
     let dir = DataDir::open(place.path()).unwrap();
-    let mut bytes = std::fs::read(dir.state_db()).unwrap();
+    let path = if chance.one_in(4) { dir.bodies().join("00000001") } else { dir.state_db() };
+    let mut bytes = std::fs::read(&path).unwrap();
     let before = bytes.clone();
     let damage = damage(&mut bytes, 8192, &mut chance);
-    std::fs::write(dir.state_db(), &bytes).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
     let mut handed = Vec::new();
     let ended = drain(&dir, &mut handed);
     figures.cases += 1;
