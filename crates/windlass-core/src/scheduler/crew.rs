@@ -50,8 +50,8 @@ pub(super) struct Crew {
     pub(super) at_once: u32,
     /// Its entry in the index of crews, if it has one.
     pub(super) entry: Option<(Place, CrewNo)>,
-    /// The clocks as they were when it ran out of slots or memory. Its queues' time stands still until it has some: what
-    /// they missed is not made up for, or they would take everything, and what they had before is not lost.
+    /// The clocks as they were when it ran out of slots or memory. Its queues' time stands still until it has some:
+    /// what they missed is not made up for, or they would take everything, and what they had before is not lost.
     frozen: Option<Clocks>,
     /// How long its time has stood still, by priority; the order holds places on its own, slower clock.
     lag: Clocks,

@@ -1,8 +1,8 @@
 //! Asks of remote workers: each waits until jobs of its queues can be claimed for it, without anybody looking.
 //!
 //! A claim for a worker elsewhere is a stored lease: notes beside the claim have its token and what its job said, until
-//! it is settled. So it outlives this server: the next one goes on with it, and believes the same token. It must not know
-//! how long a lease lasts: the runner does.
+//! it is settled. So it outlives this server: the next one goes on with it, and believes the same token. It must not
+//! know how long a lease lasts: the runner does.
 
 use super::Engine;
 use super::effects::Effects;

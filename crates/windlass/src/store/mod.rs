@@ -372,8 +372,8 @@ pub trait Store {
     /// Runs that have not ended.
     fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError>;
 
-    /// Once after opening: takes back what dead servers held, but for what is elsewhere, and commits. A conviction leaves
-    /// an outcome (`lost`).
+    /// Once after opening: takes back what dead servers held, but for what is elsewhere, and commits. A conviction
+    /// leaves an outcome (`lost`).
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
     /// Takes in a lot. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
