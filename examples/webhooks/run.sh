@@ -10,6 +10,13 @@ for need in nginx:nginx-light python3:python3 curl:curl; do
     { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${need#*:}" >/dev/null; } ||
         { echo "this example needs ${need%:*}: apt-get install ${need#*:}" >&2; exit 69; }
 done
+# The library that checks the signatures, in a directory of its own.
+export PYTHONPATH=$here/../../target/python
+if ! python3 -c "import standardwebhooks" 2>/dev/null; then
+    echo "installing: standardwebhooks" >&2
+    python3 -m pip install --quiet --target "$PYTHONPATH" standardwebhooks==1.1.0 ||
+        { echo "this example needs the Python package standardwebhooks: pip install standardwebhooks" >&2; exit 69; }
+fi
 if [ -z "${WINDLASS:-}" ]; then
     (cd "$here/../.." && cargo build --release --quiet --bin windlass)
     WINDLASS=$here/../../target/release/windlass
@@ -74,12 +81,17 @@ seq -f 'row %g' 1000 | "$WINDLASS" push rows - >/dev/null
 seq -f 'busy %g' 10 | "$WINDLASS" push busy - >/dev/null
 "$WINDLASS" wait --drained || { echo "WRONG: some jobs failed" >&2; "$WINDLASS" ls state:failed >&2; exit 1; }
 
+# Somebody without the secret is sent away.
+forged=$(curl --silent --output "$work/forged" --write-out '%{http_code}' --data 'hook 21' --header 'webhook-id: 21' \
+    --header "webhook-timestamp: $(date +%s)" --header 'webhook-signature: v1,Zm9yZ2Vk' "http://127.0.0.1:$web/hook")
+[ "$forged" = 401 ] || { echo "WRONG: a forged call was answered with $forged" >&2; exit 1; }
+
 told=$(curl --silent --fail "http://127.0.0.1:$handler/")
 echo "the handler: $told"
 python3 - "$told" <<'END' || { echo "WRONG: that is not what was pushed" >&2; exit 1; }
 import json, sys
 told = json.loads(sys.argv[1])
-wanted = {"hook": 20, "rows": 1000, "busy": 10, "bad signatures": 0}
+wanted = {"hook": 20, "rows": 1000, "busy": 10, "bad signatures": 1}
 sys.exit(any(told[name] != count for name, count in wanted.items()) or told["calls of rows"] > 200)
 END
-echo "right: 20 hooks, 1000 rows in batches and 10 jobs behind a 429, all signed calls verified"
+echo "right: 20 hooks, 1000 rows in batches and 10 jobs behind a 429, all signed calls verified, a forged one refused"

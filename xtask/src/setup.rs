@@ -1,17 +1,19 @@
-//! Installs what the tests need beyond Rust, from the distribution's packages, where it is missing.
+//! Installs what the tests need beyond Rust where it is missing: programs from the distribution's packages, modules of
+//! Python from theirs.
 //!
 //! Nothing is skipped silently: a program that is missing and cannot be installed is an error that names it.
 
-use crate::steps::step;
+use crate::steps::{root, step};
 use std::process::{Command, Stdio};
 
 /// Program, the package that brings it, and what needs it.
 const NEEDED: &[(&str, &str, &str)] = &[
     ("cc", "gcc", "the bundled database and the C producer"),
-    ("php", "php-cli", "the PHP producer of examples/inbox"),
-    ("ruby", "ruby", "the Ruby producer of examples/inbox"),
-    ("node", "nodejs", "the JavaScript producer of examples/inbox"),
-    ("python3", "python3", "the Python producer of examples/inbox"),
+    ("php", "php-cli", "the PHP of examples/inbox and examples/workers"),
+    ("ruby", "ruby", "the Ruby of examples/inbox and examples/workers"),
+    ("node", "nodejs", "the JavaScript of examples/inbox and examples/workers"),
+    ("python3", "python3", "the Python of examples/inbox and examples/workers"),
+    ("pip3", "python3-pip", "the Python package of examples/webhooks"),
     ("flock", "util-linux", "the shell producer of examples/inbox"),
     ("identify", "imagemagick", "examples/list"),
     ("nginx", "nginx-light", "the tests, the benches and the example of URLs"),
@@ -24,8 +26,30 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("mount", "mount", "the rigs that cut the power of a disk and fill it up"),
 ];
 
-/// Makes sure that every needed program is there.
+/// Where Python packages go that the distribution does not have; the scripts of the examples know it.
+const PYTHON: &str = "target/python";
+/// Module, the package that brings it, and what needs it.
+const MODULES: &[(&str, &str, &str)] =
+    &[("standardwebhooks", "standardwebhooks==1.1.0", "the receiver of examples/webhooks")];
+
+/// Makes sure that everything needed is there.
 pub(crate) fn setup() -> Result<(), String> {
+    programs()?;
+    MODULES.iter().try_for_each(|(module, package, needs)| python(module, package, needs))
+}
+
+fn python(module: &str, package: &str, needs: &str) -> Result<(), String> {
+    let mut import = Command::new("python3");
+    import.args(["-c", &format!("import {module}")]).env("PYTHONPATH", PYTHON).current_dir(root());
+    if import.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    step("packages", "python3", &["-m", "pip", "install", "--quiet", "--target", PYTHON, package])
+        .map_err(|e| format!("{e}; {needs} needs it: pip install --target {PYTHON} {package}"))
+}
+
+/// Makes sure that every needed program is there.
+fn programs() -> Result<(), String> {
     let missing: Vec<_> = NEEDED.iter().filter(|(program, _, _)| !is_there(program)).collect();
     if missing.is_empty() {
         return Ok(());

@@ -5,6 +5,7 @@
 
 use crate::hours::Hours;
 use crate::rate::Rate;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -310,11 +311,25 @@ pub struct Backoff {
     pub cap: Duration,
 }
 
+/// A kind of file in the directory of handlers. A queue with such a file of its name is served by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerFile {
+    /// A file that can be run: a process for each job.
+    Program,
+    /// A Lua module.
+    Lua,
+}
+
+/// The files of the directory of handlers, by the queue that each serves.
+pub type HandlerFiles = BTreeMap<Box<str>, HandlerFile>;
+
 /// One crew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// A queue name, or a pattern in which `*` stands for any text.
     pub pattern: String,
+    /// It serves the queues that have such a handler file, whatever its pattern, which is then only its name.
+    pub by_file: Option<HandlerFile>,
     pub service: Service,
     /// How many starts of this crew may be in flight at once.
     pub slots: u32,
@@ -357,6 +372,7 @@ impl Policy {
         };
         Policy {
             pattern: pattern.into(),
+            by_file: None,
             service,
             slots: 4,
             weight: 1,
@@ -385,8 +401,17 @@ impl Policy {
         if self.rate_key.is_some() { 0 } else { self.dead_after }
     }
 
+    /// Whether its pattern has this name.
     pub fn matches(&self, queue: &str) -> bool {
         pattern_matches(self.pattern.as_bytes(), queue.as_bytes())
+    }
+
+    /// Whether it serves a queue while these handler files are there.
+    pub fn serves(&self, queue: &str, files: &HandlerFiles) -> bool {
+        match self.by_file {
+            None => self.matches(queue),
+            kind => files.get(queue).copied() == kind,
+        }
     }
 }
 
@@ -415,6 +440,19 @@ pub fn pattern_matches(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_serves_the_queue_of_its_name_and_no_other() {
+        let files = HandlerFiles::from([("a".into(), HandlerFile::Program), ("b".into(), HandlerFile::Lua)]);
+        let by = |by_file| Policy { by_file, ..Policy::new("*", Service::Command(Command::default())) };
+        for (policy, served) in [
+            (by(None), [true, true, true]),
+            (by(Some(HandlerFile::Program)), [true, false, false]),
+            (by(Some(HandlerFile::Lua)), [false, true, false]),
+        ] {
+            assert_eq!(["a", "b", "c"].map(|queue| policy.serves(queue, &files)), served, "{:?}", policy.by_file);
+        }
+    }
 
     #[test]
     fn patterns() {

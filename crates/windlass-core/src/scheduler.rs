@@ -21,7 +21,7 @@ mod why;
 use crate::circuit::{Passage, Sign};
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::overrides::{Override, Overrides};
-use crate::policy::Policy;
+use crate::policy::{HandlerFiles, Policy};
 use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
@@ -60,6 +60,8 @@ pub struct Scheduler {
     crews: BTreeMap<CrewNo, Crew>,
     /// The config's crews in file order: the first match wins.
     in_order: Vec<CrewNo>,
+    /// The handler files, which decide what some crews serve.
+    files: HandlerFiles,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -100,6 +102,7 @@ impl Scheduler {
             queues: BTreeMap::new(),
             crews: BTreeMap::new(),
             in_order: Vec::new(),
+            files: HandlerFiles::new(),
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
@@ -195,11 +198,13 @@ impl Scheduler {
         planned
     }
 
-    /// Books jobs beyond the slots of a crew until it has `most` of them, if every slot of it is taken and no crew
-    /// waits for one of the server's: a stock is there to keep slots busy, never to keep others out.
-    pub fn plan_stock(&mut self, number: CrewNo, most: u32) -> Vec<Planned> {
-        let mut planned = Vec::new();
-        while self.server_closed().is_none() && self.index.is_empty() {
+    /// Books starts beyond the slots of a crew until it has `most` of them or they ask for so many jobs, if every slot
+    /// of it is taken and no crew waits for one of the server's: a stock is there to keep slots busy, never to keep
+    /// others out.
+    pub fn plan_stock(&mut self, number: CrewNo, most: u32, jobs: u64) -> Vec<Planned> {
+        let mut planned: Vec<Planned> = Vec::new();
+        let mut asked = 0;
+        while asked < jobs && self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
             let wanted = wanted && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
@@ -210,7 +215,10 @@ impl Scheduler {
             if due > REWIND_AT || choice.is_some_and(|choice| choice.kind == LaneKind::Suspect) {
                 break;
             }
-            planned.extend(self.book(queue, number, class, due));
+            if let Some(booked) = self.book(queue, number, class, due) {
+                asked += u64::from(booked.most);
+                planned.push(booked);
+            }
         }
         planned
     }

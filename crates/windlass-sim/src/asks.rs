@@ -6,6 +6,7 @@ use crate::checkers::Seen;
 use crate::ledger::Ledger;
 use crate::people::People;
 use crate::world::{Outcome, World};
+use windlass::engine::event::{OperationInfo, Report};
 use windlass::store::{Durability, RunInfo, Taken};
 use windlass_core::job::{JobId, RunId};
 
@@ -41,10 +42,29 @@ pub(crate) enum Ask {
     },
     Follow(usize),
     SealFeeder(usize),
+    /// Overrides, by a name that nobody else has.
+    Steer(String),
+    /// A bulk operation by its name: one that is done at once, and the steps of one that is staged.
+    Operate(u64),
+    OpenOperation(u64),
+    StageOperation(u64),
+    AcceptOperation(u64),
+    Operations,
+    /// Something that only has to be answered.
+    Question,
 }
 
-/// What came back: a run where there is one.
-pub(crate) type Told = (u64, Result<Option<RunInfo>, String>);
+/// What came back, as far as it matters.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    Nothing,
+    Run(RunInfo),
+    Number(u64),
+    Report(Report),
+    Operations(Vec<OperationInfo>),
+}
+
+pub(crate) type Told = (u64, Result<Said, String>);
 
 impl People {
     /// A question that should have been answered by now.
@@ -54,6 +74,8 @@ impl People {
             Ask::Drained { .. } => quiet,
             Ask::Push { .. } | Ask::OpenRun | Ask::SealRun | Ask::CatchUp { .. } | Ask::Amend | Ask::Reload => true,
             Ask::OpenFeeder(_) | Ask::Feed { .. } | Ask::Follow(_) | Ask::SealFeeder(_) => true,
+            Ask::Steer(_) | Ask::Operate(_) | Ask::OpenOperation(_) | Ask::StageOperation(_) => true,
+            Ask::AcceptOperation(_) | Ask::Operations | Ask::Question => true,
         };
         self.asks.values().find(due).map(|ask| format!("{ask:?}"))
     }
@@ -66,7 +88,7 @@ impl World {
             let Some(ask) = self.people.asks.remove(&number) else { return Err("an answer came twice".into()) };
             match (ask, answer) {
                 (Ask::Push { ids, durability }, answer) => self.hear_of_jobs(&ids, durability, answer.is_ok())?,
-                (Ask::OpenRun, Ok(run)) => self.people.runs.extend(run.map(|info| info.id)),
+                (Ask::OpenRun, Ok(Said::Run(info))) => self.people.runs.push(info.id),
                 (Ask::AwaitRun(run), Ok(_)) => {
                     if !self.ledger.runs.get(&run).is_none_or(|run| run.ended) {
                         return Err(format!("{run} was said to have ended and has not"));
@@ -80,7 +102,7 @@ impl World {
                     let unread = self.unread(&inbox);
                     self.show(&Seen::CaughtUp { unread, settled })?;
                 }
-                (Ask::OpenFeeder(feeder), Ok(info)) => self.feeder_opened(feeder, info),
+                (Ask::OpenFeeder(feeder), Ok(Said::Run(info))) => self.feeder_opened(feeder, info),
                 (Ask::Feed { feeder, ids, durability, from, to }, answer) => {
                     self.hear_of_jobs(&ids, durability, answer.is_ok())?;
                     self.feeder_fed(feeder, from, to, answer.is_ok())?;
@@ -90,8 +112,27 @@ impl World {
                 (Ask::OpenFeeder(feeder) | Ask::Follow(feeder) | Ask::SealFeeder(feeder), Err(_)) => {
                     self.feeder_refused(feeder);
                 }
-                (Ask::SealRun | Ask::Amend | Ask::Reload, _) => {}
+                (Ask::Steer(by), Ok(_)) => {
+                    self.totals.steered += 1;
+                    self.show(&Seen::Steered { by: &by })?;
+                }
+                (Ask::Operate(name) | Ask::AcceptOperation(name), Ok(Said::Report(report))) => {
+                    self.operation_done(name, &report)?;
+                }
+                (Ask::OpenOperation(name), Ok(Said::Number(number))) => self.operation_opened(name, number),
+                (Ask::StageOperation(name), Ok(_)) => self.operation_staged(name),
+                (
+                    Ask::Operate(name)
+                    | Ask::OpenOperation(name)
+                    | Ask::StageOperation(name)
+                    | Ask::AcceptOperation(name),
+                    Err(_),
+                ) => self.operation_refused(name)?,
+                (Ask::Operations, Ok(Said::Operations(listed))) => self.operations_listed(&listed)?,
+                (Ask::SealRun | Ask::Amend | Ask::Reload | Ask::Question, _) => {}
                 (Ask::OpenRun | Ask::AwaitRun(_) | Ask::Drained { .. } | Ask::CatchUp { .. }, Err(_)) => {}
+                (Ask::Steer(_) | Ask::Operations, Err(_)) => {}
+                (ask, Ok(said)) => return Err(format!("{ask:?} was answered with {said:?}")),
             }
         }
         self.hear_followed()

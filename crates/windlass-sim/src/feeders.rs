@@ -3,7 +3,7 @@
 //! It goes on from where the run stands, whatever died meanwhile. It owns what each of them knows and was told, and
 //! checks that every line became one job and that every finished job was told once.
 
-use crate::asks::Ask;
+use crate::asks::{Ask, Said};
 use crate::world::{Outcome, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, channel};
@@ -114,7 +114,7 @@ impl World {
             Some(run) if !followed => self.follow(number, run),
             Some(run) if taken.lines < lines => return self.hand_over(number, run, taken),
             Some(run) => {
-                let answer = self.people.ask(Ask::SealFeeder(number), |()| None);
+                let answer = self.people.ask(Ask::SealFeeder(number), |()| Said::Nothing);
                 self.send(Event::SealRun { run, answer });
             }
         }
@@ -138,7 +138,7 @@ impl World {
         };
         self.ledger.services.insert(service.queue.clone(), service.slots);
         let request = OpenRun { name: format!("feeder {number}"), service: Some(service) };
-        let answer = self.people.ask(Ask::OpenFeeder(number), |info: &RunInfo| Some(info.clone()));
+        let answer = self.people.ask(Ask::OpenFeeder(number), |info: &RunInfo| Said::Run(info.clone()));
         self.send(Event::OpenRun { request, answer });
     }
 
@@ -146,7 +146,7 @@ impl World {
         let (mouth, ear) = channel();
         self.people.feeders[number].heard = Some(ear);
         let follower = Follower(Box::new(move |told| mouth.send(told).is_ok()));
-        let answer = self.people.ask(Ask::Follow(number), |_: &RunInfo| None);
+        let answer = self.people.ask(Ask::Follow(number), |_: &RunInfo| Said::Nothing);
         self.send(Event::Follow { run, follower, answer });
     }
 
@@ -166,20 +166,18 @@ impl World {
                 self.people.feeders[number].made.insert(*id, line);
             }
             let lot = Lot { jobs, taken: Some((run, from, to)), ..Lot::default() };
-            let answer = self.people.ask(Ask::Feed { feeder: number, ids, durability, from, to }, |()| None);
+            let answer = self.people.ask(Ask::Feed { feeder: number, ids, durability, from, to }, |()| Said::Nothing);
             self.send(Event::Pushed { lot, durability, answer });
         }
         Ok(())
     }
 
-    pub(crate) fn feeder_opened(&mut self, number: usize, info: Option<RunInfo>) {
+    pub(crate) fn feeder_opened(&mut self, number: usize, info: RunInfo) {
         let feeder = &mut self.people.feeders[number];
         feeder.busy = false;
-        if let Some(info) = info {
-            feeder.run = Some(info.id);
-            feeder.taken = info.taken;
-            feeder.sealed = info.counts.sealed;
-        }
+        feeder.run = Some(info.id);
+        feeder.taken = info.taken;
+        feeder.sealed = info.counts.sealed;
     }
 
     pub(crate) fn feeder_fed(&mut self, number: usize, from: Taken, to: Taken, accepted: bool) -> Outcome<()> {

@@ -119,6 +119,7 @@ impl World {
             first: 0,
             outcomes: outcomes.collect(),
             emitted: Vec::new(),
+            checkpoints: Vec::new(),
             started: flying.begun.unwrap_or(now),
             finished: now,
             output: Output::default(),

@@ -7,11 +7,13 @@ use crate::random;
 use crate::watched::{Committed, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use windlass::engine::event::Wish;
 use windlass::store::memory::Memory;
-use windlass::store::{Durability, Held, RunInfo, Settlement, StoreView};
+use windlass::store::{Amended, Amendment, Durability, Held, RunInfo, Settlement, Steer, StoreView};
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// A job as the last commit left it.
@@ -26,8 +28,9 @@ pub(crate) struct Known {
     pub(crate) reason: Option<Reason>,
     pub(crate) data: u64,
     pub(crate) ended: Option<Time>,
-    /// Its retention is over: the store does not have it any more.
+    /// Its retention is over, or a person deleted it: the store does not have it any more.
     pub(crate) forgotten: bool,
+    pub(crate) deleted: bool,
 }
 
 /// A run, counted from its jobs.
@@ -70,7 +73,28 @@ struct Undo {
     jobs: Vec<(JobId, Option<Known>)>,
     runs: Option<BTreeMap<RunId, RunModel>>,
     cursors: Option<BTreeMap<Origin, u64>>,
+    overrides: Option<Vec<Override>>,
     settled: usize,
+    acts: usize,
+}
+
+/// One job as a person's wish met it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Act {
+    pub(crate) id: JobId,
+    pub(crate) wish: Wish,
+    pub(crate) came: Came,
+}
+
+/// What came of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// It was in this state before.
+    Changed(State),
+    Running,
+    Unknown,
+    /// It was so before, or its state does not allow it.
+    Unchanged,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +103,11 @@ pub(crate) struct Ledger {
     pub(crate) runs: BTreeMap<RunId, RunModel>,
     pub(crate) bookings: Vec<Booking>,
     pub(crate) cursors: BTreeMap<Origin, u64>,
+    pub(crate) overrides: Vec<Override>,
+    /// Everybody who ever made an override that was committed.
+    pub(crate) steered: BTreeSet<String>,
+    /// Every wish of a person for a job, as it was met.
+    pub(crate) acts: Vec<Act>,
     /// Every settled start that no power cut took back.
     pub(crate) settled: Vec<(JobId, u32)>,
     /// Inbox files that were read to their end and removed.
@@ -91,24 +120,41 @@ pub(crate) struct Ledger {
     at_risk: Vec<Undo>,
 }
 
+/// How a job left the store.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    Succeeded,
+    /// From this state.
+    Deleted(State),
+}
+
+fn came(amended: Amended) -> Came {
+    match amended {
+        Amended::Done { from, .. } => Came::Changed(from),
+        Amended::Running => Came::Running,
+        Amended::Unknown => Came::Unknown,
+        Amended::Same(_) | Amended::Refused(_) => Came::Unchanged,
+    }
+}
+
 impl Ledger {
     /// Takes in a committed turn; an error is a contradiction within the store itself.
     pub(crate) fn learn(&mut self, committed: &Committed, store: &Memory, now: Time) -> Result<Turned, String> {
         self.version += 1;
-        let mut undo = Undo { settled: self.settled.len(), ..Undo::default() };
-        let (runs, cursors) = (self.runs.clone(), self.cursors.clone());
+        let mut undo = Undo { settled: self.settled.len(), acts: self.acts.len(), ..Undo::default() };
+        let (runs, cursors, overrides) = (self.runs.clone(), self.cursors.clone(), self.overrides.clone());
         let mut turned = Turned { now, ..Turned::default() };
         let mut touched = BTreeSet::new();
-        let mut succeeded = BTreeSet::new();
+        let mut left = BTreeMap::new();
         for verb in &committed.verbs {
-            self.take(verb, &mut turned, &mut touched, &mut succeeded);
+            self.take(verb, &mut turned, &mut touched, &mut left);
         }
         if let Some(before) = committed.verbs.iter().filter_map(Verb::forgot_before).max() {
-            self.forget(before, store, &mut undo)?;
+            self.forget(before, &left, store, &mut undo)?;
         }
         for id in touched {
             let before = self.jobs.get(&id).cloned();
-            let after = self.read(id, before.as_ref(), succeeded.contains(&id), store)?;
+            let after = self.read(id, before.as_ref(), left.get(&id), store)?;
             let Some(after) = after else { continue };
             if before.as_ref() != Some(&after) {
                 undo.jobs.push((id, before.clone()));
@@ -131,6 +177,7 @@ impl Ledger {
         } else {
             undo.runs = Some(runs);
             undo.cursors = Some(cursors);
+            undo.overrides = Some(overrides);
             self.at_risk.push(undo);
         }
         Ok(turned)
@@ -148,7 +195,7 @@ impl Ledger {
         verb: &Verb,
         turned: &mut Turned,
         touched: &mut BTreeSet<JobId>,
-        succeeded: &mut BTreeSet<JobId>,
+        left: &mut BTreeMap<JobId, Left>,
     ) {
         match verb {
             Verb::Admitted(lot) => {
@@ -179,7 +226,7 @@ impl Ledger {
                             booking.left.remove(&id);
                         });
                         if matches!(settlement.verdict, Verdict::Succeed { .. }) {
-                            succeeded.insert(id);
+                            left.insert(id, Left::Succeeded);
                         }
                     }
                 }
@@ -190,22 +237,55 @@ impl Ledger {
                 let timed = |job: &Known| matches!(job.state, State::Scheduled | State::Retrying);
                 touched.extend(self.jobs.iter().filter(|(_, job)| timed(job)).map(|(id, _)| *id));
             }
-            Verb::Amended(amended) => {
-                use windlass::store::{Amended, Amendment};
-                for (id, amendment, what) in amended {
-                    touched.insert(*id);
-                    turned.amended.push(*id);
-                    if *amendment == Amendment::Retry && matches!(what, Amended::Done { .. }) {
-                        turned.revived.push(*id);
-                    }
-                }
-            }
+            Verb::Amended(_) | Verb::Deleted(_) => self.take_wishes(verb, turned, touched, left),
+            Verb::Steered(step) => self.steer(step),
             Verb::Forgot(_) => {}
             Verb::Recovered => {
                 turned.recovered = true;
                 let running = self.jobs.iter().filter(|(_, job)| job.state == State::Running);
                 touched.extend(running.map(|(id, _)| *id));
             }
+        }
+    }
+
+    /// What people wished for single jobs, and what came of it.
+    fn take_wishes(
+        &mut self,
+        verb: &Verb,
+        turned: &mut Turned,
+        touched: &mut BTreeSet<JobId>,
+        left: &mut BTreeMap<JobId, Left>,
+    ) {
+        if let Verb::Amended(amended) = verb {
+            for (id, amendment, what) in amended {
+                touched.insert(*id);
+                turned.amended.push(*id);
+                self.acts.push(Act { id: *id, wish: Wish::Amend(*amendment), came: came(*what) });
+                if *amendment == Amendment::Retry && matches!(what, Amended::Done { .. }) {
+                    turned.revived.push(*id);
+                }
+            }
+        }
+        if let Verb::Deleted(deleted) = verb {
+            for (id, came) in deleted {
+                touched.insert(*id);
+                self.acts.push(Act { id: *id, wish: Wish::Delete, came: *came });
+                if let Came::Changed(from) = came {
+                    left.insert(*id, Left::Deleted(*from));
+                }
+            }
+        }
+    }
+
+    fn steer(&mut self, step: &Steer) {
+        let (target, key) = match step {
+            Steer::Set(made) => (&made.target, made.key),
+            Steer::Unset(target, key) => (target, *key),
+        };
+        self.overrides.retain(|made| made.target != *target || made.key != key);
+        if let Steer::Set(made) = step {
+            self.steered.insert(made.by.clone());
+            self.overrides.push(made.clone());
         }
     }
 
@@ -232,10 +312,17 @@ impl Ledger {
     }
 
     /// Takes out what the store forgot, which must have ended before that time.
-    fn forget(&mut self, before: Time, store: &Memory, undo: &mut Undo) -> Result<(), String> {
+    fn forget(
+        &mut self,
+        before: Time,
+        left: &BTreeMap<JobId, Left>,
+        store: &Memory,
+        undo: &mut Undo,
+    ) -> Result<(), String> {
         let wrong = |error: windlass::store::StoreError| error.to_string();
         for (id, known) in &mut self.jobs {
             let kept = matches!(known.state, State::Failed | State::Cancelled) && !known.forgotten;
+            let kept = kept && !left.contains_key(id);
             if !kept || store.job(*id).map_err(wrong)?.is_some() {
                 continue;
             }
@@ -258,7 +345,7 @@ impl Ledger {
         &mut self,
         id: JobId,
         before: Option<&Known>,
-        succeeded: bool,
+        left: Option<&Left>,
         store: &Memory,
     ) -> Result<Option<Known>, String> {
         let info = store.job(id).map_err(|error| error.to_string())?;
@@ -269,13 +356,20 @@ impl Ledger {
                 let (priority, kind, run, record) = (info.priority, info.kind, info.run, info.record);
                 let (state, reason, data) = (info.state, info.reason, random::hash(&info.data));
                 let ended = info.ended;
-                let forgotten = false;
-                Ok(Some(Known { state, queue, priority, kind, run, record, reason, data, ended, forgotten }))
+                let (forgotten, deleted) = (false, false);
+                Ok(Some(Known { state, queue, priority, kind, run, record, reason, data, ended, forgotten, deleted }))
             }
-            (None, Some(before)) if succeeded => Ok(Some(Known { state: State::Succeeded, ..before.clone() })),
-            (None, Some(before)) if before.state == State::Succeeded || before.forgotten => Ok(None),
+            (None, Some(before)) if before.forgotten => Ok(None),
+            (None, Some(before)) => match left {
+                Some(Left::Succeeded) => Ok(Some(Known { state: State::Succeeded, ..before.clone() })),
+                Some(Left::Deleted(from)) => {
+                    let state = if from.is_end() { *from } else { State::Cancelled };
+                    Ok(Some(Known { state, forgotten: true, deleted: true, ..before.clone() }))
+                }
+                None if before.state == State::Succeeded => Ok(None),
+                None => Err(format!("{id} was {} and is gone", before.state)),
+            },
             (None, None) => Ok(None),
-            (None, Some(before)) => Err(format!("{id} was {} and is gone", before.state)),
         }
     }
 
@@ -310,8 +404,10 @@ impl Ledger {
                 };
             }
             self.settled.truncate(undo.settled);
+            self.acts.truncate(undo.acts);
             self.runs = undo.runs.unwrap_or_default();
             self.cursors = undo.cursors.unwrap_or_default();
+            self.overrides = undo.overrides.unwrap_or_default();
         }
         self.at_risk.clear();
         changed

@@ -7,7 +7,7 @@ use crate::world::World;
 fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
     (1..400).find_map(|seed| {
         let story = || {
-            let mut world = World::new(seed, false)?;
+            let mut world = World::new(seed, false, true)?;
             world.over = end.then(crate::over::Over::default);
             if let Some(store) = &mut world.down {
                 store.lie = Some(lie);
@@ -32,6 +32,9 @@ fn witnesses(lie: Lie) -> &'static [&'static str] {
         Lie::ReleasesEarly => &["nothing starts before its time"],
         Lie::ForgetsOutcomes => &["every settled start is archived once", "is not in the archive"],
         Lie::SettlesNothing => &["liveness", "in the store, expected", "legal transitions", "drained is exact"],
+        Lie::ForgetsOverrides => &["what people change holds", "never ended"],
+        Lie::HidesDeletions => &["and is gone"],
+        Lie::ActsTwice => &["met the wish of operation"],
         Lie::SkipsWithTheCursor => {
             &["stands in the inbox", "drained is exact", "caught up", "nothing accepted is lost"]
         }

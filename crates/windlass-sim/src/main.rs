@@ -3,9 +3,11 @@
 //! `windlass-sim --seeds N [--from S] [--twice]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
 //! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
-//! times. `--replay SEED` tells one seed's story, a line for each event.
+//! times. `--replay SEED` tells one seed's story, a line for each event. With `--plain` nobody steers or operates:
+//! older seeds tell their old stories then.
 
 mod asks;
+mod bulk;
 mod checkers;
 mod disk;
 mod faults;
@@ -19,6 +21,9 @@ mod over;
 mod people;
 mod producers;
 mod random;
+mod rules;
+mod steering;
+mod story;
 mod watched;
 mod workload;
 mod world;
@@ -36,12 +41,13 @@ const TWICE: u64 = 50;
 /// What to do with the seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    Seeds { from: u64, count: u64, twice: u64 },
-    End { from: u64, answers: u64 },
-    Replay { seed: u64, end: bool },
+    Seeds { from: u64, count: u64, twice: u64, plain: bool },
+    End { from: u64, answers: u64, plain: bool },
+    Replay { seed: u64, end: bool, plain: bool },
 }
 
-const USAGE: &str = "usage: windlass-sim --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
+const USAGE: &str =
+    "usage: windlass-sim [--plain] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {
@@ -52,11 +58,11 @@ fn main() -> ExitCode {
         }
     };
     let told = match command {
-        Command::Replay { seed, end } => run(seed, true, end)
+        Command::Replay { seed, end, plain } => run(seed, Mode { verbose: true, end, plain })
             .map_err(|what| format!("seed {seed}: {what}"))
             .map(|totals| format!("seed {seed}: fine, trace {:016x}", totals.trace)),
-        Command::Seeds { from, count, twice } => seeds(from, count, twice),
-        Command::End { from, answers } => end(from, answers),
+        Command::Seeds { from, count, twice, plain } => seeds(from, count, twice, plain),
+        Command::End { from, answers, plain } => end(from, answers, plain),
     };
     match told {
         Ok(line) => {
@@ -71,11 +77,15 @@ fn main() -> ExitCode {
 }
 
 fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    let (mut from, mut count, mut twice, mut replay, mut end) = (1, 2000, TWICE, None, None);
+    let (mut from, mut count, mut twice, mut replay, mut end, mut plain) = (1, 2000, TWICE, None, None, false);
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         if argument == "--twice" {
             twice = 1;
+            continue;
+        }
+        if argument == "--plain" {
+            plain = true;
             continue;
         }
         let value = arguments.next().and_then(|value| value.parse().ok());
@@ -89,17 +99,25 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
         }
     }
     Ok(match (replay, end) {
-        (Some(seed), end) => Command::Replay { seed, end: end.is_some() },
-        (None, Some(answers)) => Command::End { from, answers },
-        (None, None) => Command::Seeds { from, count, twice },
+        (Some(seed), end) => Command::Replay { seed, end: end.is_some(), plain },
+        (None, Some(answers)) => Command::End { from, answers, plain },
+        (None, None) => Command::Seeds { from, count, twice, plain },
     })
 }
 
+/// How a seed's story is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mode {
+    verbose: bool,
+    end: bool,
+    plain: bool,
+}
+
 /// One seed; a panic of an assertion in the engine is a finding like any other.
-fn run(seed: u64, verbose: bool, end: bool) -> Result<Totals, String> {
+fn run(seed: u64, mode: Mode) -> Result<Totals, String> {
     let story = || {
-        let mut world = World::new(seed, verbose)?;
-        world.over = end.then(over::Over::default);
+        let mut world = World::new(seed, mode.verbose, !mode.plain)?;
+        world.over = mode.end.then(over::Over::default);
         world.run()
     };
     caught(story)
@@ -113,42 +131,49 @@ fn caught(story: impl FnOnce() -> Result<Totals, String>) -> Result<Totals, Stri
     })
 }
 
-fn failed(seed: u64, what: &str, end: &str) -> String {
-    format!("seed {seed}: {what}\nreplay with: cargo run --release -p windlass-sim -- --replay {seed}{end}")
+fn failed(seed: u64, what: &str, mode: Mode) -> String {
+    let (end, plain) = (if mode.end { " --end 1" } else { "" }, if mode.plain { " --plain" } else { "" });
+    format!("seed {seed}: {what}\nreplay with: cargo run --release -p windlass-sim -- --replay {seed}{end}{plain}")
 }
 
-fn seeds(from: u64, count: u64, twice: u64) -> Result<String, String> {
+fn seeds(from: u64, count: u64, twice: u64, plain: bool) -> Result<String, String> {
     let began = Instant::now();
     let kept: Vec<u64> = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
+    // They tell the story that broke something, and the one they tell today.
+    let told = kept.iter().flat_map(|seed| [(*seed, true), (*seed, plain)]);
     let mut sum = Totals::default();
     let (mut seeds, mut repeated) = (0u64, 0u64);
-    for seed in kept.iter().copied().chain(from..from.saturating_add(count)) {
-        let totals = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
+    let new = (from..from.saturating_add(count)).map(|seed| (seed, plain));
+    for (seed, plain) in told.chain(new) {
+        let mode = Mode { plain, ..Mode::default() };
+        let totals = run(seed, mode).map_err(|what| failed(seed, &what, mode))?;
         if seed.is_multiple_of(twice) || kept.contains(&seed) {
             repeated += 1;
-            let again = run(seed, false, false).map_err(|what| failed(seed, &what, ""))?;
+            let again = run(seed, mode).map_err(|what| failed(seed, &what, mode))?;
             if again.trace != totals.trace {
-                return Err(failed(seed, "it tells another story the second time", ""));
+                return Err(failed(seed, "it tells another story the second time", mode));
             }
         }
         seeds += 1;
         sum.add(&totals);
     }
-    let Totals { jobs, starts, crashes, cuts, checks, .. } = sum;
+    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, .. } = sum;
     let seconds = began.elapsed().as_secs_f64();
     let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
     Ok(format!(
         "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
-         {cuts} cuts, {checks} checks, {seconds:.1} s, {hourly:.0} seeds an hour"
+         {cuts} cuts, {steered} steerings, {operations} operations, {checks} checks, {seconds:.1} s, \
+         {hourly:.0} seeds an hour"
     ))
 }
 
-fn end(from: u64, answers: u64) -> Result<String, String> {
+fn end(from: u64, answers: u64, plain: bool) -> Result<String, String> {
     let began = Instant::now();
     let mut sum = Totals::default();
     let mut seed = from;
+    let mode = Mode { end: true, plain, ..Mode::default() };
     while sum.answers < answers {
-        sum.add(&run(seed, false, true).map_err(|what| failed(seed, &what, " --end 1"))?);
+        sum.add(&run(seed, mode).map_err(|what| failed(seed, &what, mode))?);
         seed += 1;
     }
     let (worlds, seconds) = (seed - from, began.elapsed().as_secs_f64());

@@ -1,8 +1,10 @@
 //! Producers and people: they push, append to the inbox, open and seal runs, cancel, retry, reload and wait.
 //!
-//! It owns what they do and when; what they are told is in `asks.rs`. Everything they do is drawn from the seed.
+//! It owns what they do and when; what they are told is in `asks.rs`, and how they steer and operate in `steering.rs`
+//! and `bulk.rs`. Everything they do is drawn from the seed.
 
-use crate::asks::{Ask, Told};
+use crate::asks::{Ask, Said, Told};
+use crate::bulk::Bulk;
 use crate::checkers::Seen;
 use crate::feeders::Feeder;
 use crate::random::{self, Random};
@@ -12,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use windlass::engine::event::{Answer, NewRules, OpenRun};
+use windlass::engine::event::{Answer, NewRules, OpenRun, Wish};
 use windlass::engine::{EngineOptions, Event};
 use windlass::inbox::Envelope;
 use windlass::store::chunk::ChunkBuilder;
@@ -36,12 +38,17 @@ pub(crate) struct People {
     offset: u64,
     pub(crate) runs: Vec<RunId>,
     rules: Vec<(Vec<Policy>, u32)>,
-    known: Vec<JobId>,
+    pub(crate) known: Vec<JobId>,
     pub(crate) feeders: Vec<Feeder>,
+    /// Whether anybody steers and operates; nobody does in a plain world.
+    pub(crate) steers: bool,
+    pub(crate) steerings: u64,
+    pub(crate) bulks: Vec<Bulk>,
+    pub(crate) last_bulk: u64,
 }
 
 impl People {
-    pub(crate) fn new(random: &mut Random) -> People {
+    pub(crate) fn new(random: &mut Random, steers: bool) -> People {
         let (mouth, ear) = channel();
         People {
             actions: random.between(20, 160),
@@ -57,16 +64,20 @@ impl People {
             rules: Vec::new(),
             known: Vec::new(),
             feeders: Vec::new(),
+            steers,
+            steerings: 0,
+            bulks: Vec::new(),
+            last_bulk: 0,
         }
     }
 
-    pub(crate) fn ask<T>(&mut self, ask: Ask, run: impl Fn(&T) -> Option<RunInfo> + Send + 'static) -> Answer<T> {
+    pub(crate) fn ask<T>(&mut self, ask: Ask, said: impl Fn(&T) -> Said + Send + 'static) -> Answer<T> {
         self.last += 1;
         self.asks.insert(self.last, ask);
         let (number, mouth) = (self.last, self.mouth.clone());
         Answer::new(move |answer: Result<T, windlass::error::Failure>| {
             // The ear lives as long as the world.
-            let _ = mouth.send((number, answer.map(|value| run(&value)).map_err(|failure| failure.text)));
+            let _ = mouth.send((number, answer.map(|value| said(&value)).map_err(|failure| failure.text)));
         })
     }
 
@@ -74,6 +85,7 @@ impl People {
         self.asks.clear();
         self.rules.clear();
         self.feeders.iter_mut().for_each(Feeder::forget);
+        self.bulks.iter_mut().for_each(Bulk::forget);
         while self.ear.try_recv().is_ok() {}
     }
 
@@ -99,7 +111,8 @@ impl World {
         let after = self.random.between(100, 150_000);
         self.at(after, Due::People);
         self.people.actions -= 1;
-        match self.random.below(25) {
+        let kinds = if self.people.steers { 33 } else { 25 };
+        match self.random.below(kinds) {
             0..=6 => self.push(),
             7..=11 => self.append(),
             12 => self.open_run(),
@@ -119,7 +132,7 @@ impl World {
             23 => {
                 let answer = self.people.ask(
                     Ask::CatchUp { inbox: self.producers.ids_written(), settled: self.ledger.settled.len() },
-                    |()| None,
+                    |()| Said::Nothing,
                 );
                 self.send(Event::CatchUp { answer });
                 Ok(())
@@ -129,6 +142,10 @@ impl World {
                 self.send(Event::Forget { before });
                 Ok(())
             }
+            25..=27 => self.steer_some(),
+            28..=30 => self.operate_some(),
+            31 => self.ask_something(),
+            32 => self.hush_or_nudge(),
             _ => Ok(()),
         }
     }
@@ -151,17 +168,18 @@ impl World {
         }
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));
-        let answer = self.people.ask(Ask::Reload, |()| None);
+        let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
         self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
+        self.let_go()?;
         self.feed_all()?;
         for run in self.people.runs.clone() {
-            let answer = self.people.ask(Ask::SealRun, |()| None);
+            let answer = self.people.ask(Ask::SealRun, |()| Said::Nothing);
             self.send(Event::SealRun { run, answer });
-            let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| None);
+            let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| Said::Nothing);
             self.send(Event::AwaitRun { run, answer });
         }
         let inbox = self.producers.ids_written();
-        let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
+        let answer = self.people.ask(Ask::Drained { inbox }, |_| Said::Nothing);
         self.send(Event::AwaitDrained { due_only: false, answer });
         Ok(())
     }
@@ -213,7 +231,7 @@ impl World {
 
     fn hand_in(&mut self, lot: Lot, ids: Vec<JobId>) {
         let durability = if self.random.chance(500) { Durability::Full } else { Durability::Os };
-        let answer = self.people.ask(Ask::Push { ids, durability }, |()| None);
+        let answer = self.people.ask(Ask::Push { ids, durability }, |()| Said::Nothing);
         self.send(Event::Pushed { lot, durability, answer });
     }
 
@@ -299,7 +317,7 @@ impl World {
     }
 
     fn open_run(&mut self) -> Outcome<()> {
-        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Some(info.clone()));
+        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Said::Run(info.clone()));
         self.send(Event::OpenRun { request: OpenRun { name: String::new(), service: None }, answer });
         Ok(())
     }
@@ -310,7 +328,7 @@ impl World {
             self.producers.seal(run);
             return Ok(());
         }
-        let answer = self.people.ask(Ask::SealRun, |()| None);
+        let answer = self.people.ask(Ask::SealRun, |()| Said::Nothing);
         self.send(Event::SealRun { run, answer });
         Ok(())
     }
@@ -322,27 +340,34 @@ impl World {
         let mut ids: Vec<JobId> =
             (0..self.random.between(1, 4)).map(|_| *self.random.pick(&self.people.known)).collect();
         ids.dedup();
-        let amendment = match self.random.below(8) {
+        let amendment = self.some_amendment();
+        if self.people.bulks.iter().any(|bulk| bulk.is_like(Wish::Amend(amendment))) {
+            return Ok(());
+        }
+        let answer = self.people.ask(Ask::Amend, |_| Said::Nothing);
+        self.send(Event::Amend { ids, amendment, by: "somebody".into(), answer });
+        Ok(())
+    }
+
+    pub(crate) fn some_amendment(&mut self) -> Amendment {
+        match self.random.below(8) {
             0..=2 => Amendment::Cancel,
             3 | 4 => Amendment::Retry,
             5 => Amendment::Suspend,
             6 => Amendment::Resume,
             _ => Amendment::Priority(workload::priority(&mut self.random)),
-        };
-        let answer = self.people.ask(Ask::Amend, |_| None);
-        self.send(Event::Amend { ids, amendment, by: "somebody".into(), answer });
-        Ok(())
+        }
     }
 
     fn await_something(&mut self) -> Outcome<()> {
         match self.some_run() {
             Some(run) => {
-                let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| None);
+                let answer = self.people.ask(Ask::AwaitRun(run), |_: &RunInfo| Said::Nothing);
                 self.send(Event::AwaitRun { run, answer });
             }
             None => {
                 let inbox = self.producers.ids_written();
-                let answer = self.people.ask(Ask::Drained { inbox }, |_| None);
+                let answer = self.people.ask(Ask::Drained { inbox }, |_| Said::Nothing);
                 self.send(Event::AwaitDrained { due_only: false, answer });
             }
         }
@@ -352,7 +377,7 @@ impl World {
     fn reload(&mut self) -> Outcome<()> {
         let (policies, slots) = workload::policies(&mut self.random);
         self.people.rules.push((policies.clone(), slots));
-        let answer = self.people.ask(Ask::Reload, |()| None);
+        let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
         self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! It owns the notes of the open turn and of the turns that were committed since somebody looked. It must not
 //! change what a verb does: the engine must not be able to tell it from the store itself.
 
+use crate::ledger::Came;
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
@@ -24,6 +25,8 @@ pub(crate) enum Verb {
     Settled(Vec<Settlement>),
     Released,
     Amended(Vec<(JobId, Amendment, Amended)>),
+    Deleted(Vec<(JobId, Came)>),
+    Steered(Steer),
     /// What had ended before this time and was kept till now.
     Forgot(Time),
     Recovered,
@@ -66,11 +69,17 @@ pub(crate) enum Lie {
     SettlesNothing,
     /// A cursor goes with its turn, some jobs of it do not.
     SkipsWithTheCursor,
+    /// What a person changed is said to be kept and is not.
+    ForgetsOverrides,
+    /// Some jobs are deleted and said to be unknown.
+    HidesDeletions,
+    /// A wish is met twice by some jobs.
+    ActsTwice,
 }
 
 #[cfg(test)]
 impl Lie {
-    pub(crate) const ALL: [Lie; 10] = [
+    pub(crate) const ALL: [Lie; 13] = [
         Lie::LosesAJob,
         Lie::AltersData,
         Lie::SyncsNothing,
@@ -81,6 +90,9 @@ impl Lie {
         Lie::ForgetsOutcomes,
         Lie::SettlesNothing,
         Lie::SkipsWithTheCursor,
+        Lie::ForgetsOverrides,
+        Lie::HidesDeletions,
+        Lie::ActsTwice,
     ];
 }
 
@@ -212,13 +224,20 @@ impl Store for Watched {
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         let amended = self.memory.amend(ids, amendment, now)?;
-        let all = ids.iter().zip(&amended).map(|(id, what)| (*id, amendment, *what));
-        self.verbs.push(Verb::Amended(all.collect()));
+        let all: Vec<_> = ids.iter().zip(&amended).map(|(id, what)| (*id, amendment, *what)).collect();
+        if self.lies(Lie::ActsTwice) {
+            self.verbs.push(Verb::Amended(all.clone()));
+        }
+        self.verbs.push(Verb::Amended(all));
         Ok(amended)
     }
 
     fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
-        self.memory.steer(step)
+        if !self.lies(Lie::ForgetsOverrides) {
+            self.memory.steer(step)?;
+        }
+        self.verbs.push(Verb::Steered(step.clone()));
+        Ok(())
     }
 
     fn overrides(&mut self) -> Result<Vec<Override>, StoreError> {
@@ -234,7 +253,18 @@ impl Store for Watched {
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
-        self.memory.delete(ids, now)
+        let mut deleted = self.memory.delete(ids, now)?;
+        if self.lies(Lie::HidesDeletions) {
+            deleted.fill_with(|| Deleted::Unknown);
+        }
+        let came = |deleted: &Deleted| match deleted {
+            Deleted::Done { from, .. } => Came::Changed(*from),
+            // Only what does not run can be deleted.
+            Deleted::Running => Came::Unchanged,
+            Deleted::Unknown => Came::Unknown,
+        };
+        self.verbs.push(Verb::Deleted(ids.iter().copied().zip(deleted.iter().map(came)).collect()));
+        Ok(deleted)
     }
 
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {

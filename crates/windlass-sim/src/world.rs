@@ -13,6 +13,8 @@ use crate::ledger::{Known, Ledger};
 use crate::people::People;
 use crate::producers::Producers;
 use crate::random::{self, Random};
+use crate::rules::Rules;
+use crate::story;
 use crate::watched::Watched;
 use crate::workload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass::engine::{Effects, Engine, EngineOptions, Event, IdSource, Stopping};
 use windlass::store::memory::Memory;
-use windlass::store::{Durability, Evidence, Store, StoreError, StoreView};
+use windlass::store::{DELETED, Durability, Evidence, Settlement, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::{Steady, Time};
@@ -42,6 +44,8 @@ pub(crate) enum Due {
     Look,
     /// A slow writer finishes its record.
     Writer,
+    /// The next step of a staged operation, by its name.
+    Bulk(u64),
     Restart,
     Kill,
 }
@@ -54,6 +58,9 @@ pub(crate) struct Totals {
     pub(crate) crashes: u64,
     pub(crate) cuts: u64,
     pub(crate) checks: u64,
+    /// What people were told holds, and operations that they were told are done.
+    pub(crate) steered: u64,
+    pub(crate) operations: u64,
     /// How often END was answered.
     pub(crate) answers: u64,
     pub(crate) trace: u64,
@@ -66,6 +73,8 @@ impl Totals {
         self.crashes += other.crashes;
         self.cuts += other.cuts;
         self.checks += other.checks;
+        self.steered += other.steered;
+        self.operations += other.operations;
         self.answers += other.answers;
     }
 }
@@ -87,6 +96,9 @@ pub(crate) struct World {
     pub(crate) life: u64,
     pub(crate) same_boot: bool,
     pub(crate) options: EngineOptions,
+    pub(crate) rules: Rules,
+    /// Somebody asked for quiet.
+    quiet: bool,
     pub(crate) ledger: Ledger,
     checkers: Vec<Box<dyn Checker>>,
     pub(crate) disk: FakeDisk,
@@ -113,7 +125,7 @@ pub(crate) struct World {
 pub(crate) type Outcome<T> = Result<T, String>;
 
 impl World {
-    pub(crate) fn new(seed: u64, verbose: bool) -> Outcome<World> {
+    pub(crate) fn new(seed: u64, verbose: bool, steers: bool) -> Outcome<World> {
         let mut random = Random::new(seed);
         let (policies, slots) = workload::policies(&mut random);
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
@@ -130,7 +142,7 @@ impl World {
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317 ^ seed))),
         };
         let disk = FakeDisk::new(&mut random);
-        let people = People::new(&mut random);
+        let people = People::new(&mut random, steers);
         let mut world = World {
             seed,
             producers: Producers::new(&disk),
@@ -148,6 +160,8 @@ impl World {
             life: 0,
             same_boot: false,
             options,
+            rules: Rules::default(),
+            quiet: false,
             ledger: Ledger::default(),
             checkers: checkers::all(),
             hands: Hands::default(),
@@ -198,8 +212,11 @@ impl World {
     }
 
     pub(crate) fn show_rules(&mut self) -> Outcome<()> {
-        let (policies, slots) = (self.options.policies.clone(), self.options.slots);
-        self.show(&Seen::Rules { policies: &policies, slots })
+        let (policies, slots) = (&self.options.policies, self.options.slots);
+        let rules = Rules::new(policies, slots, &self.ledger.services, &self.ledger.overrides);
+        self.show(&Seen::Rules(&rules))?;
+        self.rules = rules;
+        Ok(())
     }
 
     /// Runs the seed's whole story: trouble first, then calm until everything that can end has ended.
@@ -241,6 +258,8 @@ impl World {
             }
         }
         self.check_lines()?;
+        self.operations_listed(&[])?;
+        self.check_operations()?;
         // A record that is on the disk was accepted, whoever wrote it and however often the engine died since.
         if let Some(id) = self.producers.ids_written().iter().find(|id| !self.ledger.jobs.contains_key(id)) {
             return Err(format!("nothing accepted is lost: {id} stands in the inbox and is no job"));
@@ -255,10 +274,11 @@ impl World {
     }
 
     fn is_served(&self, job: &Known) -> bool {
-        if job.queue.starts_with(feeders::QUEUE) {
-            return self.is_run_served(&job.queue);
-        }
-        self.options.policies.iter().find(|policy| policy.matches(&job.queue)).is_some_and(|policy| policy.enabled)
+        let served = match World::is_of_a_run(&job.queue) {
+            true => self.is_run_served(&job.queue),
+            false => self.rules.crew(&job.queue).is_some(),
+        };
+        served && !self.rules.is_closed(&job.queue)
     }
 
     /// A run's own queue is served while a run of its name has not ended, by whom it is followed or else by the rules.
@@ -307,6 +327,7 @@ impl World {
             Due::Archive if belongs => self.archive_some(),
             Due::Look => self.look(),
             Due::Writer => self.finish_half(),
+            Due::Bulk(name) if belongs => self.go_on_with(name),
             Due::Kill if belongs => self.die(false),
             Due::Fault
             | Due::Turn
@@ -315,6 +336,7 @@ impl World {
             | Due::End(..)
             | Due::Report(_)
             | Due::Archive
+            | Due::Bulk(_)
             | Due::Kill => Ok(()),
         }
     }
@@ -342,7 +364,8 @@ impl World {
         let mail = std::mem::take(&mut self.mail);
         let reloads = mail.iter().any(|event| matches!(event, Event::Reload { .. }));
         let quiet_before = self.is_quiet();
-        let names: Vec<&'static str> = mail.iter().map(name).collect();
+        let names: Vec<&'static str> = mail.iter().map(story::name).collect();
+        self.hear_of_quiet(&mail)?;
         self.tell(|| format!("turn {}", names.join(" ")));
         let asked = !mail.is_empty();
         let turned = engine.turn(now, mail);
@@ -363,7 +386,7 @@ impl World {
             self.full_at = Some(self.mono);
         }
         let recently_full = self.full_at.is_some_and(|at| self.mono < at + 1_000_000);
-        let holding = behind || recently_full || engine.stopping() != Stopping::No;
+        let holding = behind || recently_full || self.quiet || engine.stopping() != Stopping::No;
         self.show(&Seen::Holding(holding))?;
         self.engine = Some(engine);
         self.learn()?;
@@ -374,6 +397,18 @@ impl World {
         }
     }
 
+    /// Quiet lasts until somebody asks for work, whatever becomes of the turn.
+    fn hear_of_quiet(&mut self, mail: &[Event]) -> Outcome<()> {
+        for event in mail {
+            match event {
+                Event::Quiet => self.quiet = true,
+                Event::Nudge => self.quiet = false,
+                _ => {}
+            }
+        }
+        self.show(&Seen::Quiet(self.quiet))
+    }
+
     /// Takes what was committed into the ledger and shows it around.
     fn learn(&mut self) -> Outcome<()> {
         let now = self.now();
@@ -381,6 +416,7 @@ impl World {
         for committed in std::mem::take(&mut engine.store().committed) {
             let Some(engine) = &mut self.engine else { return Ok(()) };
             let turned = self.ledger.learn(&committed, &engine.store().memory, now)?;
+            self.show_rules()?;
             for (id, before, after) in &turned.moved {
                 let from = before.as_ref().map_or("new", |job| job.state.word());
                 self.tell(|| format!("  {id} {from} -> {} {:?}", after.state, after.record));
@@ -431,8 +467,7 @@ impl World {
         }
         if !effects.archive.is_empty() {
             let settlements = effects.archive.iter().map(|entry| &entry.settlement);
-            let starts = settlements.flat_map(|s| s.held.ids().map(|id| (id, s.held.start()))).collect();
-            self.archive.push_back((effects.turn, starts));
+            self.archive.push_back((effects.turn, starts(settlements)));
             let after = self.random.between(100, 50_000);
             self.at(after, Due::Archive);
         }
@@ -469,14 +504,15 @@ impl World {
         self.tell(|| format!("restart {recovered:?}"));
         let unarchived = engine.store().unarchived().map_err(|error| error.to_string())?;
         let cursors = engine.store().memory.cursors().map_err(|error| error.to_string())?;
+        let overrides = engine.store().overrides().map_err(|error| error.to_string())?;
         self.engine = Some(engine);
         self.same_boot = true;
         self.learn()?;
+        self.show(&Seen::Overrides(&overrides))?;
         self.inbox = Some(Inbox::new(&self.disk, cursors));
         self.look_soon();
         for left in unarchived {
-            let starts = left.settlements.iter().flat_map(|s| s.held.ids().map(|id| (id, s.held.start())));
-            self.archive.push_back((left.turn, starts.collect()));
+            self.archive.push_back((left.turn, starts(&left.settlements)));
         }
         if !self.archive.is_empty() {
             self.at(1000, Due::Archive);
@@ -527,48 +563,14 @@ impl World {
         self.turn_due = false;
         self.inbox = None;
         self.full_at = None;
+        self.quiet = false;
         self.hands.flights.clear();
         self.people.forget_asks();
     }
 }
 
-fn name(event: &Event) -> &'static str {
-    match event {
-        Event::Finished(_) => "finished",
-        Event::Ingested(_) => "ingested",
-        Event::Pushed { .. } => "pushed",
-        Event::OpenRun { .. } => "open_run",
-        Event::SealRun { .. } => "seal_run",
-        Event::Amend { .. } => "amend",
-        Event::Operate { .. } => "operate",
-        Event::OpenOperation { .. } => "open_operation",
-        Event::StageOperation { .. } => "stage_operation",
-        Event::AcceptOperation { .. } => "accept_operation",
-        Event::AbandonOperation { .. } => "abandon_operation",
-        Event::Operations { .. } => "operations",
-        Event::Watch { .. } => "watch",
-        Event::AwaitRun { .. } => "await_run",
-        Event::AwaitDrained { .. } => "await_drained",
-        Event::CatchUp { .. } => "catch_up",
-        Event::InboxRead { .. } => "inbox_read",
-        Event::Follow { .. } => "follow",
-        Event::Archived { .. } => "archived",
-        Event::Forget { .. } => "forget",
-        Event::Reload { .. } => "reload",
-        Event::Workers { .. } => "workers",
-        Event::Speak { .. } => "speak",
-        Event::Steer { .. } => "steer",
-        Event::FireSchedule { .. } => "fire_schedule",
-        Event::Schedules { .. } => "schedules",
-        Event::Explain { .. } => "explain",
-        Event::Closed { .. } => "closed",
-        Event::Flights { .. } => "flights",
-        Event::Dump { .. } => "dump",
-        Event::Ask(_) => "ask",
-        Event::Unask { .. } => "unask",
-        Event::Nudge => "nudge",
-        Event::Quiet => "quiet",
-        Event::Drain => "drain",
-        Event::Halt => "halt",
-    }
+/// The starts that these settle; the last line of a deleted job settles none.
+fn starts<'a>(settlements: impl IntoIterator<Item = &'a Settlement>) -> Vec<(JobId, u32)> {
+    let settled = settlements.into_iter().filter(|settlement| settlement.outcome != DELETED);
+    settled.flat_map(|settlement| settlement.held.ids().map(|id| (id, settlement.held.start()))).collect()
 }

@@ -12,7 +12,9 @@ mod zone;
 pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::error::{Failure, Kind};
+use crate::handlers_dir;
 use crate::log::LogOptions;
+use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use reader::limits::Machine;
@@ -24,7 +26,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use windlass_core::policy::{Command, Identity, Policy};
+use windlass_core::policy::{Command, HandlerFile, Identity, Limits, Lua, Policy, Service};
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -47,9 +49,18 @@ pub struct Config {
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
+    /// The directory of handlers, which goes before every table.
+    pub handlers: Option<Handlers>,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
     pub schedules: Vec<Schedule>,
+}
+
+/// The directory of handlers, and how its files are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handlers {
+    pub path: PathBuf,
+    pub policy: Policy,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +80,7 @@ impl Default for Config {
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
+            handlers: None,
             queues: Vec::new(),
             schedules: Vec::new(),
         }
@@ -100,7 +112,24 @@ impl Config {
 
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
-        lists.chain(self.queues.iter().cloned()).map(|policy| with_environment(policy, variable)).collect()
+        let handlers = self.handlers.iter().flat_map(Handlers::policies);
+        let all = lists.chain(handlers).chain(self.queues.iter().cloned());
+        all.map(|policy| with_environment(policy, variable)).collect()
+    }
+}
+
+impl Handlers {
+    /// The crews that serve it: one for the programs, and one on the same terms for the modules where there is Lua.
+    fn policies(&self) -> Vec<Policy> {
+        let command = self.policy.service.command().filter(|_| lua::IS_BUILT_IN).cloned();
+        let modules = command.map(|command| {
+            let module = Lua { file: path_bytes(&self.path.join("{queue}.lua")), memory: Lua::MEMORY };
+            let (pattern, service) = (handlers_dir::LUA_NAME.to_owned(), Service::Worker(lua::worker(command, module)));
+            // A process that stays has no end to count these up to.
+            let limits = Limits { cpu: Duration::ZERO, output: 0, ..self.policy.limits };
+            Policy { pattern, service, limits, by_file: Some(HandlerFile::Lua), ..self.policy.clone() }
+        });
+        std::iter::once(self.policy.clone()).chain(modules).collect()
     }
 }
 

@@ -14,6 +14,7 @@ pub mod config;
 pub mod data_dir;
 pub mod engine;
 pub mod error;
+pub mod handlers_dir;
 pub mod http;
 pub mod inbox;
 pub mod log;

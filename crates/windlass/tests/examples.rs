@@ -54,6 +54,15 @@ fn producers_in_six_languages_without_a_server() {
 #[test]
 fn web_hooks_single_in_batches_signed_and_held_back() {
     needs(&[("nginx", "nginx-light"), ("python3", "python3"), ("curl", "curl")]);
+    let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/python");
+    let import = Command::new("python3").args(["-c", "import standardwebhooks"]).env("PYTHONPATH", modules).output();
+    assert!(import.unwrap().status.success(), "no Python package `standardwebhooks`: `cargo xtask test` installs it");
     let verdict = run("webhooks");
     assert!(verdict.starts_with("right: 20 hooks, 1000 rows in batches and 10 jobs behind a 429"), "{verdict}");
+}
+
+#[test]
+fn a_directory_of_handlers_and_twenty_thousand_queues() {
+    let verdict = run("handlers");
+    assert!(verdict.starts_with("right: 20000 queues"), "{verdict}");
 }

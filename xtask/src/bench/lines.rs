@@ -4,15 +4,20 @@
 use super::bed::Bed;
 use super::figure::{Bar, Figure, percentile, rounds};
 use super::{Outcome, feed};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use windlass_core::policy::{self, Batch, Reply, Service, Worker};
+use windlass::engine::Event;
+use windlass::server::{Server, ServerOptions};
+use windlass_core::life_cycle::State;
+use windlass_core::policy::{self, Batch, Policy, Reply, Service, Worker};
 
 /// Jobs of one process, and processes at once.
 const BATCH: u32 = 2000;
 const PROCESSES: u32 = 4;
+/// Jobs of one process that only counts them: what is measured is the way there, so there are few starts.
+const COUNTED: u32 = 20_000;
 /// What answers each line of a batch.
 const ANSWER: [&str; 2] = ["awk", "{ print \"ok\" }"];
 /// The first argument that makes this program a kept worker. Not every `awk` answers a line before it has the next.
@@ -34,9 +39,10 @@ pub(super) fn bench_batch(bed: &mut Bed) -> Outcome<()> {
     bed.report(&Figure::new("batch.awk", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.4, 0.8)));
     bed.report(&Figure::new("batch.awk-rate", ours, "jobs/s").bar(Bar::AtLeast(300_000.0, 300_000.0)));
     let shared = RefCell::new(&mut *bed);
-    let counted = || Batch { size: BATCH, reply: Reply::Exit, ..Batch::new(command(&["wc", "-l"])) };
+    let count = 5 * count;
+    let counted = || Batch { size: COUNTED, reply: Reply::Exit, ..Batch::new(command(&["wc", "-l"])) };
     let ours = || feed::live(*shared.borrow_mut(), count, PROCESSES, Service::Batch(counted()));
-    let (ours, raw) = rounds(times, ours, || bare_pipe(count * 5))?;
+    let (ours, raw) = rounds(times, ours, || bare_pipe(count))?;
     bed.report(&Figure::new("batch.wc", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.2, 0.5)));
     bed.report(&Figure::new("batch.wc-rate", ours, "jobs/s").bar(Bar::AtLeast(1e6, 1e6)));
     Ok(())
@@ -45,17 +51,60 @@ pub(super) fn bench_batch(bed: &mut Bed) -> Outcome<()> {
 pub(super) fn bench_worker(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
     let times = bed.rounds();
-    for (window, count) in [(1, 60_000), (64, 300_000)] {
+    for (window, count) in [(1, 60_000), (64, 600_000)] {
         let count = bed.size(count);
         let shared = RefCell::new(&mut *bed);
-        let [program, word] = worker()?;
-        let kept = || Worker { in_flight: window, ..Worker::new(command(&[&program, &word])) };
-        let ours = || feed::live(*shared.borrow_mut(), count, 1, Service::Worker(kept()));
+        let kept = kept(window)?;
+        let ours = || feed::live(*shared.borrow_mut(), count, 1, Service::Worker(kept.clone()));
         let (ours, raw) = rounds(times, ours, || bare_exchange(count, window as usize))?;
         let name = format!("worker.window-{window}");
         bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
     }
     Ok(())
+}
+
+/// Very many queues that are known already, with one job each, in the hands of one kept worker; beside the same jobs in
+/// one queue.
+pub(super) fn bench_queues(bed: &mut Bed) -> Outcome<()> {
+    bed.needs_disk()?;
+    let (queues, times) = (bed.size(50_000), bed.rounds());
+    let shared = RefCell::new(&mut *bed);
+    let making = Cell::new(0.0);
+    let many = || {
+        let (rate, made) = known(*shared.borrow_mut(), queues, queues)?;
+        making.set(made);
+        Ok(rate)
+    };
+    let (many, one) = rounds(times, many, || known(*shared.borrow_mut(), queues, 1).map(|(rate, _)| rate))?;
+    bed.report(&Figure::new("queues-known", many, "jobs/s").raw(one).bar(Bar::RatioAtLeast(0.2, 0.4)));
+    bed.report(&Figure::new("queues-known.making", making.get(), "s"));
+    Ok(())
+}
+
+/// Jobs a second out of the store, in queues that have had a job before, and how long it took to make those.
+fn known(bed: &mut Bed, count: u64, queues: u64) -> Outcome<(f64, f64)> {
+    let (_scratch, dir) = bed.data_dir()?;
+    let policies = vec![Policy { slots: 1, ..Policy::new("*", Service::Worker(kept(64)?)) }];
+    let server = Server::start(ServerOptions { policies, slots: 1, serves: true, ..ServerOptions::new(dir.clone()) })?;
+    let mut spent = Vec::new();
+    for _ in 0..2 {
+        server.handle().send(Event::Quiet)?;
+        feed::write(&dir, count, queues)?;
+        let making = feed::ingest(&dir, &server)?;
+        let begun = Instant::now();
+        server.handle().send(Event::Nudge)?;
+        feed::drained(server.handle())?;
+        spent.push((making.as_secs_f64(), begun.elapsed().as_secs_f64()));
+    }
+    server.stop()?;
+    feed::expect(&dir, State::Succeeded, 2 * count)?;
+    let [(making, _), (_, working)] = spent[..] else { return Err("two rounds".into()) };
+    Ok((count as f64 / working, making))
+}
+
+fn kept(window: u32) -> Outcome<Worker> {
+    let [program, word] = worker()?;
+    Ok(Worker { in_flight: window, ..Worker::new(command(&[&program, &word])) })
 }
 
 /// The worker's side: an answer for each line, written whenever there is nothing more to read for now.

@@ -51,6 +51,7 @@ const BENCHES: &[Bench] = &[
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),
+    ("queues-known", lines::bench_queues),
     ("idle", idle::bench),
 ];
 

@@ -7,9 +7,9 @@ use super::crew::Crew;
 use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
-use crate::policy::Policy;
+use crate::policy::{HandlerFiles, Policy};
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Scheduler {
@@ -36,6 +36,19 @@ impl Scheduler {
         }
         self.crews.retain(|_, crew| !crew.gone || crew.processes() > 0);
         self.lay_over();
+    }
+
+    /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew, and
+    /// are told.
+    pub fn set_files(&mut self, files: HandlerFiles) -> Vec<QueueNo> {
+        let old = std::mem::replace(&mut self.files, files);
+        let (new, names) = (&self.files, old.keys().chain(self.files.keys()));
+        let changed: BTreeSet<Box<str>> = names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect();
+        self.assign(|queue| changed.contains(&queue.name))
+    }
+
+    pub fn files(&self) -> &HandlerFiles {
+        &self.files
     }
 
     /// Takes the overrides that are in force from now on.
@@ -130,9 +143,10 @@ impl Scheduler {
     }
 
     /// Gives the queues that meet the test to the crews that the rules name now.
-    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) {
+    fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) -> Vec<QueueNo> {
         let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| *number);
-        for number in concerned.collect::<Vec<_>>() {
+        let concerned: Vec<QueueNo> = concerned.collect();
+        for &number in &concerned {
             self.unlist(number);
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
@@ -142,6 +156,7 @@ impl Scheduler {
             self.lay_over_queue(number);
             self.place(number);
         }
+        concerned
     }
 
     /// Notes what overrides say about a single queue; it is placed by the caller.
@@ -159,7 +174,7 @@ impl Scheduler {
 
     pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
         let extra = self.extras.get(name).copied();
-        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.matches(name));
+        let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.serves(name, &self.files));
         extra.or_else(of_config)
     }
 

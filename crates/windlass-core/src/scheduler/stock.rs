@@ -9,6 +9,8 @@ use std::time::Duration;
 pub const STOCK_PER_SLOT_MAX: u32 = 64;
 /// Jobs that take longer than this many turns lose next to nothing by waiting for one.
 const TURNS: u32 = 8;
+/// Each lot costs a turn, which takes time from the jobs; so a lot of short ones lasts this long at least.
+const LOT: Duration = Duration::from_millis(20);
 /// A new value counts for one part in this many.
 const INERTIA: u32 = 8;
 
@@ -24,15 +26,15 @@ impl Pace {
         });
     }
 
-    /// How many jobs at this pace one slot ends in two turns: what is claimed for it together. One where nothing is
-    /// known, and where jobs are so long that a turn is nothing to them.
+    /// How many jobs at this pace one slot ends in two turns or in a `LOT`, whichever is longer: what is claimed for it
+    /// together. One where nothing is known, and where jobs are so long that a turn is nothing to them.
     pub fn at_once(self, turns: Pace, most: u32) -> u32 {
         let (Some(job), Some(turn)) = (self.0, turns.0) else { return 1 };
         if job > turn * TURNS {
             return 1;
         }
-        let in_two_turns = (turn * 2).as_nanos().div_ceil(job.as_nanos().max(1));
-        u32::try_from(in_two_turns).unwrap_or(most).clamp(1, most)
+        let in_a_lot = (turn * 2).max(LOT).as_nanos().div_ceil(job.as_nanos().max(1));
+        u32::try_from(in_a_lot).unwrap_or(most).clamp(1, most)
     }
 
     /// What a crew of so many slots has claimed ahead when its jobs go at this pace and turns at that.
@@ -67,6 +69,23 @@ mod tests {
             assert_eq!(pace(job).stock(pace(turn), slots), stock, "{job} {turn}");
         }
         assert_eq!(Pace::default().stock(pace(1000), 4), 0, "nothing is known of the jobs yet");
+    }
+
+    #[test]
+    fn a_lot_lasts_two_turns_or_a_moment() {
+        let pace = |micros| Pace(Some(Duration::from_micros(micros)));
+        for (job, turn, at_once) in [
+            (10, 1000, 2000),
+            (1000, 1000, 20),
+            (1000, 30_000, 60),
+            (8001, 1000, 1),
+            (8000, 1000, 3),
+            (0, 1000, 5000),
+            (1, 1000, 5000),
+        ] {
+            assert_eq!(pace(job).at_once(pace(turn), 5000), at_once, "{job} {turn}");
+        }
+        assert_eq!(Pace::default().at_once(pace(1000), 5000), 1, "nothing is known of the jobs yet");
     }
 
     #[test]

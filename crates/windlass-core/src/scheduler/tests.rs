@@ -7,7 +7,7 @@ mod rates;
 use super::*;
 use crate::hours::{Hours, Zone};
 use crate::overrides::{Key, Overrides, Target};
-use crate::policy::{Command, Service};
+use crate::policy::{Command, HandlerFile, Service};
 
 /// An override for ever.
 pub(super) fn made(target: &str, key: Key, value: u32) -> Override {
@@ -266,22 +266,55 @@ fn pauses_and_draining_hold_and_let_go() {
 }
 
 #[test]
+fn a_handler_file_serves_its_queue_from_when_it_is_there_until_it_goes() {
+    let by_file = Policy { by_file: Some(HandlerFile::Program), ..command("handlers", 4, 1) };
+    let mut s = with_queues(vec![by_file, command("b", 4, 1)], 9, &["a", "b", "c"]);
+    (0..3).for_each(|queue| s.ready(fresh(queue), 2));
+    assert_eq!(s.plan().iter().map(|planned| planned.lane.queue.0).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(s.why(QueueNo(0)), Reason::NoRunner);
+    let files = |names: &[&str]| names.iter().map(|name| ((*name).into(), HandlerFile::Program)).collect();
+    s.set_files(files(&["a", "b"]));
+    assert_eq!(s.plan().iter().map(|planned| planned.lane.queue.0).collect::<Vec<_>>(), [0, 0]);
+    s.ready(fresh(0), 1);
+    s.ready(fresh(1), 1);
+    assert_eq!(s.policy_of(QueueNo(1)).unwrap().1.pattern, "handlers", "it stands first, so it goes first");
+    s.set_files(files(&[]));
+    assert_eq!((s.why(QueueNo(0)), s.in_flight()), (Reason::NoRunner, 4), "what runs goes on");
+    assert_eq!(s.plan().iter().map(|planned| planned.lane.queue.0).collect::<Vec<_>>(), [1]);
+    s.set_files([("a".into(), HandlerFile::Lua)].into());
+    assert_eq!(s.why(QueueNo(0)), Reason::NoRunner, "no crew serves files of that kind");
+}
+
+#[test]
 fn a_stock_waits_for_the_crews_own_slots() {
     let mut s = with_queues(vec![command("a", 2, 1)], 9, &["a"]);
     s.ready(fresh(0), 10);
     let crew = s.policy_of(QueueNo(0)).unwrap().0;
-    assert_eq!(s.plan_stock(crew, 3), [], "while slots are free nothing is put in stock");
+    assert_eq!(s.plan_stock(crew, 3, u64::MAX), [], "while slots are free nothing is put in stock");
     assert_eq!(s.plan().len(), 2);
-    assert_eq!(s.plan_stock(crew, 3).len(), 3);
-    assert_eq!(s.plan_stock(crew, 3), []);
+    assert_eq!(s.plan_stock(crew, 3, u64::MAX).len(), 3);
+    assert_eq!(s.plan_stock(crew, 3, u64::MAX), []);
     assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (2, 5), "what is in stock has no slot");
     s.finished(crew, fresh(0));
     assert_eq!(s.plan(), [], "the slot went to the stock");
-    assert_eq!((s.in_flight(), s.plan_stock(crew, 3).len()), (2, 1));
+    assert_eq!((s.in_flight(), s.plan_stock(crew, 3, u64::MAX).len()), (2, 1));
     (0..3).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!(s.in_flight(), 2);
     (0..2).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!((s.in_flight(), s.waiting(QueueNo(0))), (0, 4));
+}
+
+#[test]
+fn a_stock_may_be_counted_in_jobs_wherever_they_lie() {
+    let names: Vec<String> = (0..9).map(|n| format!("a{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut s = with_queues(vec![command("a*", 1, 1)], 9, &names);
+    (0..9).for_each(|queue| s.ready(fresh(queue), 1));
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    assert_eq!(s.plan().len(), 1);
+    assert_eq!(s.plan_stock(crew, 100, 0), []);
+    assert_eq!(s.plan_stock(crew, 100, 5).len(), 5);
+    assert_eq!(s.plan_stock(crew, 100, 5).len(), 3, "no more are ready");
 }
 
 #[test]
@@ -290,9 +323,9 @@ fn nothing_is_put_in_stock_while_another_crew_waits_for_a_slot() {
     s.ready(fresh(0), 10);
     let crew = s.policy_of(QueueNo(0)).unwrap().0;
     assert_eq!(s.plan().len(), 2);
-    assert_eq!(s.plan_stock(crew, 2).len(), 2, "nobody else is there");
+    assert_eq!(s.plan_stock(crew, 2, u64::MAX).len(), 2, "nobody else is there");
     s.ready(fresh(1), 1);
-    assert_eq!(s.plan_stock(crew, 4), []);
+    assert_eq!(s.plan_stock(crew, 4, u64::MAX), []);
     (0..2).for_each(|_| s.finished(crew, fresh(0)));
     assert_eq!(s.plan(), [], "it waits behind the stock");
     s.finished(crew, fresh(0));
@@ -304,7 +337,7 @@ fn a_stock_begins_where_a_reload_gives_more_slots_and_shrinks_with_fewer() {
     let mut s = with_queues(vec![command("a", 2, 1)], 9, &["a"]);
     s.ready(fresh(0), 20);
     let crew = s.policy_of(QueueNo(0)).unwrap().0;
-    assert_eq!(s.plan().len() + s.plan_stock(crew, 4).len(), 6);
+    assert_eq!(s.plan().len() + s.plan_stock(crew, 4, u64::MAX).len(), 6);
     s.reload(vec![command("a", 5, 1)], 9);
     assert_eq!((s.in_flight(), s.plan().len()), (5, 0));
     s.reload(vec![command("a", 1, 1)], 9);
@@ -323,12 +356,12 @@ fn a_suspect_does_not_wait_in_a_stock_and_a_drain_fills_none() {
     let crew = s.policy_of(QueueNo(0)).unwrap().0;
     assert_eq!(s.plan().len(), 1);
     s.ready(lane(0, 10, LaneKind::Suspect), 1);
-    assert_eq!(s.plan_stock(crew, 4), []);
+    assert_eq!(s.plan_stock(crew, 4, u64::MAX), []);
     s.finished(crew, fresh(0));
     assert_eq!(s.plan()[0].lane.kind, LaneKind::Suspect);
-    assert_eq!(s.plan_stock(crew, 1).len(), 1, "others may wait beside it");
+    assert_eq!(s.plan_stock(crew, 1, u64::MAX).len(), 1, "others may wait beside it");
     s.set_draining(true);
-    assert_eq!(s.plan_stock(crew, 4), []);
+    assert_eq!(s.plan_stock(crew, 4, u64::MAX), []);
 }
 
 #[test]

@@ -40,6 +40,17 @@ impl Load {
     }
 }
 
+impl Load {
+    /// How many jobs it may be given at once, one behind the other.
+    pub fn room(mut self) -> u32 {
+        let before = self.in_flight;
+        while self.free_in().is_some() {
+            self.in_flight += 1;
+        }
+        self.in_flight - before
+    }
+}
+
 /// The one that will be free first; among equals the one with the least in hand, then the first.
 pub fn free_first<K>(workers: impl Iterator<Item = (K, Load)>) -> Option<K> {
     let free = workers.filter_map(|(worker, load)| Some((load.free_in()?, load.in_flight, worker)));
@@ -73,6 +84,22 @@ mod tests {
             (vec![], None),
         ] {
             assert_eq!(free_first(workers.iter().copied().enumerate()), chosen, "{workers:?}");
+        }
+    }
+
+    #[test]
+    fn room_is_what_can_be_given_one_by_one() {
+        for (load, room) in [
+            (load(0, 1, None, 0), 1),
+            (load(1, 1, Some(1), 0), 0),
+            (load(0, 9, None, 0), 1),
+            (load(0, 9, Some(1), 0), 9),
+            (load(0, 1000, Some(10), 0), 201),
+            (load(200, 1000, Some(10), 0), 1),
+            (load(1, 9, Some(10), 41), 0),
+            (Load { parallel: true, ..load(3, 8, None, 5) }, 5),
+        ] {
+            assert_eq!(load.room(), room, "{load:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 mod acceptance;
 mod archive;
 mod attempts;
+mod deleted;
 mod drained;
 mod duplicates;
 mod life;
@@ -12,16 +13,18 @@ mod order;
 mod poison;
 mod run_end;
 mod slots;
+mod steered;
 #[cfg(test)]
 mod tests;
 mod times;
 mod tokens;
 
 use crate::ledger::{Ledger, Turned};
+use crate::rules::Rules;
 use std::collections::BTreeSet;
 use windlass::store::Durability;
 use windlass_core::job::JobId;
-use windlass_core::policy::Policy;
+use windlass_core::overrides::Override;
 use windlass_core::time::Time;
 
 /// Something that happened, as seen from outside the engine.
@@ -59,9 +62,18 @@ pub(crate) enum Seen<'a> {
         at: u64,
     },
     /// Rules that hold from now on.
-    Rules {
-        policies: &'a [Policy],
-        slots: u32,
+    Rules(&'a Rules),
+    /// A person was told that what this name wished for holds.
+    Steered {
+        by: &'a str,
+    },
+    /// A new engine has read what the disk has of what people changed.
+    Overrides(&'a [Override]),
+    /// Whether somebody asked for quiet.
+    Quiet(bool),
+    /// A person was told that these are gone.
+    Deleted {
+        ids: &'a [JobId],
     },
     /// Somebody was told that everything has ended: whether that was so before or after this turn, and what stood in
     /// the inbox when it was asked for and is no job.
@@ -112,5 +124,7 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::<drained::Drained>::default(),
         Box::<archive::Archive>::default(),
         Box::<times::Times>::default(),
+        Box::<steered::SteeredWell>::default(),
+        Box::<deleted::Deleted>::default(),
     ]
 }

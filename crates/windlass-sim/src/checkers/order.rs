@@ -2,29 +2,37 @@
 
 use super::{Checker, Seen};
 use crate::ledger::{Booking, Known, Ledger};
+use crate::rules::Rules;
 use windlass_core::job::LaneKind;
 use windlass_core::life_cycle::State;
-use windlass_core::policy::Policy;
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    policies: Vec<Policy>,
-    slots: u32,
+    rules: Rules,
     /// Nothing is started for now: no space, draining, or the archive is behind.
     holding: bool,
 }
 
 impl Order {
     fn crew(&self, queue: &str) -> Option<usize> {
-        self.policies.iter().position(|policy| policy.matches(queue)).filter(|crew| self.policies[*crew].enabled)
+        self.rules.crew(queue).filter(|crew| self.rules.policies[*crew].enabled)
+    }
+
+    /// A person gave the queue slots of its own, and they are taken.
+    fn is_capped(&self, queue: &str, ledger: &Ledger) -> bool {
+        let used = || ledger.bookings.iter().filter(|booking| &*booking.queue == queue).count();
+        self.rules.cap(queue).is_some_and(|cap| used() >= cap as usize)
     }
 
     /// What one job that was left waiting says about this turn.
     fn fair(&self, waiting: &Known, claimed: &[Booking], ledger: &Ledger) -> Result<(), String> {
         let Some(crew) = self.crew(&waiting.queue) else { return Ok(()) };
+        if self.rules.is_paused(&waiting.queue) || self.is_capped(&waiting.queue, ledger) {
+            return Ok(());
+        }
         let used = ledger.bookings.iter().filter(|booking| self.crew(&booking.queue) == Some(crew)).count();
-        let full = used >= self.policies[crew].slots as usize;
-        if !full && ledger.bookings.len() < self.slots as usize {
+        let full = used >= self.rules.policies[crew].slots as usize;
+        if !full && ledger.bookings.len() < self.rules.slots as usize {
             return Err(format!("a job of queue {} waits although a slot is free", waiting.queue));
         }
         let rival = |booking: &&Booking| {
@@ -45,10 +53,7 @@ impl Checker for Order {
 
     fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         match seen {
-            Seen::Rules { policies, slots } => {
-                self.policies = policies.to_vec();
-                self.slots = *slots;
-            }
+            Seen::Rules(rules) => self.rules = (*rules).clone(),
             Seen::Holding(holding) => self.holding = *holding,
             Seen::Turned(turned) if !turned.recovered && !self.holding => {
                 let ready = |job: &&Known| job.state == State::Ready && job.kind != LaneKind::Suspect;

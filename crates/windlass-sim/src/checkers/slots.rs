@@ -1,14 +1,37 @@
 //! What is claimed never holds more slots than its crew and the server have; suspects run one at a time.
 
 use super::{Checker, Seen};
-use crate::ledger::Ledger;
+use crate::ledger::{Booking, Ledger};
+use crate::rules::Rules;
 use windlass_core::job::LaneKind;
-use windlass_core::policy::Policy;
 
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    policies: Vec<Policy>,
-    slots: u32,
+    rules: Rules,
+}
+
+impl Slots {
+    /// The slots of whoever serves this queue, and those of the queue itself.
+    fn check(&self, queue: &str, bookings: &[Booking]) -> Result<(), String> {
+        let taken = |of: &dyn Fn(&str) -> bool| bookings.iter().filter(|booking| of(&booking.queue)).count();
+        let of_queue = taken(&|other| other == queue);
+        if let Some(slots) = self.rules.run_slots(queue) {
+            if of_queue > slots as usize {
+                return Err(format!("run {queue} has {slots} slots, {of_queue} are taken"));
+            }
+            return Ok(());
+        }
+        let Some(crew) = self.rules.crew(queue) else { return Err(format!("nobody serves queue {queue}")) };
+        let used = taken(&|other| self.rules.run_slots(other).is_none() && self.rules.crew(other) == Some(crew));
+        let policy = &self.rules.policies[crew];
+        if used > policy.slots as usize {
+            return Err(format!("crew {} has {} slots, {used} are taken", policy.pattern, policy.slots));
+        }
+        match self.rules.cap(queue).filter(|cap| of_queue > *cap as usize) {
+            Some(cap) => Err(format!("queue {queue} was given {cap} slots, {of_queue} are taken")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Checker for Slots {
@@ -18,38 +41,18 @@ impl Checker for Slots {
 
     fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         match seen {
-            Seen::Rules { policies, slots } => {
-                self.policies = policies.to_vec();
-                self.slots = *slots;
-            }
+            Seen::Rules(rules) => self.rules = (*rules).clone(),
             Seen::Turned(turned) if !turned.claimed.is_empty() => {
-                let used = ledger.bookings.len();
-                if used > self.slots as usize {
-                    return Err(format!("{used} slots are taken, the server has {}", self.slots));
+                let (used, slots) = (ledger.bookings.len(), self.rules.slots);
+                if used > slots as usize {
+                    return Err(format!("{used} slots are taken, the server has {slots}"));
                 }
                 let suspects = ledger.bookings.iter().filter(|booking| booking.kind == LaneKind::Suspect).count();
                 if suspects > 1 {
                     return Err(format!("{suspects} suspects run at once"));
                 }
                 for claimed in &turned.claimed {
-                    if let Some(slots) = ledger.services.get(&*claimed.queue) {
-                        let used = ledger.bookings.iter().filter(|booking| booking.queue == claimed.queue).count();
-                        if used > *slots as usize {
-                            return Err(format!("run {} has {slots} slots, {used} are taken", claimed.queue));
-                        }
-                        continue;
-                    }
-                    let crew = self.policies.iter().position(|policy| policy.matches(&claimed.queue));
-                    let Some(crew) = crew else { return Err(format!("nobody serves queue {}", claimed.queue)) };
-                    let serves = |queue: &str| self.policies.iter().position(|p| p.matches(queue)) == Some(crew);
-                    let used = ledger.bookings.iter().filter(|booking| serves(&booking.queue)).count();
-                    let policy = &self.policies[crew];
-                    if used > policy.slots as usize {
-                        return Err(format!("crew {} has {} slots, {used} are taken", policy.pattern, policy.slots));
-                    }
-                    if !policy.enabled {
-                        return Err(format!("crew {} is not enabled and was started", policy.pattern));
-                    }
+                    self.check(&claimed.queue, &ledger.bookings)?;
                 }
             }
             _ => {}

@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::ledger::{Booking, Known};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Held, Place, Settlement};
 use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueNo, Record};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
-use windlass_core::policy::{Command, Service};
+use windlass_core::overrides::{Key, Target};
+use windlass_core::policy::{Command, Policy, Service};
 
 fn id(offset: u64) -> JobId {
     JobId { origin: Origin::from_random(1), offset }
@@ -26,6 +28,7 @@ fn job(state: State) -> Known {
         data: 7,
         ended: None,
         forgotten: false,
+        deleted: false,
     }
 }
 
@@ -34,10 +37,10 @@ fn booking(offset: u64) -> Booking {
     Booking { queue: "mail".into(), kind: LaneKind::Fresh, priority: Priority::NORMAL, left }
 }
 
-fn rules() -> Vec<Policy> {
+fn rules(overrides: &[Override]) -> Rules {
     let mut policy = Policy::new("mail", Service::Command(Command::default()));
     policy.slots = 1;
-    vec![policy]
+    Rules::new(&[policy], 4, &BTreeMap::new(), overrides)
 }
 
 /// What the checker of this name says of the last of these; all before it must be fine.
@@ -77,8 +80,8 @@ fn a_change_that_the_table_does_not_have_and_a_conviction_of_the_healthy() {
 
 #[test]
 fn more_than_the_slots_and_a_slot_that_stands_idle() {
-    let policies = rules();
-    let rules = || Seen::Rules { policies: &policies, slots: 4 };
+    let rules = rules(&[]);
+    let rules = || Seen::Rules(&rules);
     let mut ledger = Ledger::default();
     ledger.bookings = vec![booking(1), booking(2)];
     let claimed = Turned { claimed: vec![booking(2)], ..Turned::default() };
@@ -117,4 +120,40 @@ fn an_end_that_was_told_too_early() {
     said("drained is exact", &[fine, Seen::Drained { quiet: false, unread: None }], &ledger);
     said("drained is exact", &[Seen::Drained { quiet: true, unread: Some(id(1)) }], &ledger);
     said("every settled start is archived once", &[Seen::CaughtUp { unread: Some(id(1)), settled: 0 }], &ledger);
+}
+
+fn paused(until: Option<Time>) -> Override {
+    let (target, by, reason) = (Target::Queues("mail".into()), "somebody 1".into(), String::new());
+    Override { target, key: Key::Paused, value: 1, by, since: Time(0), until, reason }
+}
+
+#[test]
+fn a_start_in_a_paused_queue_and_a_pause_that_is_lost_or_does_not_end() {
+    const NAME: &str = "what people change holds";
+    let (open, shut) = (rules(&[]), rules(&[paused(None)]));
+    let mut ledger = Ledger::default();
+    let claimed = Turned { claimed: vec![booking(1)], ..Turned::default() };
+    let turned = || Seen::Turned(&claimed);
+    said(NAME, &[Seen::Rules(&open), turned(), Seen::Rules(&shut), turned()], &ledger);
+    said(NAME, &[Seen::Quiet(true), turned()], &ledger);
+    ledger.jobs.insert(id(1), job(State::Running));
+    said(NAME, &[Seen::Rules(&open), begun(1, 1), Seen::Rules(&shut), begun(1, 2)], &ledger);
+    said(NAME, &[Seen::Steered { by: "somebody 1" }], &ledger);
+    said(NAME, &[Seen::Overrides(&[]), Seen::Overrides(&[paused(None)])], &ledger);
+    ledger.overrides = vec![paused(Some(Time(5)))];
+    let late = Turned { now: Time(5), ..Turned::default() };
+    said(NAME, &[Seen::Turned(&Turned::default()), Seen::Turned(&late)], &ledger);
+}
+
+#[test]
+fn a_deleted_job_that_runs_or_comes_back() {
+    const NAME: &str = "the deleted stay away";
+    let mut ledger = Ledger::default();
+    ledger.jobs.insert(id(1), job(State::Ready));
+    said(NAME, &[begun(1, 1), Seen::Deleted { ids: &[id(1)] }], &ledger);
+    let gone = Known { deleted: true, ..job(State::Cancelled) };
+    ledger.jobs.insert(id(1), gone.clone());
+    said(NAME, &[Seen::Deleted { ids: &[id(1)] }, begun(1, 1)], &ledger);
+    let back = Turned { moved: vec![(id(1), Some(gone), job(State::Ready))], ..Turned::default() };
+    said(NAME, &[Seen::Turned(&back)], &ledger);
 }

@@ -40,6 +40,9 @@ pub struct ClaimedJob {
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// How far an earlier start had come, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     #[serde(flatten)]
     pub data: Data,
     /// A sign of life must come more often than this.

@@ -9,7 +9,7 @@ use super::output::{Unrolled, unroll};
 use super::record::{AttemptRecord, Extent, Kept};
 use super::segment::{self, Header, Walk, segment_path};
 use crate::error::{Failure, Kind};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use windlass_core::job::{JobId, RunId};
 use windlass_core::life_cycle::State;
-use windlass_core::policy::pattern_matches;
 use windlass_core::time::Time;
 
 /// So much of data and output stands in a listing.
@@ -66,8 +65,8 @@ impl FromStr for Place {
 /// Which attempts a listing wants; empty lists mean all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListFilter {
-    /// Names or patterns with `*`.
-    pub queues: Vec<String>,
+    /// Names; there may be very many.
+    pub queues: HashSet<String>,
     pub states: Vec<State>,
     pub run: Option<RunId>,
     /// Finished at or after this.
@@ -84,7 +83,7 @@ pub struct ListFilter {
 impl Default for ListFilter {
     fn default() -> ListFilter {
         ListFilter {
-            queues: Vec::new(),
+            queues: HashSet::new(),
             states: Vec::new(),
             run: None,
             since: None,
@@ -98,7 +97,7 @@ impl Default for ListFilter {
 
 impl ListFilter {
     fn wants_queue(&self, name: &str) -> bool {
-        self.queues.is_empty() || self.queues.iter().any(|p| pattern_matches(p.as_bytes(), name.as_bytes()))
+        self.queues.is_empty() || self.queues.contains(name)
     }
 
     fn wants_time(&self, finished: Time) -> bool {

@@ -67,6 +67,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
+        handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
         slots: config.slots,
         memory: config.memory(),
         serves: true,

@@ -5,6 +5,7 @@ use super::connect::Link;
 use super::print::{self, Out, count, field, grouped, visible};
 use crate::engine::Condition;
 use crate::error::Failure;
+use crate::handlers_dir::NAME;
 use serde_json::Value;
 use windlass_core::life_cycle::State;
 
@@ -20,7 +21,8 @@ pub(super) fn status(context: &Context) -> Result<u8, Failure> {
     let code = out.finish()?;
     for (entry, trouble) in status.get("troubles").and_then(Value::as_object).into_iter().flatten() {
         let trouble = trouble.as_str().unwrap_or_default();
-        context.say(format_args!("the workers of [queue.{}] cannot serve: {}", visible(entry), visible(trouble)));
+        let of = if entry == NAME { "[handlers]".to_owned() } else { format!("[queue.{}]", visible(entry)) };
+        context.say(format_args!("the workers of {of} cannot serve: {}", visible(trouble)));
     }
     match status.get("server").filter(|_| served) {
         Some(server) => {

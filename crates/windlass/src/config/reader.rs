@@ -6,8 +6,9 @@
 use super::shown::Lines;
 use super::units::{nearest, size};
 use super::zone::hours;
-use super::{Config, Server, checks, path_bytes};
+use super::{Config, Handlers, Server, checks, path_bytes};
 use crate::error::{Failure, Kind};
+use crate::handlers_dir;
 use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use windlass_core::job::QUEUE_NAME_MAX;
-use windlass_core::policy::{Backoff, Command, Policy, Service};
+use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
 pub(super) mod limits;
 mod pace;
@@ -50,7 +51,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["limits", "server", "archive", "log", "queue", "schedule"])?;
+    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
@@ -67,6 +68,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log)?;
     }
+    config.handlers = read_handlers(&root, &config)?;
     config.queues = read_queues(&root, &config)?;
     config.schedules = schedule::read(&root)?;
     Ok(config)
@@ -77,21 +79,26 @@ pub(super) fn lines(text: &str) -> Lines {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Ok(parsed) = DeTable::parse(text) else { return Lines::new() };
     let mut lines = Lines::new();
-    let mut note = |section: String, table: &DeTable<'_>| {
+    let line = |span: Range<usize>| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
+    let mut note = |section: &str, table: &DeTable<'_>| {
         for (key, _) in table {
-            let line = text.get(..key.span().start).unwrap_or(text).matches('\n').count() + 1;
-            lines.insert((section.clone(), key.get_ref().to_string()), line);
+            lines.insert((section.to_owned(), key.get_ref().to_string()), line(key.span()));
         }
     };
-    for (name, value) in parsed.get_ref() {
-        let DeValue::Table(table) = value.get_ref() else { continue };
+    let sections = parsed.get_ref().iter();
+    for (name, table) in sections.filter_map(|(name, value)| Some((name, value.get_ref().as_table()?))) {
         let kind = name.get_ref();
         if kind == "queue" || kind == "schedule" {
             let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            tables.for_each(|(name, table)| note(format!("{kind}.{}", name.get_ref()), table));
+            tables.for_each(|(name, table)| note(&format!("{kind}.{}", name.get_ref()), table));
         } else {
-            note(name.get_ref().to_string(), table);
+            note(name.get_ref(), table);
         }
+    }
+    // The short form of a table with a path.
+    let short = parsed.get_ref().iter().find(|(name, value)| name.get_ref() == "handlers" && value.get_ref().is_str());
+    if let Some((name, _)) = short {
+        lines.insert(("handlers".to_owned(), "path".to_owned()), line(name.span()));
     }
     lines
 }
@@ -157,6 +164,11 @@ fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Fai
     read.collect()
 }
 
+/// The keys that the table of the handlers may have beside its path.
+pub(super) fn terms() -> impl Iterator<Item = &'static str> {
+    QUEUE_KEYS.into_iter().chain(pace::KEYS).chain(limits::ALL_KEYS)
+}
+
 /// The keys that the table of a queue may have where this serves it.
 pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str> {
     service::keys_of(service).chain(QUEUE_KEYS).chain(pace::KEYS).chain(limits::keys_of(service))
@@ -184,7 +196,44 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Rang
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
     let user = limits::read_user(table, &service, &config.machine)?;
-    let default = Policy::new(pattern, service);
+    read_terms(table, Policy { enabled, limits, user, ..Policy::new(pattern, service) })
+}
+
+/// `handlers = "DIR"`, or a table with `path` and the terms on which its files are run.
+fn read_handlers(root: &Table<'_, '_>, config: &Config) -> Result<Option<Handlers>, Failure> {
+    let Some(value) = root.get("handlers") else { return Ok(None) };
+    let none = DeTable::new();
+    let (of, key, terms) = match value.get_ref() {
+        DeValue::Table(table) => (table, "path", table),
+        _ => (root.table, "handlers", &none),
+    };
+    let of = Table { source: root.source, title: "[handlers]".into(), table: of };
+    let terms = Table { source: root.source, title: "[handlers]".into(), table: terms };
+    terms.only(&[&["path"], &QUEUE_KEYS[..], &pace::KEYS, &limits::ALL_KEYS].concat())?;
+    let Some(text) = of.text(key)? else {
+        return Err(root.source.refuse(value.span(), "[handlers] has no `path`, expected the directory of its files"));
+    };
+    let base = root.source.path.parent().unwrap_or(Path::new(""));
+    let path = std::path::absolute(base.join(text)).map_err(|e| of.refuse_value(key, &e.to_string()))?;
+    if text.is_empty() || text.contains(['{', '}', '\0']) {
+        return Err(of.refuse_value(key, &format!("`{key}` is {text:?}, expected a directory without braces")));
+    }
+    let enabled = terms.flag("enabled")?.unwrap_or(true);
+    if enabled {
+        handlers_dir::check(&path).map_err(|why| of.refuse_value(key, &why))?;
+    }
+    let argv = vec![path_bytes(&path.join("{queue}"))];
+    let service = Service::Command(Command { argv, ..read_command(&terms, "", enabled)? });
+    let limits = limits::read_limits(&terms, &service, &config.machine)?;
+    let user = limits::read_user(&terms, &service, &config.machine)?;
+    let by_file = Some(HandlerFile::Program);
+    let default = Policy { enabled, by_file, limits, user, ..Policy::new(handlers_dir::NAME, service) };
+    let policy = read_terms(&terms, default)?;
+    Ok(Some(Handlers { path, policy }))
+}
+
+/// How a queue is served, by whatever serves it.
+fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure> {
     let backoff = Backoff {
         base: table.map("backoff", positive)?.unwrap_or(default.backoff.base),
         cap: table.map("backoff_max", positive)?.unwrap_or(default.backoff.cap),
@@ -201,9 +250,6 @@ fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Rang
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
-        limits,
-        user,
-        enabled,
         hours: table.map("hours", hours)?,
         ..default
     };

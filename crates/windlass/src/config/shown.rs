@@ -4,7 +4,7 @@
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
 use super::reader::limits;
-use super::{Config, reader};
+use super::{Config, Handlers, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
 use crate::when;
@@ -50,7 +50,8 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        self.queue || self.table == "limits" || self.table.starts_with("schedule.")
+        let live = ["limits", "handlers"].contains(&self.table.as_str());
+        self.queue || live || self.table.starts_with("schedule.")
     }
 }
 
@@ -70,7 +71,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, hosts, server, archive, log, queues, schedules } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, handlers, queues, schedules } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -91,6 +92,12 @@ impl Loaded {
         add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
+        if let Some(Handlers { path, policy }) = handlers {
+            add("handlers", false, "path", Some(format!("{:?}", path.display().to_string())));
+            for key in reader::terms() {
+                add("handlers", false, key, queue_value(policy, key));
+            }
+        }
         for policy in queues {
             let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_));
             let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");

@@ -160,7 +160,7 @@ impl<S: Store> Engine<S> {
                 if let Some(flight) = self.flights.get_mut(flight) {
                     flight.spoken = lent.spoken.len() as u32;
                 }
-                let start = self.start(flight, claim, held, Arc::clone(&policy), Some(lent.clone()));
+                let start = self.start(flight, claim, held, Arc::clone(&policy), Some(lent.clone()))?;
                 self.resumed.push(start);
             }
         }

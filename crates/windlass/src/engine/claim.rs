@@ -116,27 +116,30 @@ impl<S: Store> Engine<S> {
             return Err(error);
         }
         let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
+        for (flight, _) in &departed {
+            progress.departed.push(*flight);
+            self.workers.depart(*flight, now);
+        }
         for (flight, held) in departed {
-            progress.departed.push(flight);
-            self.workers.depart(flight, now);
-            effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone()));
+            effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone())?);
         }
         Ok((going, going == got))
     }
 
     pub(super) fn start(
-        &self,
+        &mut self,
         flight: Flight,
         claim: u64,
         held: Held,
         policy: Arc<Policy>,
         lent: Option<Lent>,
-    ) -> Start {
+    ) -> Result<Start, StoreError> {
         let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
         let number = held.number(run);
         let run = run.map(|id| id.to_string()).unwrap_or_default();
         let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
-        Start { flight, claim, queue, policy, epoch, held, number, run, lent }
+        let checkpoint = self.checkpoint_for(&held)?;
+        Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent })
     }
 }
 

@@ -59,9 +59,11 @@ impl<S> std::fmt::Debug for Driver<S> {
 impl<S: Store> Driver<S> {
     /// Turns until the engine was told to stop and nothing is in flight.
     pub fn run(mut self) -> Result<(), Failure> {
-        // What waited through a restart announces itself to nobody: the first turn looks for it.
+        // What waited through a restart announces itself to nobody: the first turn looks for it, by what is known of
+        // the world already.
         self.engine.tell_steady(clock::steady());
-        let effects = self.engine.turn(clock::now(), [])?;
+        let known: Vec<Event> = self.events.try_iter().take(EVENTS_MOST).collect();
+        let effects = self.engine.turn(clock::now(), known)?;
         self.shown.set(self.engine.condition());
         self.perform(effects);
         while !self.engine.is_over() {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
-use windlass_core::policy::{Command, Policy};
+use windlass_core::policy::{Command, HandlerFiles, Policy};
 use windlass_core::schedule::Memory;
 use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::supervisor::WorkerState;
@@ -118,7 +118,7 @@ pub enum Event {
     CatchUp {
         answer: Answer<()>,
     },
-    /// The inbox reader: it has read every file to its end for the waiter with this number.
+    /// For the waiter with this number every file of the inbox was read to its end, and the handler files were told.
     InboxRead {
         waiter: u64,
     },
@@ -153,6 +153,8 @@ pub enum Event {
         lines: Vec<u8>,
         answer: Answer<()>,
     },
+    /// The handler files as they are now.
+    HandlerFiles(HandlerFiles),
     /// A person steers: answered when it is on disk and holds.
     Steer {
         steering: Steering,

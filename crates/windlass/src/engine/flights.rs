@@ -25,8 +25,9 @@ pub struct InFlight {
     pub booking: u64,
     /// By position: its end was reported and is written, or is being written by this turn. Nothing for one job.
     reported: Vec<u64>,
-    /// How many jobs have no report yet.
+    /// How many jobs have no report yet, and how much data those have.
     left: u16,
+    left_bytes: u64,
     /// It has given its share of the slot back.
     released: bool,
     /// A worker elsewhere has it, and the store says so.
@@ -35,12 +36,23 @@ pub struct InFlight {
     pub spoken: u32,
 }
 
+/// What one crew has in flight, claimed ahead or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Jobs that have no report yet.
+    pub jobs: u64,
+    /// Their data.
+    pub bytes: u64,
+}
+
 /// All flights by number.
 #[derive(Debug, Default)]
 pub struct Flights {
     by_number: HashMap<u64, InFlight>,
     /// How many flights of a claim still hold its slot.
     bookings: HashMap<u64, u32>,
+    /// What each crew has in flight.
+    loads: HashMap<CrewNo, Load>,
     last: u64,
 }
 
@@ -62,6 +74,9 @@ impl Flights {
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
+            let load = self.loads.entry(crew).or_default();
+            load.jobs += u64::from(held.count);
+            load.bytes += held.bytes(0, held.count);
             let flight = InFlight {
                 held: held.clone(),
                 terms,
@@ -71,6 +86,7 @@ impl Flights {
                 booking,
                 reported: Vec::new(),
                 left: held.count,
+                left_bytes: held.bytes(0, held.count),
                 released: false,
                 leased: policy.service.is_remote(),
                 spoken: 0,
@@ -96,14 +112,22 @@ impl Flights {
             }
             bits(first, count).for_each(|(word, bit)| flight.reported[word] |= bit);
         }
+        let bytes = flight.held.bytes(first, count);
         flight.left -= count;
+        flight.left_bytes -= bytes;
+        reduce(&mut self.loads, flight.crew, count, bytes);
         true
     }
 
     /// The turn that took a report was dropped: it will come again.
     pub fn give_report_back(&mut self, flight: Flight, first: u16, count: u16) {
         let Some(flight) = self.by_number.get_mut(&flight.0) else { return };
+        let bytes = flight.held.bytes(first, count);
         flight.left += count;
+        flight.left_bytes += bytes;
+        let load = self.loads.entry(flight.crew).or_default();
+        load.jobs += u64::from(count);
+        load.bytes += bytes;
         if count < flight.held.count {
             bits(first, count).for_each(|(word, bit)| flight.reported[word] &= !bit);
         }
@@ -142,7 +166,13 @@ impl Flights {
 
     /// Forgets a flight: its end is committed, or its claim was dropped with its turn.
     pub fn forget(&mut self, flight: Flight) -> Option<InFlight> {
-        self.by_number.remove(&flight.0)
+        let forgotten = self.by_number.remove(&flight.0)?;
+        reduce(&mut self.loads, forgotten.crew, forgotten.left, forgotten.left_bytes);
+        Some(forgotten)
+    }
+
+    pub fn load_of(&self, crew: CrewNo) -> Load {
+        self.loads.get(&crew).copied().unwrap_or_default()
     }
 
     /// Marks the wanted flights as told to end, and names those that were not told so before.
@@ -164,6 +194,17 @@ impl Flights {
 
     pub fn iter(&self) -> impl Iterator<Item = (Flight, &InFlight)> {
         self.by_number.iter().map(|(number, flight)| (Flight(*number), flight))
+    }
+}
+
+/// Takes off a crew's load; a crew without any is not kept.
+fn reduce(loads: &mut HashMap<CrewNo, Load>, crew: CrewNo, jobs: u16, bytes: u64) {
+    if let Some(load) = loads.get_mut(&crew) {
+        load.jobs = load.jobs.saturating_sub(u64::from(jobs));
+        load.bytes = load.bytes.saturating_sub(bytes);
+        if *load == Load::default() {
+            loads.remove(&crew);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
 pub mod ask;
+mod checkpoint;
 mod claim;
 pub mod condition;
 mod destinations;

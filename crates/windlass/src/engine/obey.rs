@@ -64,6 +64,7 @@ impl<S: Store> Engine<S> {
             Event::Speak { flight, channel, lines, answer } => {
                 return self.keep_spoken(flight, channel, &lines, answer, effects);
             }
+            Event::HandlerFiles(files) => self.take_files(files, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
             Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
@@ -167,7 +168,7 @@ impl<S: Store> Engine<S> {
         let other = |what: &str| {
             Failure::new(Kind::Conflict, format!("queue `{name}` {what}")).hint("choose another queue with -Q")
         };
-        if self.policies().iter().any(|policy| policy.matches(name.as_str())) {
+        if self.policies().iter().any(|policy| policy.serves(name.as_str(), self.scheduler.files())) {
             return Err(other("is served by the config"));
         }
         let Some(queue) = self.queues.iter().map(|(_, queue)| queue).find(|queue| *queue.name == name) else {
@@ -194,6 +195,9 @@ impl<S: Store> Engine<S> {
             }
             if let Amended::Done { to, .. } = result {
                 effects.amended.push((*id, *to));
+                if to.is_end() {
+                    self.drop_checkpoint(*id)?;
+                }
             }
             let what = Wish::Amend(amendment).audited(*id, *result);
             effects.audit.extend(what.map(|what| Audited { at: now, by: by.to_owned(), what }));

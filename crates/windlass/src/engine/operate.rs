@@ -59,7 +59,7 @@ impl<S: Store> Engine<S> {
         if self.full_until.is_some() {
             return Ok(());
         }
-        let Some(mut done) = self.operations.act(&mut self.store, now)? else {
+        let Some(done) = self.operations.act(&mut self.store, now)? else {
             if self.operations.drop_orphans(&mut self.store)? {
                 progress.needs(Durability::Os);
                 self.operations_wait = true;
@@ -67,10 +67,16 @@ impl<S: Store> Engine<S> {
             return Ok(());
         };
         // What is stored of its progress goes with what it did, so only its end has to be on disk before it is told.
-        let durable = done.over.is_some() || !done.deleted.is_empty();
+        let durable = done.over || !done.deleted.is_empty();
         progress.needs(if durable { Durability::Full } else { Durability::Os });
         self.operations_wait |= done.more;
-        if let Some((number, answer, report)) = done.over.take() {
+        self.take_over(done, effects)
+    }
+
+    /// Operations that ended with the turn are told when it is committed: one that is dropped goes on, and whoever
+    /// waits for it goes on waiting.
+    pub(super) fn tell_of_operations(&mut self, effects: &mut Effects) {
+        for (number, answer, report) in self.operations.take_over() {
             match answer {
                 Some(answer) => effects.answers.add(answer, Ok(report)),
                 None => effects.notes.push(format!(
@@ -79,7 +85,6 @@ impl<S: Store> Engine<S> {
                 )),
             }
         }
-        self.take_over(done, effects)
     }
 
     /// What follows once the turn is committed.

@@ -5,6 +5,7 @@
 //! that a restart goes on exactly where the last commit stood. This file owns what is stored of an operation and its
 //! account. It must not search for jobs: whoever asks has done that.
 
+use super::checkpoint;
 use super::event::{Answer, NewOperation, Report, Wish};
 use crate::audit::{Audited, Stage, Verb, What};
 use crate::error::{Failure, Kind};
@@ -30,6 +31,8 @@ pub struct Operations {
     last: u64,
     /// Slices may be stored that belong to no operation any more.
     orphans: bool,
+    /// Who was about to hear that something was accepted in a turn that was dropped.
+    refused: Vec<Answer<Report>>,
 }
 
 /// One of them.
@@ -39,6 +42,8 @@ struct Operation {
     selector: Option<Selector>,
     /// It was accepted; before that it is only being staged.
     acting: bool,
+    /// Its last slice was done in the open turn: it is told when that is committed, and goes on if it is dropped.
+    over: bool,
     answer: Option<Answer<Report>>,
 }
 
@@ -69,7 +74,7 @@ pub(super) struct SliceDone {
     pub(super) deleted: Vec<Settlement>,
     pub(super) audit: Vec<Audited>,
     /// The operation is over.
-    pub(super) over: Option<(u64, Option<Answer<Report>>, Report)>,
+    pub(super) over: bool,
     /// More slices wait.
     pub(super) more: bool,
 }
@@ -87,13 +92,25 @@ impl Operations {
             let kept: Kept = serde_json::from_slice(&value).map_err(|_| bad())?;
             let selector = kept.selector.as_deref().map(Selector::parse).transpose().map_err(|_| bad())?;
             let answer = self.by_number.remove(&number).and_then(|known| known.answer);
-            self.by_number.insert(number, Operation { kept, selector, acting: true, answer });
+            self.by_number.insert(number, Operation { kept, selector, acting: true, over: false, answer });
             self.last = self.last.max(number);
             stored.push(number);
         }
-        // An operation whose acceptance was dropped with its turn was answered so.
-        self.by_number.retain(|number, operation| !operation.acting || stored.contains(number));
+        // An operation whose acceptance was dropped with its turn never was.
+        let dropped = self.by_number.extract_if(.., |number, operation| operation.acting && !stored.contains(number));
+        self.refused.extend(dropped.filter_map(|(_, operation)| operation.answer));
         Ok(())
+    }
+
+    /// Those whose acceptance was dropped with its turn are to be told.
+    pub(super) fn take_refused(&mut self) -> Vec<Answer<Report>> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// The turn is committed: what it ended can be told.
+    pub(super) fn take_over(&mut self) -> Vec<(u64, Option<Answer<Report>>, Report)> {
+        let over = self.by_number.extract_if(.., |_, operation| operation.over);
+        over.map(|(number, operation)| (number, operation.answer, operation.kept.report)).collect()
     }
 
     /// Drops staged slices of operations that no longer are; bounded, and asked again while it did something.
@@ -178,7 +195,7 @@ impl Operations {
     }
 
     pub(super) fn wants_a_turn(&self) -> bool {
-        self.by_number.values().any(|operation| operation.acting)
+        self.by_number.values().any(|operation| operation.acting && !operation.over)
     }
 
     /// What is being done now, with its account so far.
@@ -193,7 +210,7 @@ impl Operations {
 
     /// Does the next slice of the oldest accepted operation.
     pub(super) fn act(&mut self, store: &mut impl Store, now: Time) -> Result<Option<SliceDone>, StoreError> {
-        let oldest = self.by_number.iter_mut().find(|(_, operation)| operation.acting);
+        let oldest = self.by_number.iter_mut().find(|(_, operation)| operation.acting && !operation.over);
         let Some((number, operation)) = oldest else { return Ok(None) };
         let number = *number;
         let mut done = SliceDone::default();
@@ -209,10 +226,10 @@ impl Operations {
             store.note(&header_key(number), Some(&operation.kept.to_bytes()))?;
         } else {
             store.note(&header_key(number), None)?;
-            let report = operation.kept.report.clone();
             done.audit.push(operation.audited(Some(number), Stage::Done, now));
+            operation.over = true;
             self.orphans = true;
-            done.over = self.by_number.remove(&number).map(|over| (number, over.answer, report));
+            done.over = true;
         }
         done.more = self.wants_a_turn();
         Ok(Some(done))
@@ -261,7 +278,7 @@ impl Operation {
             next: 0,
             report: Report::default(),
         };
-        Ok(Operation { kept, selector, acting: false, answer: None })
+        Ok(Operation { kept, selector, acting: false, over: false, answer: None })
     }
 
     fn audited(&self, number: Option<u64>, stage: Stage, now: Time) -> Audited {
@@ -309,6 +326,9 @@ impl Operation {
                     }
                     if let Amended::Done { to, .. } = amended {
                         done.amended.push((*id, to));
+                        if to.is_end() {
+                            store.note(&checkpoint::key(*id), None)?;
+                        }
                     }
                     tell(wish.audited(*id, amended));
                     report.note(amendment, amended);
@@ -321,6 +341,7 @@ impl Operation {
                             tell(Some(What::Job { verb: wish.verb(), id: *id, from, to: None }));
                             report.changed += 1;
                             done.deleted.push(last);
+                            store.note(&checkpoint::key(*id), None)?;
                         }
                         Deleted::Running => report.refuse(State::Running),
                         Deleted::Unknown => report.unknown += 1,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
-use windlass_core::policy::{Policy, pattern_matches};
+use windlass_core::policy::{HandlerFiles, Policy, pattern_matches};
 use windlass_core::scheduler::{Closed, Reason, Stall};
 use windlass_core::time::Time;
 
@@ -105,7 +105,8 @@ impl<S: Store> Engine<S> {
             return Ok(());
         }
         let text = format!("the config has no table for exactly `{pattern}`, and `{}` belongs to a table", key.word());
-        let serving = tables.iter().find(|policy| policy.matches(pattern)).map(|policy| &policy.pattern);
+        let serving =
+            tables.iter().find(|policy| policy.serves(pattern, self.scheduler.files())).map(|policy| &policy.pattern);
         Err(match serving {
             Some(table) => Failure::new(Kind::NotFound, text).hint(format!("the table that serves it is `{table}`")),
             None => Failure::new(Kind::NotFound, text),
@@ -159,6 +160,12 @@ impl<S: Store> Engine<S> {
         let scheduler = &self.scheduler;
         let closed = |queue: QueueNo| scheduler.is_closed(queue);
         effects.stops.extend(self.flights.stop(|flight| closed(flight.held.lane.queue), Stop::Withdraw));
+    }
+
+    /// Handler files came or went: their queues are served by others from this turn's plan on.
+    pub(super) fn take_files(&mut self, files: HandlerFiles, effects: &mut Effects) {
+        self.changed.extend(self.scheduler.set_files(files));
+        self.rules_changed(effects);
     }
 
     /// New rules hold from this turn's plan on; the old ones are kept until it is committed.
@@ -240,7 +247,11 @@ impl<S: Store> Engine<S> {
         self.scheduler.set_stall(self.stall());
         let found = self.queues.iter().find(|(_, queue)| queue.name.as_str() == name);
         let Some((no, queue)) = found else {
-            let table = self.policies().iter().find(|policy| policy.matches(name)).map(|p| p.pattern.clone());
+            let table = self
+                .policies()
+                .iter()
+                .find(|policy| policy.serves(name, self.scheduler.files()))
+                .map(|p| p.pattern.clone());
             let reason = match &table {
                 _ if self.only_answers() => Reason::Stalled(Stall::NotServing),
                 Some(_) => Reason::NothingWaits,

@@ -1,6 +1,7 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
 mod asks;
+mod checkpoint;
 mod rates;
 mod runs;
 mod schedules;
@@ -12,7 +13,7 @@ use super::event::{
 use super::*;
 use crate::audit::Audited;
 use crate::error::{Failure, Kind};
-use crate::runner::{Emitted, Finished, Output, Start, Stop};
+use crate::runner::{Emitted, Finished, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::memory::Memory;
 use crate::store::{Amended, Amendment, Lot, NewJobs, RunInfo, StoreView, Taken};
@@ -88,9 +89,7 @@ impl World {
 }
 
 fn finished(start: &Start, outcome: Outcome, now: Time) -> Finished {
-    let outcomes = vec![(start.held.count, outcome)];
-    let (emitted, output) = (Vec::new(), Output::default());
-    Finished { flight: start.flight, first: 0, outcomes, emitted, started: now, finished: now, output }
+    Finished::all(start.flight, start.held.count, outcome, now, now)
 }
 
 fn answer<T: Send + 'static>() -> (Answer<T>, Receiver<Result<T, Failure>>) {
@@ -376,6 +375,30 @@ fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
     assert_eq!(suspended(&mut world), 35);
     assert!(world.engine.store().notes("", 9).unwrap().is_empty(), "nothing of it is kept");
     assert_ne!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
+}
+
+#[test]
+fn an_operation_that_finds_no_space_for_its_end_goes_on_and_is_told_when_it_is_done() {
+    let mut world = World::new(Vec::new());
+    world.push("q", 20);
+    let given = staged(&mut world, 20, Some(20));
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    world.turn([]);
+    assert!(given.try_recv().is_err(), "half of it is done, so nobody may hear that nothing was stored");
+    world.now = world.now.after(Duration::from_secs(2));
+    for _ in 0..2 {
+        world.turn([]);
+    }
+    let report = given.try_recv().unwrap().unwrap();
+    assert_eq!((report.matched, report.changed), (20, 20));
+    // One that was not accepted for want of space is told so.
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let (told, given) = answer::<Report>();
+    let (opened, number) = answer::<u64>();
+    world.turn([Event::OpenOperation { operation: wish(Wish::Amend(Amendment::Resume)), answer: opened }]);
+    let number = number.try_recv().unwrap().unwrap();
+    world.turn([Event::AcceptOperation { number, expect: None, answer: told }]);
+    assert_eq!(given.try_recv().unwrap().unwrap_err().kind, Kind::Full);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use super::effects::Effects;
 use super::event::{Answer, Change, Event, Followed, FollowedJob};
+use super::stock::Spells;
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
@@ -206,6 +207,7 @@ impl<S: Store> Engine<S> {
                 | Event::Reload { .. }
                 | Event::Workers { .. }
                 | Event::Speak { .. }
+                | Event::HandlerFiles(_)
                 | Event::Steer { .. }
                 | Event::FireSchedule { .. }
                 | Event::Schedules { .. }
@@ -243,6 +245,7 @@ impl<S: Store> Engine<S> {
         let mut settlements = Vec::with_capacity(ends);
         effects.archive.reserve(ends);
         let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
+        let mut spells = Spells::default();
         for end in finished {
             let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
@@ -252,7 +255,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             progress.reports.push((end.flight, begin, count));
-            self.note_pace(end);
+            self.note_pace(end, &mut spells);
             let Some(flight) = self.flights.get(end.flight) else { continue };
             let mut first = begin;
             let mut output = Some(&end.output);
@@ -279,11 +282,13 @@ impl<S: Store> Engine<S> {
                 progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
             }
         }
+        self.note_spells(spells);
         if !settlements.is_empty() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
+            self.keep_checkpoints(finished, &settlements)?;
             for (held, spoken) in leased {
                 self.end_lease(&held, spoken)?;
             }
@@ -411,6 +416,7 @@ impl<S: Store> Engine<S> {
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
         self.keep_rules();
+        self.tell_of_operations(effects);
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
         self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
@@ -503,6 +509,7 @@ impl<S: Store> Engine<S> {
         self.waiters.failed_now = 0;
         self.start_over()?;
         dropped.answers.refuse(&no_space(what));
+        self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(no_space(what))));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
         let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
         let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };

@@ -46,7 +46,8 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     QueueName::new(name.as_bytes()).map_err(|bad| Problem::refused(format!("{name:?} is no queue: {bad}")))?;
     app.catch_up().await?;
     let explained = explain(app, name).await?;
-    if !explained.known && explained.table.is_none() {
+    let noted = without_handler(app, name).await?;
+    if !explained.known && explained.table.is_none() && noted.is_none() {
         return Err(
             Problem::not_found(format!("no queue {name}")).hint("no job of it is known, and no table serves it")
         );
@@ -66,6 +67,7 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     }
     let table = explained.table;
     reasons.extend(ailing(app, table.as_deref()).await?);
+    reasons.extend(noted);
     Ok(Why { what: "queue".into(), name: name.into(), state: None, queue: Some(name.into()), table, reasons })
 }
 
@@ -87,6 +89,7 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
     let (mut reasons, table) = reasons_of(app, &info).await?;
     if matches!(info.state, State::Ready | State::Running) {
         reasons.extend(ailing(app, table.as_deref()).await?);
+        reasons.extend(without_handler(app, info.queue.as_str()).await?);
     }
     let (state, queue) = (Some(info.state.word().into()), Some(info.queue.to_string()));
     Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table, reasons })
@@ -97,6 +100,13 @@ async fn ailing(app: &App, table: Option<&str>) -> Result<Option<WhyReason>, Fai
     let troubles = app.read(|reads| Ok(reads.board.troubles())).await?;
     let trouble = troubles.into_iter().find(|(entry, _)| Some(entry.as_str()) == table);
     Ok(trouble.map(|(_, text)| WhyReason::new("workers_cannot_serve", format!("its workers cannot serve: {text}"))))
+}
+
+/// What keeps a queue's file in the directory of handlers from serving it.
+async fn without_handler(app: &App, queue: &str) -> Result<Option<WhyReason>, Failure> {
+    let queue = queue.to_owned();
+    let note = app.read(move |reads| Ok(reads.board.of_handler(&queue))).await?;
+    Ok(note.map(|text| WhyReason::new("handler_does_not_serve", text)))
 }
 
 /// What a job's state leaves to say.

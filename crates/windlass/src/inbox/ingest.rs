@@ -213,7 +213,7 @@ fn turn_until_stopped(reader: &mut Reader<impl Disk>, shared: &Shared, watch: &W
             Ok(_) => Ok(()),
             Err(failure) => Err(failure),
         };
-        watch.disarm(armed);
+        watch.disarm([armed]);
         reader.wake();
         slept?;
     }

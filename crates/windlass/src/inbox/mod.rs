@@ -15,7 +15,7 @@ pub mod quarantine;
 mod reader;
 pub mod scan;
 mod source;
-mod watch;
+pub(crate) mod watch;
 pub mod writer;
 
 pub use frame::Envelope;

@@ -1,12 +1,13 @@
-//! What the reader sleeps on: the kernel's file events of one directory, and a bell for orders.
+//! What a reader of files sleeps on: the kernel's file events of directories, and a bell for orders.
 //!
-//! The watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
+//! The inbox's watch is armed only for the time of a sleep, because a watched directory costs every append; the caller
 //! looks once more after it was armed. There is no time-out while all is well: an idle inbox costs nothing.
 
 use crate::error::{Failure, Kind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +15,15 @@ use std::time::Duration;
 
 /// Rung by the other threads; one ring is enough for any number of orders.
 #[derive(Clone, Debug)]
-pub(super) struct Bell(Arc<OwnedFd>);
+pub(crate) struct Bell(Arc<OwnedFd>);
 
 impl Bell {
-    pub(super) fn new() -> Result<Bell, Failure> {
+    pub(crate) fn new() -> Result<Bell, Failure> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| broken("eventfd", e))?;
         Ok(Bell(Arc::new(fd)))
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // It can only fail when the bell has rung four billion times unheard: then it still rings.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
@@ -34,12 +35,12 @@ impl Bell {
     }
 
     /// Sleeps until the bell rings.
-    pub(super) fn wait(&self) -> Result<(), Failure> {
+    pub(crate) fn wait(&self) -> Result<(), Failure> {
         self.wait_until(None)
     }
 
     /// Sleeps until the bell rings, but no longer than this.
-    pub(super) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
+    pub(crate) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
         self.wait_until(Timespec::try_from(time).ok())
     }
 
@@ -50,25 +51,32 @@ impl Bell {
     }
 }
 
-/// The watch over one directory.
+/// The watch over some directories.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     inotify: OwnedFd,
 }
 
 /// An armed watch.
 #[derive(Debug)]
-pub(super) struct Armed(i32);
+pub(crate) struct Armed(i32);
+
+impl Armed {
+    /// What its events are known by.
+    pub(crate) fn number(&self) -> i32 {
+        self.0
+    }
+}
 
 impl Watch {
-    pub(super) fn new() -> Result<Watch, Failure> {
+    pub(crate) fn new() -> Result<Watch, Failure> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|e| broken("inotify", e).hint("raise fs.inotify.max_user_instances"))?;
         Ok(Watch { inotify })
     }
 
-    /// Starts to watch; `closing` also tells when a writer closes a file.
-    pub(super) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
+    /// Starts to watch for appends; `closing` also tells when a writer closes a file.
+    pub(crate) fn arm(&self, dir: &Path, closing: bool) -> Result<Armed, Failure> {
         // One event is enough to be woken by, and the kernel then takes the watch away itself: a flood that comes while
         // we are still asleep pays for one event, not for each of its appends.
         let once = WatchFlags::ONESHOT | WatchFlags::ONLYDIR;
@@ -76,23 +84,43 @@ impl Watch {
         if closing {
             flags |= WatchFlags::CLOSE_WRITE;
         }
-        inotify::add_watch(&self.inotify, dir, flags)
-            .map(Armed)
-            .map_err(|e| Failure::io(format_args!("cannot watch {}", dir.display()), &e.into()))
+        self.arm_for(dir, flags).map_err(|e| Failure::io(format_args!("cannot watch {}", dir.display()), &e.into()))
+    }
+
+    /// Starts to watch for these changes.
+    pub(crate) fn arm_for(&self, dir: &Path, flags: WatchFlags) -> rustix::io::Result<Armed> {
+        inotify::add_watch(&self.inotify, dir, flags).map(Armed)
     }
 
     /// Sleeps until a file changes or the bell rings.
-    pub(super) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
-        wait_for(&mut [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)], None)?;
+    pub(crate) fn wait(&self, bell: &Bell) -> Result<(), Failure> {
+        self.wait_up_to(bell, None)
+    }
+
+    /// The same, but no longer than this.
+    pub(crate) fn wait_up_to(&self, bell: &Bell, most: Option<Duration>) -> Result<(), Failure> {
+        let mut both = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&*bell.0, PollFlags::IN)];
+        wait_for(&mut both, most.and_then(|most| Timespec::try_from(most).ok()))?;
         bell.hear();
         Ok(())
     }
 
-    pub(super) fn disarm(&self, armed: Armed) {
-        // One that has told its event, or whose directory is gone, has ended by itself.
-        let _ = inotify::remove_watch(&self.inotify, armed.0);
-        let mut events = [0u8; 4096];
-        while rustix::io::read(&self.inotify, &mut events).is_ok_and(|n| n > 0) {}
+    /// Takes each event that has come: of which watch, what happened, and the name it happened to if it has one.
+    pub(crate) fn read(&self, mut take: impl FnMut(i32, ReadFlags, Option<&[u8]>)) {
+        let mut events = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.inotify, &mut events);
+        // It ends with an error where there are no more.
+        while let Ok(event) = reader.next() {
+            take(event.wd(), event.events(), event.file_name().map(|name| name.to_bytes()));
+        }
+    }
+
+    pub(crate) fn disarm(&self, armed: impl IntoIterator<Item = Armed>) {
+        for Armed(number) in armed {
+            // One that has told its event, or whose directory is gone, has ended by itself.
+            let _ended = inotify::remove_watch(&self.inotify, number);
+        }
+        self.read(|_, _, _| {});
     }
 }
 
@@ -107,5 +135,5 @@ fn wait_for(fds: &mut [PollFd<'_>], time: Option<Timespec>) -> Result<(), Failur
 }
 
 fn broken(what: &str, error: Errno) -> Failure {
-    Failure::new(Kind::Internal, format!("cannot wait for the inbox: {what}: {error}"))
+    Failure::new(Kind::Internal, format!("cannot wait for files: {what}: {error}"))
 }

@@ -7,7 +7,7 @@
 
 use super::command::reading;
 use super::launcher::{Cut, EMIT_MAX, End, Report};
-use super::reply::{self, Emits};
+use super::reply::{self, Emits, Said};
 use super::tally::Tally;
 use super::{Finished, Flight, Output, Start, Stream, lines};
 use crate::clock;
@@ -135,6 +135,7 @@ impl Batch {
             End::CannotStart { step, errno } => self.end_piece(&reading::refusal(step, errno, self.leader())),
             End::NotBegun | End::Up { .. } => self.put_back(),
             End::Exit(exit) => {
+                self.take_checkpoint(report);
                 let told = self.take_replies(report);
                 self.read_end(exit, report, told);
             }
@@ -170,8 +171,9 @@ impl Batch {
         if self.policy().reply == Reply::Exit {
             if matches!(report.end, End::Exit(Exit::Code(0))) {
                 for job in std::mem::take(&mut self.piece) {
-                    let emits = emitted.remove(&job).unwrap_or_default();
-                    self.tallies[job.0].end(job.1, Outcome::Succeeded { message: String::new() }, emits);
+                    let emits = if emitted.is_empty() { None } else { emitted.remove(&job) };
+                    let done = Outcome::Succeeded { message: String::new() };
+                    self.tallies[job.0].end(job.1, done, emits.unwrap_or_default());
                 }
             }
             return Ok(());
@@ -191,10 +193,20 @@ impl Batch {
                 self.piece.push(job);
                 continue;
             };
-            let emits = emits.into_iter().chain(emitted.remove(&job).unwrap_or_default()).collect();
+            let more = if emitted.is_empty() { None } else { emitted.remove(&job) };
+            let emits = emits.into_iter().chain(more.unwrap_or_default()).collect();
             self.tallies[job.0].end(job.1, outcome, emits);
         }
         told
+    }
+
+    /// A control file names no job, so a checkpoint in it is believed where there is but one.
+    fn take_checkpoint(&mut self, report: &Report) {
+        if let [(tally, position)] = self.piece[..]
+            && let Some(text) = Said::read(&report.control).checkpoint
+        {
+            self.tallies[tally].checkpoint(position, text);
+        }
     }
 
     /// What the process emitted, by the job that each line names.
@@ -274,3 +286,6 @@ impl Batch {
         self.tallies.iter().all(Tally::is_over)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,15 @@
 //! Runs Rust handlers of the embedding program: up to a batch of jobs a call, on a pool of threads.
 //!
-//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch. A
-//! panic ends its batch as crashed and nothing else. A thread cannot be killed: a handler that runs is asked to
-//! stop through its batch and not forced, and time limits are its own affair.
+//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch; one with
+//! types (`typed`) is called job by job. A panic ends its batch as crashed and nothing else. A thread cannot be killed:
+//! a handler that runs is asked to stop through its batch and not forced, and time limits are its own affair.
+
+mod typed;
+
+pub use typed::{Answer, EmitError, Job};
 
 use super::command::Hear;
-use super::{Finished, Flight, Output, Runner, Start, Stop};
+use super::{Emitted, Finished, Flight, Output, Runner, Start, Stop};
 use crate::clock;
 use crate::error::Failure;
 use crate::store::Held;
@@ -25,6 +29,7 @@ pub struct Batch<'a> {
     queue: &'a QueueName,
     held: &'a Held,
     stopping: &'a AtomicBool,
+    emitted: Mutex<Vec<Emitted>>,
 }
 
 impl<'a> Batch<'a> {
@@ -49,6 +54,13 @@ impl<'a> Batch<'a> {
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &'a [u8])> + use<'a> {
         let chunk = &self.held.jobs;
         self.held.range().map(|index| (chunk.id(index), chunk.data(index)))
+    }
+
+    /// A further job, stored if the job at this position of the batch succeeds and not otherwise.
+    pub fn emit(&self, by: u16, queue: &str, data: Vec<u8>) -> Result<(), EmitError> {
+        let (queue, data) = typed::checked(queue, data)?;
+        self.emitted.lock().unwrap_or_else(PoisonError::into_inner).push(Emitted { by, queue, data });
+        Ok(())
     }
 
     /// True once the batch was cancelled or the server stops: the sooner it ends, the better.
@@ -252,7 +264,7 @@ impl Shared {
 
     fn handle(&self, start: &Start, stopping: &AtomicBool) -> Finished {
         let started = clock::now();
-        let batch = Batch { queue: &start.queue, held: &start.held, stopping };
+        let batch = Batch { queue: &start.queue, held: &start.held, stopping, emitted: Mutex::default() };
         let outcomes = match self.handler(start) {
             Ok(handler) => match catch_unwind(AssertUnwindSafe(|| handler(&batch))) {
                 Ok(verdicts) => covering(verdicts, start.held.count),
@@ -260,8 +272,14 @@ impl Shared {
             },
             Err(error) => vec![(start.held.count, Outcome::FailedForGood { error })],
         };
-        let (emitted, output, finished) = (Vec::new(), Output::default(), clock::now());
-        Finished { flight: start.flight, first: 0, outcomes, emitted, started, finished, output }
+        let emitted = batch.emitted.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (output, finished) = (Output::default(), clock::now());
+        Finished {
+            outcomes,
+            emitted,
+            output,
+            ..Finished::all(start.flight, 0, Outcome::Interrupted, started, finished)
+        }
     }
 
     fn handler(&self, start: &Start) -> Result<&Handler, String> {

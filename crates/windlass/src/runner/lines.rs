@@ -36,6 +36,11 @@ fn add_object(start: &Start, index: usize, data: &[u8], into: &mut Vec<u8>) -> s
         1 => into.extend_from_slice(b",\"attempt\":1,"),
         attempt => write!(into, ",\"attempt\":{attempt},")?,
     }
+    if !start.checkpoint.is_empty() {
+        into.extend_from_slice(b"\"checkpoint\":");
+        add_text(&start.checkpoint, into)?;
+        into.push(b',');
+    }
     match std::str::from_utf8(data) {
         Ok(text) => {
             into.extend_from_slice(b"\"data\":");

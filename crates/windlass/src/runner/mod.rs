@@ -50,6 +50,8 @@ pub struct Start {
     pub number: u64,
     /// The run's id in words, for the job's environment; empty without one.
     pub run: String,
+    /// What an earlier start of its one job said last of how far it had come; empty without one.
+    pub checkpoint: String,
     /// Where a worker elsewhere does it.
     pub lent: Option<Lent>,
 }
@@ -76,6 +78,8 @@ pub struct Finished {
     pub outcomes: Vec<(u16, Outcome)>,
     /// What the jobs emitted; counts only for those that succeeded.
     pub emitted: Vec<Emitted>,
+    /// By position: how far jobs have come for good, for their next start.
+    pub checkpoints: Vec<(u16, String)>,
     pub started: Time,
     pub finished: Time,
     pub output: Output,
@@ -85,7 +89,8 @@ impl Finished {
     /// The same outcome for so many jobs, beginning with the first, and nothing else to say.
     pub fn all(flight: Flight, count: u16, outcome: Outcome, started: Time, finished: Time) -> Finished {
         let (outcomes, output) = (vec![(count, outcome)], Output::default());
-        Finished { flight, first: 0, outcomes, emitted: Vec::new(), started, finished, output }
+        let (emitted, checkpoints) = (Vec::new(), Vec::new());
+        Finished { flight, first: 0, outcomes, emitted, checkpoints, started, finished, output }
     }
 
     /// How many jobs it speaks of.

@@ -39,6 +39,8 @@ enum Place {
 struct Notes {
     running: HashMap<JobId, Place>,
     troubles: BTreeMap<String, String>,
+    /// By queue: why its handler file does not serve it.
+    handlers: BTreeMap<String, String>,
 }
 
 /// Shared by the runners and the pages.
@@ -103,7 +105,7 @@ impl Board {
     }
 
     /// What keeps the workers of a policy entry from serving; none where nothing does.
-    pub(super) fn ails(&self, pattern: &str, trouble: Option<String>) {
+    pub(crate) fn ails(&self, pattern: &str, trouble: Option<String>) {
         let mut notes = self.notes();
         match trouble {
             Some(trouble) => drop(notes.troubles.insert(pattern.to_owned(), trouble)),
@@ -121,6 +123,16 @@ impl Board {
         // It may have ended while we read, and another may have begun to write there.
         let same = matches!(self.notes().running.get(&job), Some(Place::Files(now)) if now.control == path);
         same.then_some(said)
+    }
+
+    /// Takes what is to be said of handler files that serve nothing, by queue.
+    pub(crate) fn note_handlers(&self, notes: BTreeMap<String, String>) {
+        self.notes().handlers = notes;
+    }
+
+    /// Why a queue's handler file does not serve it; none where there is nothing to say.
+    pub fn of_handler(&self, queue: &str) -> Option<String> {
+        self.notes().handlers.get(queue).cloned()
     }
 
     /// Policy entries whose workers cannot serve, and why.

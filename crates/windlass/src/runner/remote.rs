@@ -41,6 +41,8 @@ pub struct Handed {
     pub queue: String,
     pub attempt: u32,
     pub run: String,
+    /// How far an earlier start had come; empty where none said so.
+    pub checkpoint: String,
     pub data: Vec<u8>,
     pub lease: Duration,
     pub policy: Arc<Policy>,
@@ -292,6 +294,7 @@ impl Counter {
             queue: start.queue.as_str().to_owned(),
             attempt: start.held.start(),
             run: start.run.clone(),
+            checkpoint: start.checkpoint.clone(),
             data: start.held.jobs.data(start.held.range().start).to_vec(),
             lease: lease.lease(),
             policy: Arc::clone(&start.policy),
@@ -365,7 +368,7 @@ impl Counter {
             Channel::Emit => !lease.read_emit(lines)?.is_empty(),
             Channel::Control => {
                 let said = Said::read(lines);
-                said.wish.is_some() || said.result.is_some()
+                said.wish.is_some() || said.result.is_some() || said.checkpoint.is_some()
             }
         };
         Ok(weighs.then_some(lease.start.flight))
@@ -412,7 +415,9 @@ impl Counter {
         if let Some((_, board)) = self.hear.get() {
             board.ended(job);
         }
-        self.tell(Finished { flight, first: 0, outcomes, emitted, started: lease.started, finished, output });
+        let checkpoints = lease.said.checkpoint.map(|text| (0, text)).into_iter().collect();
+        let started = lease.started;
+        self.tell(Finished { flight, first: 0, outcomes, emitted, checkpoints, started, finished, output });
         true
     }
 

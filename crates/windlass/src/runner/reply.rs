@@ -229,7 +229,8 @@ impl Said {
         match word {
             "progress" => self.progress = Some(rest.to_owned()),
             "phase" | "STATUS" => self.phase = Some(rest.to_owned()),
-            "checkpoint" => self.checkpoint = Some(rest.to_owned()),
+            // It becomes a variable, which has no room for a NUL.
+            "checkpoint" if !rest.contains('\0') => self.checkpoint = Some(rest.to_owned()),
             "result" => self.result = Some(rest.to_owned()),
             "extended" => self.extend = self.extend.max(when::duration(rest).unwrap_or_default()),
             "extend" => self.extend = self.extend.saturating_add(when::duration(rest).unwrap_or_default()),

@@ -3,6 +3,7 @@
 //! Runners that serve many jobs with one process keep one tally per start. It must not decide an outcome.
 
 use super::{Emitted, Finished, Output, Start};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
@@ -27,6 +28,7 @@ pub(super) struct Tally {
     emitted: Vec<Emitted>,
     /// Where those that are known and not told lie; a large start is told of in many pieces.
     known_in: Range<usize>,
+    checkpoints: BTreeMap<u16, String>,
     /// When the first of those that are not told was begun.
     since: Option<Time>,
 }
@@ -35,7 +37,8 @@ impl Tally {
     pub(super) fn new(start: Start) -> Tally {
         let count = usize::from(start.held.count);
         let jobs = std::iter::repeat_with(|| Job::Open).take(count).collect();
-        Tally { start, jobs, open: count, known: 0, emitted: Vec::new(), known_in: 0..0, since: None }
+        let (emitted, checkpoints) = (Vec::new(), BTreeMap::new());
+        Tally { start, jobs, open: count, known: 0, emitted, checkpoints, known_in: 0..0, since: None }
     }
 
     /// A job was begun.
@@ -45,6 +48,11 @@ impl Tally {
 
     pub(super) fn is_open(&self, position: u16) -> bool {
         matches!(self.jobs[usize::from(position)], Job::Open)
+    }
+
+    /// A job said how far it has come for good; its last word counts.
+    pub(super) fn checkpoint(&mut self, position: u16, text: String) {
+        self.checkpoints.insert(position, text);
     }
 
     /// Notes how a job ended; the first word counts.
@@ -62,6 +70,11 @@ impl Tally {
             let emitted = emitted.into_iter().map(|(queue, data)| Emitted { by: position, queue, data });
             self.emitted.extend(emitted);
         }
+    }
+
+    /// Notes that so many neighbours ended alike and emitted nothing.
+    pub(super) fn end_alike(&mut self, positions: std::ops::Range<u16>, outcome: &Outcome) {
+        positions.for_each(|position| self.end(position, outcome.clone(), Vec::new()));
     }
 
     /// True once every job has ended.
@@ -94,6 +107,7 @@ impl Tally {
                     first: position,
                     outcomes: vec![(1, outcome)],
                     emitted: Vec::new(),
+                    checkpoints: Vec::new(),
                     started,
                     finished: now,
                     output: output.take().unwrap_or_default(),
@@ -103,11 +117,23 @@ impl Tally {
         }
         self.known = 0;
         for emitted in self.emitted.drain(..) {
-            let of = |report: &&mut Finished| (report.first..report.first + report.count()).contains(&emitted.by);
-            if let Some(report) = reports.iter_mut().find(of) {
+            if let Some(report) = report_of(&mut reports, emitted.by) {
                 report.emitted.push(emitted);
             }
         }
+        // What was said of a job that goes on is told with its end.
+        self.checkpoints.retain(|position, text| match report_of(&mut reports, *position) {
+            Some(report) => {
+                report.checkpoints.push((*position, std::mem::take(text)));
+                false
+            }
+            None => true,
+        });
         reports
     }
+}
+
+/// The report that speaks of a job.
+fn report_of(reports: &mut [Finished], position: u16) -> Option<&mut Finished> {
+    reports.iter_mut().find(|report| (report.first..report.first + report.count()).contains(&position))
 }

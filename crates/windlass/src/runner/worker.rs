@@ -8,6 +8,7 @@
 
 mod desk;
 mod kept;
+mod marks;
 mod pool;
 
 use super::command::Shared;

@@ -5,6 +5,7 @@ use crate::config::{Change, Loaded, diff};
 use crate::engine::event::NewRules;
 use crate::engine::{EngineHandle, Event};
 use crate::error::{Failure, Kind};
+use crate::handlers_dir::HandlersDir;
 use crate::log::{Level, Log};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,7 @@ pub struct LiveConfig {
     read: Option<ReadConfig>,
     log: Log,
     current: Mutex<Arc<Loaded>>,
+    handlers_dir: Option<Arc<HandlersDir>>,
 }
 
 impl std::fmt::Debug for LiveConfig {
@@ -22,8 +24,18 @@ impl std::fmt::Debug for LiveConfig {
 }
 
 impl LiveConfig {
-    pub fn new(read: Option<ReadConfig>, current: Loaded, log: Log) -> LiveConfig {
-        LiveConfig { read, log, current: Mutex::new(Arc::new(current)) }
+    pub fn new(
+        read: Option<ReadConfig>,
+        current: Loaded,
+        log: Log,
+        handlers_dir: Option<Arc<HandlersDir>>,
+    ) -> LiveConfig {
+        LiveConfig { read, log, current: Mutex::new(Arc::new(current)), handlers_dir }
+    }
+
+    /// Nothing that it watches tells the engine anything more.
+    pub(super) fn stop(&self) {
+        self.handlers_dir.iter().for_each(|watched| watched.stop());
     }
 
     pub fn current(&self) -> Arc<Loaded> {
@@ -64,6 +76,9 @@ impl LiveConfig {
         let schedules = new.config.schedules.clone();
         let rules = NewRules { policies, slots, memory, schedules, by, changed: named(true), restart: named(false) };
         engine.ask(|answer| Event::Reload { new: rules, answer })?;
+        if let Some(watched) = &self.handlers_dir {
+            watched.change(new.config.handlers.as_ref().map(|handlers| handlers.path.clone()));
+        }
         *current = Arc::new(new);
         Ok(changes)
     }

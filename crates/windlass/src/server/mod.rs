@@ -18,6 +18,7 @@ use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
+use crate::handlers_dir::HandlersDir;
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
@@ -74,13 +75,16 @@ impl Server {
         let trouble = Trouble::new(&events, &options);
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
-        let ingest = start_ingest(&options, bodies, &events, &trouble)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        // Its files are told first of all, before anything could be given to a table that stands behind them.
+        let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
+        let ingest = start_ingest(&options, bodies, &events, handlers_dir.clone(), &trouble)?;
         let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
         Runner::start(&mut runner, engine.take_resumed());
         let handle = EngineHandle::new(events, ids);
-        let config = Arc::new(LiveConfig::new(options.reload.clone(), options.config.clone(), options.log.clone()));
+        let (reload, current) = (options.reload.clone(), options.config.clone());
+        let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
         let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;
         board.serve_at(http.address());
         let times = Arc::<TurnTimes>::default();
@@ -147,6 +151,7 @@ impl Server {
     pub fn join(mut self) -> Result<(), Failure> {
         let panicked = || Failure::new(Kind::Internal, "the engine's thread panicked");
         let ended = self.engine.take().map_or(Ok(()), |engine| engine.join().unwrap_or_else(|_| Err(panicked())));
+        self.config.stop();
         if let Some(http) = self.http.take() {
             http.stop();
         }
@@ -216,30 +221,35 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
     Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
 }
 
+/// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that, too.
 fn start_ingest(
     options: &ServerOptions,
     bodies: BodyWriter,
     events: &Sender<Event>,
+    handlers_dir: Option<Arc<HandlersDir>>,
     trouble: &Trouble,
 ) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
     let cursors = View::open(&options.dir.state_db())?.cursors()?;
     let (events, trouble) = (events.clone(), trouble.clone());
-    let deliver = move |delivered| {
-        let event = match delivered {
-            Delivered::Lot(lot) => {
-                let (events, trouble) = (events.clone(), trouble.clone());
-                return bodies.place(lot, move |placed| match placed {
-                    // What an ended engine did not take is read again from the cursor.
-                    Ok(lot) => drop(events.send(Event::Ingested(lot))),
-                    Err(error) => trouble.fatal(error.into()),
-                });
+    let deliver = move |delivered| match delivered {
+        Delivered::Lot(lot) => {
+            let (events, trouble) = (events.clone(), trouble.clone());
+            bodies.place(lot, move |placed| match placed {
+                // What an ended engine did not take is read again from the cursor.
+                Ok(lot) => drop(events.send(Event::Ingested(lot))),
+                Err(error) => trouble.fatal(error.into()),
+            });
+        }
+        Delivered::ReadToEnd { waiter } => {
+            let events = events.clone();
+            let read = move || drop(events.send(Event::InboxRead { waiter }));
+            match &handlers_dir {
+                Some(handlers_dir) => handlers_dir.after_look(read),
+                None => read(),
             }
-            Delivered::ReadToEnd { waiter } => Event::InboxRead { waiter },
-            Delivered::Trouble(failure) => return trouble.log.warn(failure.text),
-            Delivered::Ended(failure) => return trouble.fatal(failure),
-        };
-        // An engine that has ended waits for nobody.
-        let _ = events.send(event);
+        }
+        Delivered::Trouble(failure) => trouble.log.warn(failure.text),
+        Delivered::Ended(failure) => trouble.fatal(failure),
     };
     let (inbox, quarantine) = (options.dir.inbox(), options.dir.quarantine());
     Ingest::spawn(IngestOptions { inbox, quarantine, cursors, deliver: Box::new(deliver) })
@@ -265,6 +275,24 @@ fn start_runners(
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
     Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), Box::new(crewed), fatal)
+}
+
+/// Who serves nothing, or can never be told of a directory, needs no watch.
+fn watch_handlers(
+    options: &ServerOptions,
+    board: Arc<Board>,
+    events: &Sender<Event>,
+) -> Result<Option<Arc<HandlersDir>>, Failure> {
+    if !options.serves || options.handlers_dir.is_none() && options.reload.is_none() {
+        return Ok(None);
+    }
+    let events = events.clone();
+    let tell = move |files| {
+        // An engine that has ended starts nothing any more.
+        let _ended = events.send(Event::HandlerFiles(files));
+    };
+    let watched = HandlersDir::watch(options.handlers_dir.clone(), board, options.log.clone(), Box::new(tell))?;
+    Ok(Some(Arc::new(watched)))
 }
 
 fn start_http(

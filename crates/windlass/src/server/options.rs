@@ -7,6 +7,7 @@ use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::store::Durability;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use windlass_core::policy::Policy;
@@ -30,6 +31,8 @@ pub struct ServerOptions {
     pub archive: ArchiveOptions,
     /// Rust handlers of the embedding program.
     pub handlers: Handlers,
+    /// The directory of handler files, where there is one.
+    pub handlers_dir: Option<PathBuf>,
     /// The config that the policies come from, to be shown.
     pub config: Loaded,
     /// Reads the config again; absent where there is none.
@@ -71,6 +74,7 @@ impl ServerOptions {
             drain: Duration::from_secs(25),
             archive: ArchiveOptions::default(),
             handlers: Handlers::default(),
+            handlers_dir: None,
             config: Loaded::default(),
             reload: None,
             log: Log::off(),

@@ -20,7 +20,7 @@ pub(super) fn reads(dir: &DataDir, board: Arc<Board>) -> Reads {
             list: Box::new(move |filter: &Filter, place, limit| {
                 let before = place.map(str::parse).transpose()?;
                 let wanted = ListFilter {
-                    queues: filter.queues.clone(),
+                    queues: filter.queues.iter().cloned().collect(),
                     states: filter.states.clone(),
                     run: filter.run,
                     limit,

@@ -159,6 +159,12 @@ impl Held {
         usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
     }
 
+    /// How much data so many of its jobs have, by positions within it.
+    pub fn bytes(&self, first: u16, count: u16) -> u64 {
+        let from = usize::from(self.first) + usize::from(first);
+        self.jobs.data_range(from..from + usize::from(count)).len() as u64
+    }
+
     /// The number of its first job for `{#}`: the line in a run's input, or the order of arrival.
     pub fn number(&self, run: Option<RunId>) -> u64 {
         let id = self.jobs.id(usize::from(self.first));

@@ -1,4 +1,5 @@
-//! Jobs that end badly: beyond their time, with their server, with their launcher; and readers that do not read.
+//! Jobs that end badly: beyond their time, with their server, their launcher, their kept worker; and readers that do
+//! not read.
 
 use crate::rig::Rig;
 use rustix::process::Signal;
@@ -26,47 +27,74 @@ fn a_time_limit_kills_the_whole_tree_and_keeps_the_output() {
     server.stop();
 }
 
-#[test]
-fn a_job_that_kills_its_server_is_poison_and_its_neighbours_are_not() {
-    let rig = Rig::new();
-    let pid = rig.path("pid");
-    let script = format!("test $1 = bad && kill -9 $(cat {}); echo fine", pid.display());
-    let config = format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n");
-    let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
-    std::fs::create_dir_all(rig.dir()).unwrap();
-    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
-    let mut deaths = 0;
-    // The server dies as often as the job is believed innocent; the one that lives is stopped by hand.
-    let server = loop {
-        let mut server = rig.serve_with_pid(&pid);
-        let ready = server.out_line();
-        if !ready.is_empty() && [Some(0), Some(1)].contains(&rig.call(&["wait", "--drained"]).code) {
-            break server;
-        }
-        assert_eq!(server.end().code, None, "killed");
-        deaths += 1;
-        assert!(deaths < 10, "it goes on for ever");
-    };
-    server.signal(Signal::TERM);
-    server.end().fine();
-    let jobs: Vec<_> = ids.lines().map(|id| rig.call(&["show", id, "--json"]).json()).collect();
-    let states: Vec<_> = jobs.iter().map(|job| job["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["succeeded", "failed", "succeeded", "succeeded"], "{deaths} deaths: {jobs:?}");
-    assert_eq!(jobs[1]["reason"], "poison");
+/// Jobs in a process each, and lines that one kept worker has in flight together. `bad` does what the script says.
+fn both_ways(script: &str) -> [String; 2] {
+    let lines = format!("while read -r line; do case $line in bad) {script};; esac; echo ok; done");
+    let job = format!("case $1 in bad) {script};; esac; echo fine");
+    [
+        format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {job:?}, \"sh\", \"{{}}\"]\n"),
+        format!("[limits]\nslots = 4\n[queue.q]\nslots = 1\nin_flight = 8\nworker = [\"sh\", \"-c\", {lines:?}]\n"),
+    ]
 }
 
-#[test]
-fn a_job_that_kills_its_launcher_is_poison_and_its_neighbours_are_not() {
-    let rig = Rig::new();
-    let script = "test $1 = bad && kill -9 $PPID; echo fine";
-    let server =
-        rig.serve(&format!("[limits]\nslots = 4\n[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\n"));
-    let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
-    rig.drained();
+/// Only the bad one of four is convicted.
+#[track_caller]
+fn only_the_bad_one_is_poison(rig: &Rig, ids: &str) {
     let jobs: Vec<_> = ids.lines().map(|id| rig.call(&["show", id, "--json"]).json()).collect();
     let states: Vec<_> = jobs.iter().map(|job| job["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["succeeded", "failed", "succeeded", "succeeded"], "{jobs:?}");
     assert_eq!(jobs[1]["reason"], "poison", "{}", jobs[1]);
+}
+
+#[test]
+fn a_job_that_kills_its_server_is_poison_and_its_neighbours_are_not() {
+    let place = Rig::new();
+    let pid = place.path("pid");
+    for config in both_ways(&format!("kill -9 $(cat {})", pid.display())) {
+        let rig = Rig::new();
+        let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
+        std::fs::create_dir_all(rig.dir()).unwrap();
+        std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+        let mut deaths = 0;
+        // The server dies as often as the job is believed innocent; the one that lives is stopped by hand.
+        let server = loop {
+            let mut server = rig.serve_with_pid(&pid);
+            let ready = server.out_line();
+            if !ready.is_empty() && [Some(0), Some(1)].contains(&rig.call(&["wait", "--drained"]).code) {
+                break server;
+            }
+            assert_eq!(server.end().code, None, "killed");
+            deaths += 1;
+            // Five convict it; in a worker the line in front of it may be believed guilty twice.
+            assert!(deaths < 12, "it goes on for ever");
+        };
+        server.signal(Signal::TERM);
+        server.end().fine();
+        only_the_bad_one_is_poison(&rig, &ids);
+    }
+}
+
+#[test]
+fn a_job_that_kills_its_launcher_is_poison_and_its_neighbours_are_not() {
+    // What a worker answers before it dies counts, so this one does not go on.
+    for config in both_ways("kill -9 $PPID; exec sleep 1000") {
+        let rig = Rig::new();
+        let server = rig.serve(&config);
+        let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
+        rig.drained();
+        only_the_bad_one_is_poison(&rig, &ids);
+        server.stop();
+    }
+}
+
+#[test]
+fn a_line_that_kills_its_kept_worker_is_poison_and_its_neighbours_are_not() {
+    let [_, config] = both_ways("kill -9 $$");
+    let rig = Rig::new();
+    let server = rig.serve(&config);
+    let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
+    rig.drained();
+    only_the_bad_one_is_poison(&rig, &ids);
     server.stop();
 }
 

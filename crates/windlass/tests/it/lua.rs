@@ -20,7 +20,8 @@ impl Modules {
 
     fn serve(&self, more: &str) -> Server {
         let modules = self.dir.join("{queue}.lua");
-        self.rig.serve(&format!("[queue.\"*\"]\nlua = {modules:?}\nslots = 1\nattempts = 1\n{more}"))
+        let attempts = if more.contains("attempts") { "" } else { "attempts = 1\n" };
+        self.rig.serve(&format!("[queue.\"*\"]\nlua = {modules:?}\nslots = 1\n{attempts}{more}"))
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -315,6 +316,16 @@ fn a_script_tells_how_far_it_is() {
     modules.rig.call(&["cancel", &id]).fine();
     modules.rig.drained();
     assert_eq!(modules.rig.call(&["show", &id, "--json"]).json()["state"], "cancelled");
+    server.stop();
+}
+
+#[test]
+fn a_checkpoint_is_there_for_the_next_attempt() {
+    let modules = Modules::new();
+    modules
+        .body("work", "if job.checkpoint then return 'from ' .. job.checkpoint end windlass.checkpoint('row 9') job()");
+    let server = modules.serve("attempts = 2\nbackoff = \"1ms\"\nbackoff_max = \"1ms\"\n");
+    assert_eq!(modules.told("work", "x"), "succeeded from row 9");
     server.stop();
 }
 

@@ -13,6 +13,7 @@ mod durable;
 mod ending;
 mod export;
 mod full_disk;
+mod handlers;
 mod inbox;
 mod limits;
 mod lua;

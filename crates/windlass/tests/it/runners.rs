@@ -165,3 +165,25 @@ fn exactly_one_of_the_services_is_taken() {
         rig.call(&["config", "check", path.to_str().unwrap()]).says(sentence).ended(78);
     }
 }
+
+#[test]
+fn a_checkpoint_reaches_the_next_attempt_of_a_command_and_of_a_kept_worker() {
+    let rig = Rig::new();
+    let script = "case $WINDLASS_CHECKPOINT in '') echo checkpoint page 3 >> $WINDLASS_CONTROL; exit 1;; esac
+                  echo from $WINDLASS_CHECKPOINT";
+    let worker = "while read -r line; do case $line in
+                  *checkpoint*) echo \"ok $line\";; *) echo checkpoint row 9 >&3; echo retry;; esac; done";
+    let soon = "backoff = \"1ms\"\nbackoff_max = \"1ms\"\n";
+    let server = rig.serve(&format!(
+        "[queue.pages]\nrun = [\"sh\", \"-c\", {script:?}]\n{soon}\
+         [queue.rows]\nworker = [\"sh\", \"-c\", {worker:?}]\nframing = \"json\"\n{soon}"
+    ));
+    for (queue, message) in [("pages", "from page 3"), ("rows", "\"checkpoint\":\"row 9\"")] {
+        let id = rig.call(&["push", queue, "x"]).fine().trim().to_owned();
+        rig.call(&["wait", &id]).fine();
+        let job = rig.call(&["show", &id, "--json"]).json();
+        assert!(told(&job).contains(message), "{queue}: {}", told(&job));
+        assert_eq!(job["history"].as_array().unwrap().len(), 2, "{queue}");
+    }
+    server.stop();
+}

@@ -54,6 +54,8 @@ fn a_worker_elsewhere_does_what_a_command_would() {
         emit) printf 'next\\ta\\nnext\\tb\\n' >> $WINDLASS_EMIT;;
         lost) printf 'next\\tx\\n' >> $WINDLASS_EMIT; exit 1;;
         about) echo $WINDLASS_QUEUE $WINDLASS_ATTEMPT;;
+        half) test \"$WINDLASS_CHECKPOINT\" || { echo 'checkpoint page 3' >> $WINDLASS_CONTROL; exit 1; }
+            echo from $WINDLASS_CHECKPOINT;;
         esac";
     let process = worker(&rig, &["-j", "3", "--", "sh", "-c", script, "sh", "{}"]);
     let cases = [
@@ -65,6 +67,7 @@ fn a_worker_elsewhere_does_what_a_command_would() {
         ("emit", "succeeded", ""),
         ("lost", "failed", "exit 1"),
         ("about", "succeeded", "far.q 1"),
+        ("half", "succeeded", "from page 3"),
     ];
     let ids = rig.call(&[&["push", "far.q"][..], &cases.map(|case| case.0)].concat()).fine().to_owned();
     rig.drained();

@@ -8,6 +8,7 @@ mod ends;
 mod given;
 mod kept;
 mod limits;
+mod mischief;
 mod reap;
 mod rig;
 mod trees;

@@ -141,6 +141,7 @@ impl Rig {
             held,
             number: offset,
             run: "r-1".into(),
+            checkpoint: String::new(),
             lent: None,
         }]);
         JobId { origin: self.origin, offset }
@@ -176,6 +177,7 @@ impl Rig {
             },
             number: first + at as u64,
             run: String::new(),
+            checkpoint: String::new(),
             lent: None,
         });
         let starts = starts.collect();

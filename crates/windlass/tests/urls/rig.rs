@@ -71,6 +71,7 @@ impl Rig {
                 held,
                 number,
                 run: String::new(),
+                checkpoint: String::new(),
                 lent: None,
             }
         });

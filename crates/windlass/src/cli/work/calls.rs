@@ -226,6 +226,7 @@ impl Calls {
                     None => self.server.connect(),
                 };
                 let told = to.and_then(|mut to| {
+                    tell_checkpoint(&mut to, &job, &finished)?;
                     tell(&mut to, &job.id.to_string(), &job.token, &reply)?;
                     connection = Some(to);
                     Ok(())
@@ -252,6 +253,17 @@ impl Calls {
 /// No further try can have another answer.
 fn is_final(failure: &Failure) -> bool {
     matches!(failure.kind, Kind::Conflict | Kind::NotFound | Kind::BadData | Kind::Usage | Kind::NotPermitted)
+}
+
+/// What a job said last of how far it has come, which may be younger than what was told while it ran.
+fn tell_checkpoint(to: &mut Connection, job: &InHand, finished: &Finished) -> Result<(), Failure> {
+    let Some((_, text)) = finished.checkpoints.first() else { return Ok(()) };
+    let (path, line) = (format!("/api/v1/jobs/{}/control", job.id), format!("checkpoint {text}"));
+    match to.post_as(&job.token, &path, api::LINES, line.as_bytes())?.checked() {
+        // A start that has ended already is the reply's affair: it may be told a second time.
+        Err(failure) if !is_final(&failure) => Err(failure),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn tell(to: &mut Connection, job: &str, token: &str, reply: &work::Reply) -> Result<(), Failure> {

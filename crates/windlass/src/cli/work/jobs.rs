@@ -135,7 +135,8 @@ impl Jobs {
         self.books.1.notify_all();
         let run = job.run.clone().unwrap_or_default();
         let (flight, policy, queue) = (Flight(number), Arc::new(policy), Arc::new(queue));
-        let start = Start { flight, claim: number, queue, policy, epoch: 0, held, number, run, lent: None };
+        let checkpoint = job.checkpoint.clone().unwrap_or_default();
+        let start = Start { flight, claim: number, queue, policy, epoch: 0, held, number, run, checkpoint, lent: None };
         if let Some(runner) = lock(&self.runner).as_mut() {
             runner.start(vec![start]);
         }

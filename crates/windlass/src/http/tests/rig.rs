@@ -290,6 +290,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Reload { .. }
             | Event::Workers { .. }
             | Event::Speak { .. }
+            | Event::HandlerFiles(_)
             | Event::Steer { .. }
             | Event::Explain { .. }
             | Event::Finished(_)

@@ -25,10 +25,11 @@ const QUEUE: &str = "WINDLASS_QUEUE";
 const RUN: &str = "WINDLASS_RUN";
 const CONTROL: &str = "WINDLASS_CONTROL";
 const EMIT: &str = "WINDLASS_EMIT";
+const CHECKPOINT: &str = "WINDLASS_CHECKPOINT";
 const URL: &str = "WINDLASS_URL";
 const TOKEN: &str = "WINDLASS_JOB_TOKEN";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 8] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, URL, TOKEN];
+const OURS: [&str; 9] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN];
 
 /// Where a process finds its control and emit files.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +217,9 @@ fn lay_strings(
     strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
     if !start.run.is_empty() {
         strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
+    }
+    if !start.checkpoint.is_empty() {
+        strings.variable(CHECKPOINT.as_bytes(), start.checkpoint.as_bytes())?;
     }
     let control = control_path(dir, *launcher, *number);
     strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;

@@ -8,6 +8,7 @@ use crate::runner::launcher::{Cut, DEFAULT_PATH, EMIT_MAX, End, Kept, Report, Re
 use crate::runner::reply::{self, Said};
 use crate::runner::{Emitted, Finished, Output, Start, Stream};
 use crate::when;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use windlass_core::outcome::{Exit, Outcome, from_exit};
 use windlass_core::policy::Limits;
@@ -28,11 +29,13 @@ pub(super) fn finished(report: Report, start: &Start) -> Finished {
         head: if kept.filed { Vec::new() } else { kept.bytes },
         total: kept.total,
     };
+    let checkpoint = Said::read(&report.control).checkpoint;
     Finished {
         flight: report.flight,
         first: 0,
         outcomes: vec![(1, outcome)],
         emitted,
+        checkpoints: checkpoint.map(|text| (0, text)).into_iter().collect(),
         started: report.started,
         finished: report.finished,
         output: Output { stdout: stream(report.stdout, "out"), stderr: stream(report.stderr, "err") },
@@ -130,6 +133,10 @@ fn with_words(outcome: Outcome, report: &Report) -> Outcome {
 pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outcome {
     let command = order::command(&start.policy);
     let program = order::program(start);
+    if start.policy.by_file.is_some() && errno == libc::ENOENT && is_gone(&program) {
+        // A handler that was taken away: its queue waits for another, and no job pays for it.
+        return Outcome::Interrupted;
+    }
     let program = escaped(&program);
     let problem = std::io::Error::from_raw_os_error(errno);
     let user = start.policy.user.as_ref().map_or("another user", |user| &user.name);
@@ -172,6 +179,12 @@ pub(in crate::runner) fn refusal(step: Step, errno: i32, start: &Start) -> Outco
         | (Step::Groups | Step::Gid | Step::Uid | Step::Capabilities, _)
         | (Step::NoNewPrivileges | Step::Descriptors | Step::Verify, _) => Outcome::FailedForGood { error },
     }
+}
+
+/// Whether nothing is at a path; an interpreter that is missing leaves the file that names it.
+fn is_gone(path: &[u8]) -> bool {
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+    path.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The last line that is not empty.

@@ -32,6 +32,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
         },
         number: 1,
         run: String::new(),
+        checkpoint: String::new(),
         lent: None,
     }
 }
@@ -110,4 +111,47 @@ fn waiting_is_stopped_at_once_and_running_is_asked() {
     runner.stop(Flight(1), Stop::Interrupt);
     go.send(()).unwrap();
     assert_eq!(heard.recv().unwrap().outcomes, [(2, Outcome::Interrupted)]);
+}
+
+#[derive(serde::Deserialize)]
+struct Mail {
+    to: String,
+    #[serde(default)]
+    copies: u32,
+}
+
+#[test]
+fn typed_handlers_get_values_and_give_answers() {
+    let handlers = Handlers::new().typed("mail", |mail: Mail, job: &Job<'_>| match mail.to.as_str() {
+        "ann" => {
+            for copy in 0..mail.copies {
+                job.emit("copy", &(copy, &mail.to))?;
+            }
+            Ok::<Answer, EmitError>(Answer::Ok(format!("sent to {}", mail.to)))
+        }
+        "bob" => Ok(Answer::Snooze(std::time::Duration::from_secs(9))),
+        "eve" => panic!("not eve"),
+        "nobody" => Ok(Answer::Fail("no such person".into())),
+        _ => job.emit("-bad", &1).map(|()| Answer::ok()),
+    });
+    let (mut runner, heard) = runner(handlers);
+    let data = ["ann", "bob", "eve", "nobody", "other"].map(|to| format!("{{\"to\":{to:?},\"copies\":2}}"));
+    let mut builder = ChunkBuilder::new(Origin::from_random(5));
+    for (offset, data) in (0..).zip(data.iter().map(String::as_str).chain(["{}", "no JSON"])) {
+        builder.push(offset, data.as_bytes());
+    }
+    let mut mails = start(1, "mail", 7);
+    mails.held.jobs = Arc::new(builder.finish());
+    runner.start(vec![mails]);
+    let finished = heard.recv().unwrap();
+    let said: Vec<(u16, &str)> = finished.outcomes.iter().map(|(count, outcome)| (*count, outcome.word())).collect();
+    let words = ["succeeded", "snoozed", "crashed", "failed_for_good", "retry_later", "failed_for_good"];
+    assert_eq!(said[..6], words.map(|word| (1, word)));
+    let text = format!("{:?}", finished.outcomes);
+    for sentence in ["sent to ann", "not eve", "no such person", "may not begin with `-`", "missing field `to`"] {
+        assert!(text.contains(sentence), "{sentence}: {text}");
+    }
+    let emitted: Vec<(u16, &str, &[u8])> =
+        finished.emitted.iter().map(|emitted| (emitted.by, emitted.queue.as_str(), &emitted.data[..])).collect();
+    assert_eq!(emitted, [(0, "copy", &b"[0,\"ann\"]"[..]), (0, "copy", b"[1,\"ann\"]")]);
 }

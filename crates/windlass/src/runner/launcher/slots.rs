@@ -46,7 +46,7 @@ const LAST: usize = 7;
 
 /// The launcher's end of the table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(in crate::runner) struct Table {
     words: &'static [AtomicU64],
     boot: u64,
     _lock: File,
@@ -54,7 +54,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Waits for the lock, so that a table never has two writers.
-    pub(super) fn open(path: &Path) -> Result<Table, Failure> {
+    pub(in crate::runner) fn open(path: &Path) -> Result<Table, Failure> {
         let cannot = |e: rustix::io::Errno| Failure::io(format_args!("cannot use {}", path.display()), &e.into());
         let lock = open_locked(path, OFlags::CREATE).map_err(cannot)?;
         // A mapping keeps its file open, and with it a lock; so the lock is on an opening of its own.
@@ -115,10 +115,26 @@ impl Table {
     }
 
     /// Its tree is dead; `heard` tells whether somebody is left to hear its outcome.
-    pub(super) fn ended(&self, index: usize, heard: bool) {
+    pub(in crate::runner) fn ended(&self, index: usize, heard: bool) {
         let state = &self.slot(index)[STATE];
         let start = state.load(Ordering::Relaxed) & !0xffff_ffff;
         state.store(start | u64::from(if heard { REPORTED } else { DEAD }), Ordering::Release);
+    }
+}
+
+/// The server's own notes, of jobs that go to processes which are there already. A process is proven dead by the note
+/// of its launcher; here its pid only says that the job had begun.
+impl Table {
+    pub(in crate::runner) fn mark(&self, index: usize, job: JobId, start: u32, pid: i32) {
+        let slot = self.slot(index);
+        let values = [job.origin.bits(), job.offset, pid as u64, 0, 0, self.boot, job.offset];
+        slot[STATE].store(0, Ordering::Release);
+        slot[ORIGIN..].iter().zip(values).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        slot[STATE].store(u64::from(LIVE) | u64::from(start) << 32, Ordering::Release);
+    }
+
+    pub(in crate::runner) fn clear(&self, index: usize) {
+        self.slot(index)[STATE].store(0, Ordering::Release);
     }
 }
 
@@ -215,6 +231,11 @@ fn read(file: &File) -> std::io::Result<Option<Vec<SlotNote>>> {
 /// The path of a launcher's table under `run/`.
 pub fn path(run: &Path, launcher: usize) -> PathBuf {
     run.join(format!("slots.{launcher}"))
+}
+
+/// The path of the server's own table, of what kept workers are at.
+pub(in crate::runner) fn kept_path(run: &Path) -> PathBuf {
+    run.join("slots.kept")
 }
 
 /// What the tables under `run/` say now, without waiting for anybody.

@@ -98,7 +98,8 @@ mod tests {
         add_descendants_by_parent(&mut other);
         let usage = of(&one);
         let shared = shared_out(&one);
-        for pid in one.iter().rev() {
+        // From the top, so that no parent is left to reap one that is killed next.
+        for pid in &one {
             rustix::process::kill_process(rustix::process::Pid::from_raw(*pid).unwrap(), rustix::process::Signal::KILL)
                 .unwrap();
         }

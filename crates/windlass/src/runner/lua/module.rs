@@ -26,6 +26,8 @@ pub(super) struct Job {
     pub(super) id: String,
     pub(super) queue: String,
     pub(super) attempt: u32,
+    /// How far an earlier start had come, if it said so.
+    pub(super) checkpoint: Option<String>,
     pub(super) data: Vec<u8>,
 }
 
@@ -144,6 +146,7 @@ fn argument(lua: &Lua, job: &Job) -> mlua::Result<Table> {
     fields.raw_set("id", job.id.as_str())?;
     fields.raw_set("queue", job.queue.as_str())?;
     fields.raw_set("attempt", job.attempt)?;
+    fields.raw_set("checkpoint", job.checkpoint.as_deref())?;
     fields.raw_set("data", lua.create_string(&job.data)?)?;
     let meta = lua.create_table()?;
     let next: Function = lua.globals().get("next")?;

@@ -29,18 +29,20 @@ struct Line {
     id: String,
     queue: String,
     attempt: u32,
+    checkpoint: Option<String>,
     data: Option<String>,
     data64: Option<String>,
 }
 
 impl Line {
     fn into_job(self) -> Option<Job> {
-        let data = match (self.data, self.data64) {
+        let Line { id, queue, attempt, checkpoint, data, data64 } = self;
+        let data = match (data, data64) {
             (Some(text), None) => text.into_bytes(),
             (None, Some(coded)) => base64::decode(&coded)?,
             (None, None) | (Some(_), Some(_)) => return None,
         };
-        Some(Job { id: self.id, queue: self.queue, attempt: self.attempt, data })
+        Some(Job { id, queue, attempt, checkpoint, data })
     }
 }
 

@@ -1,9 +1,11 @@
 //! The thread of the kept workers: one wait for all their pipes, then replies, deaths, deadlines, and new lines.
 //!
-//! It owns the jobs between the engine and a worker. What is known is told when a start is over, or a moment after the
-//! first news of it, so that a flood of short jobs is told in large stretches. It must not block but in its one wait.
+//! It owns the jobs between the engine and a worker. What is known is told when there is nothing more to do, or a
+//! moment after the first news, so that a flood of short jobs is told in large stretches. It must not block but in its
+//! one wait.
 
-use super::kept::{Ending, Kept, Line, Pipes, last_words};
+use super::kept::{Ending, Kept, Line, last_words};
+use super::marks::Marks;
 use super::pool::Pool;
 use super::{Message, News};
 use crate::clock;
@@ -12,22 +14,23 @@ use crate::runner::command::{Shared, order, reading};
 use crate::runner::launcher::{End, Report};
 use crate::runner::reply::{self, Emits, Said};
 use crate::runner::tally::Tally;
-use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::runner::{Flight, Output, Start, Stop};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::outcome::Outcome;
-use windlass_core::supervisor::choice;
 
+mod assign;
 mod ends;
 mod room;
 
-/// How long what is known of a start that goes on may wait to be told.
-const TELL_WITHIN: Duration = Duration::from_millis(1);
+/// How long what is known may wait to be told while there is more to do. Each telling is a turn of the engine.
+const TELL_WITHIN: Duration = Duration::from_millis(10);
 /// Numbers of workers' processes are flights that the engine never gives out.
 const WORKERS_FROM: u64 = 1 << 63;
 /// A worker's memory is looked at once in so many jobs.
@@ -39,6 +42,14 @@ const REPLIES: u64 = 0;
 const CHANNEL: u64 = 1;
 const ROOM: u64 = 2;
 
+/// One job's end as its worker told it.
+struct Answer {
+    flight: Flight,
+    position: u16,
+    outcome: Outcome,
+    emitted: Emits,
+}
+
 pub(super) struct Desk {
     shared: Arc<Shared>,
     news: Arc<News>,
@@ -47,11 +58,18 @@ pub(super) struct Desk {
     by_key: HashMap<(String, Option<String>), usize>,
     pools: Vec<Pool>,
     workers: HashMap<u32, Kept>,
+    marks: Marks,
     last_worker: u32,
     flights: HashMap<Flight, (usize, Tally)>,
-    /// Flights that have something to tell, and since when.
-    told_late: BTreeSet<Flight>,
-    late_since: Option<Instant>,
+    /// Pools with news since jobs were last given out, and those that wait until a worker may be made again.
+    stirred: BTreeSet<usize>,
+    ailing: BTreeSet<usize>,
+    /// What was answered in the round of reading that is under way.
+    answers: Vec<Answer>,
+    /// Flights that have something to tell, since when, and the pools in which one of them is over.
+    news_of: BTreeSet<Flight>,
+    news_since: Option<Instant>,
+    over_in: BTreeSet<usize>,
     /// What workers' processes are known by.
     origin: Origin,
     buffer: Vec<u8>,
@@ -67,6 +85,7 @@ impl Desk {
         epoll::add(&epoll, &news.bell, EventData::new_u64(BELL), EventFlags::IN).map_err(cannot)?;
         let random = getrandom::u64()
             .map_err(|e| Failure::new(crate::error::Kind::Internal, format!("no random numbers: {e}")))?;
+        let marks = Marks::open(&shared.settings.run)?;
         Ok(Desk {
             shared,
             news,
@@ -74,10 +93,15 @@ impl Desk {
             by_key: HashMap::new(),
             pools: Vec::new(),
             workers: HashMap::new(),
+            marks,
             last_worker: 0,
             flights: HashMap::new(),
-            told_late: BTreeSet::new(),
-            late_since: None,
+            stirred: BTreeSet::new(),
+            ailing: BTreeSet::new(),
+            answers: Vec::new(),
+            news_of: BTreeSet::new(),
+            news_since: None,
+            over_in: BTreeSet::new(),
             origin: Origin::from_random(random),
             buffer: vec![0; 64 << 10],
             room: HashMap::new(),
@@ -95,6 +119,8 @@ impl Desk {
                 // Nothing but our own mistake can be wrong with it; without it nobody can be served.
                 Err(error) => panic!("cannot wait for the kept workers: {error}"),
             }
+            // What a worker said of a job before it answered is heard before the answer.
+            events.sort_by_key(|event| event.data.u64() & 3 != CHANNEL || event.data.u64() == BELL);
             for event in &events {
                 match event.data.u64() {
                     BELL => self.hear(),
@@ -103,7 +129,8 @@ impl Desk {
             }
             let now = Instant::now();
             self.enforce_deadlines(now);
-            for pool in 0..self.pools.len() {
+            self.look_after_ailing(now);
+            while let Some(pool) = self.stirred.pop_first() {
                 self.assign(pool, now);
             }
             self.tell(now);
@@ -112,10 +139,9 @@ impl Desk {
 
     /// How long the next wait may be.
     fn patience(&self) -> Option<Timespec> {
-        let late = self.late_since.map(|since| since + TELL_WITHIN);
+        let late = self.news_since.map(|since| since + TELL_WITHIN);
         let workers = self.workers.values().filter_map(|worker| self.due(worker)).min();
-        let pools = self.pools.iter().filter(|pool| !pool.waiting.is_empty());
-        let hires = pools.filter_map(|pool| pool.not_before).min();
+        let hires = self.ailing.iter().filter_map(|at| self.pools[*at].not_before).min();
         let first = [late, workers, hires].into_iter().flatten().min()?;
         let left = first.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
@@ -160,94 +186,9 @@ impl Desk {
             }
         }
         self.learn_room(pool);
-        let jobs = (0..start.held.count).map(|position| (start.flight, position));
-        self.pools[pool].waiting.extend(jobs);
+        self.pools[pool].add(&start);
+        self.stirred.insert(pool);
         self.flights.insert(start.flight, (pool, Tally::new(start)));
-    }
-
-    /// Gives waiting jobs to workers that are free, and makes more workers where that is not enough.
-    fn assign(&mut self, at: usize, now: Instant) {
-        let mut given = Vec::new();
-        while let Some((flight, position)) = self.pools[at].waiting.front().copied() {
-            let (pools, workers) = (&self.pools, &self.workers);
-            let loads = pools[at].workers.iter().filter_map(|no| Some((*no, workers.get(no)?.load(now)?)));
-            let Some(number) = choice::free_first(loads) else { break };
-            self.pools[at].waiting.pop_front();
-            let Some((_, tally)) = self.flights.get_mut(&flight) else { continue };
-            let Some(worker) = self.workers.get_mut(&number) else { continue };
-            match worker.give(&tally.start, position, now) {
-                Ok(()) => {
-                    tally.begun(clock::now());
-                    if given.last() != Some(&number) {
-                        given.push(number);
-                    }
-                }
-                Err(error) => self.end(flight, position, Outcome::FailedForGood { error: error.into() }, Emits::new()),
-            }
-        }
-        for number in given {
-            self.flush(number);
-        }
-        let starting = |no: &&u32| self.workers.get(no).is_some_and(|worker| worker.pid.is_none());
-        let coming = self.pools[at].workers.iter().filter(starting).count();
-        let wanted = self.pools[at].waiting.len().saturating_sub(coming);
-        for _ in 0..wanted {
-            if !self.pools[at].may_hire(now) || !self.has_room(at, now) || !self.hire(at, now) {
-                break;
-            }
-        }
-    }
-
-    fn flush(&mut self, number: u32) {
-        let Some(worker) = self.workers.get_mut(&number) else { return };
-        let full = !worker.flush();
-        let Some(to) = worker.to.as_ref().filter(|_| full != worker.wants_to_write) else { return };
-        let token = EventData::new_u64(u64::from(number) << 2 | ROOM);
-        let changed = match full {
-            true => epoll::add(&self.epoll, to, token, EventFlags::OUT),
-            false => epoll::delete(&self.epoll, to),
-        };
-        worker.wants_to_write = full && changed.is_ok();
-    }
-
-    /// Makes one more worker for a pool; false where it could not even be asked for.
-    fn hire(&mut self, at: usize, now: Instant) -> bool {
-        let pool = &self.pools[at];
-        self.last_worker += 1;
-        let number = self.last_worker;
-        let flight = Flight(WORKERS_FROM | u64::from(number));
-        let id = JobId { origin: self.origin, offset: u64::from(number) };
-        let asked =
-            order::lay_worker(&pool.example, flight, id).map_err(|outcome| words(&outcome)).and_then(|record| {
-                let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
-                let pipes = Pipes::new().map_err(cannot)?;
-                let unread = rustix::io::fcntl_dupfd_cloexec(&pipes.theirs[0], 3).map_err(cannot)?;
-                Ok((record, pipes, unread))
-            });
-        let (record, mut pipes, unread) = match asked {
-            Ok(asked) => asked,
-            Err(why) => {
-                self.ails(at, &why, true, now);
-                return false;
-            }
-        };
-        let theirs = std::mem::take(&mut pipes.theirs);
-        let worker = Kept::new(flight, at, Arc::clone(&pool.policy), pipes, unread);
-        for (fd, what) in worker.fds().into_iter().zip([REPLIES, CHANNEL]) {
-            let token = EventData::new_u64(u64::from(number) << 2 | what);
-            if let Err(error) = epoll::add(&self.epoll, fd, token, EventFlags::IN) {
-                self.ails(at, &format!("cannot listen to a worker: {}", std::io::Error::from(error)), true, now);
-                return false;
-            }
-        }
-        if !self.shared.start_worker(flight, &record, theirs) {
-            self.ails(at, "no launcher could be started", false, now);
-            return false;
-        }
-        self.workers.insert(number, worker);
-        self.pools[at].workers.push(number);
-        self.tell_alive(at, false);
-        true
     }
 
     fn attend(&mut self, number: u32, what: u64) {
@@ -261,18 +202,21 @@ impl Desk {
     fn read_replies(&mut self, number: u32) {
         let Some(mut worker) = self.workers.remove(&number) else { return };
         let mut buffer = std::mem::take(&mut self.buffer);
-        let now = Instant::now();
-        let in_line = worker.read_replies(&mut buffer, |worker, line| self.reply(worker, line, now));
+        let in_line = worker.read_replies(&mut buffer, |worker, line| self.reply(worker, line));
         self.buffer = buffer;
+        let now = Instant::now();
+        worker.end_round(now);
+        self.end_answered();
         if !in_line && worker.ending.is_none() {
             worker.ending = Some(Ending::Babbles("its worker wrote a reply without an end".into()));
         }
         self.settle_down(&mut worker, now);
+        self.stirred.insert(worker.pool);
         self.workers.insert(number, worker);
     }
 
     /// One reply: its job has ended.
-    fn reply(&mut self, worker: &mut Kept, line: &[u8], now: Instant) {
+    fn reply(&mut self, worker: &mut Kept, line: &[u8]) {
         if worker.ending.as_ref().is_some_and(|ending| matches!(ending, Ending::Babbles(_))) {
             return;
         }
@@ -280,7 +224,7 @@ impl Desk {
             Ok(reply) => (reply.id, reply.outcome, reply.emitted),
             Err((id, error)) => (id, Outcome::Failed { error }, Emits::new()),
         };
-        let Some(answered) = worker.answered(id, now) else {
+        let Some(Line { flight, position, id, spoke, .. }) = worker.answered(id) else {
             let error = "its worker replied to a job that it was not given";
             worker.ending = Some(Ending::Babbles(error.into()));
             return;
@@ -288,14 +232,32 @@ impl Desk {
         if self.pools[worker.pool].recovered() {
             self.shared.settings.board.ails(&worker.policy.pattern, None);
         }
-        if answered.spoke {
-            self.shared.settings.board.ended(answered.id);
+        if spoke {
+            self.shared.settings.board.ended(id);
         }
-        self.end(answered.flight, answered.position, outcome, emitted);
+        self.answers.push(Answer { flight, position, outcome, emitted });
+    }
+
+    /// Notes what was answered, flight by flight.
+    fn end_answered(&mut self) {
+        let mut answers = std::mem::take(&mut self.answers);
+        let mut rest = answers.drain(..).peekable();
+        while let Some(flight) = rest.peek().map(|answer| answer.flight) {
+            let mut tally = self.flights.get_mut(&flight).map(|(_, tally)| tally);
+            while let Some(Answer { position, outcome, emitted, .. }) = rest.next_if(|answer| answer.flight == flight) {
+                if let Some(tally) = &mut tally {
+                    tally.end(position, outcome, emitted);
+                }
+            }
+            self.is_to_be_told(flight);
+        }
+        drop(rest);
+        self.answers = answers;
     }
 
     /// After a round with a worker: it may have had enough, or must go.
     fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
+        worker.mark(&mut self.marks);
         if matches!(worker.ending, Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
             worker.kill_at = Some(now + Duration::from_secs(3600));
             self.shared.stop_worker(worker.flight, Stop::Interrupt);
@@ -363,6 +325,9 @@ impl Desk {
             }
             line.spoke = true;
             self.shared.settings.board.said(line.id, text);
+            if let Some((checkpoint, (_, tally))) = said.checkpoint.zip(self.flights.get_mut(&line.flight)) {
+                tally.checkpoint(line.position, checkpoint);
+            }
         }
     }
 
@@ -390,42 +355,66 @@ impl Desk {
 
     /// Notes how a job ended.
     fn end(&mut self, flight: Flight, position: u16, outcome: Outcome, emitted: Emits) {
-        let Some((_, tally)) = self.flights.get_mut(&flight) else { return };
-        tally.end(position, outcome, emitted);
-        if self.told_late.insert(flight) && self.late_since.is_none() {
-            self.late_since = Some(Instant::now());
+        if let Some((_, tally)) = self.flights.get_mut(&flight) {
+            tally.end(position, outcome, emitted);
+            self.is_to_be_told(flight);
         }
     }
 
-    /// Tells what is over at once, and the rest when it has waited for a moment.
+    /// Notes that neighbours ended alike.
+    fn end_alike(&mut self, flight: Flight, positions: Range<u16>, outcome: &Outcome) {
+        if let Some((_, tally)) = self.flights.get_mut(&flight) {
+            tally.end_alike(positions, outcome);
+            self.is_to_be_told(flight);
+        }
+    }
+
+    /// A flight has something to tell.
+    fn is_to_be_told(&mut self, flight: Flight) {
+        if self.news_of.insert(flight) {
+            self.news_since.get_or_insert_with(Instant::now);
+        }
+        if let Some((pool, tally)) = self.flights.get(&flight)
+            && tally.is_over()
+        {
+            self.over_in.insert(*pool);
+        }
+    }
+
+    /// Tells all that is known: when the first of it has waited for a moment, or at once where a start is over and its
+    /// workers have nothing more to do. While they have, a turn of the engine would only take time from them.
     fn tell(&mut self, now: Instant) {
-        let late = self.late_since.is_some_and(|since| now >= since + TELL_WITHIN);
-        if self.told_late.is_empty() {
+        let late = self.news_since.is_some_and(|since| now >= since + TELL_WITHIN);
+        let idle = std::mem::take(&mut self.over_in).into_iter().any(|pool| self.pools[pool].jobs() == 0);
+        if !late && !idle {
             return;
         }
-        let mut reports: Vec<Finished> = Vec::new();
-        let flights: Vec<Flight> = self.told_late.iter().copied().collect();
-        for flight in flights {
+        self.news_since = None;
+        let at = clock::now();
+        for flight in std::mem::take(&mut self.news_of) {
             let Some((_, tally)) = self.flights.get_mut(&flight) else { continue };
-            if !late && !tally.is_over() {
-                continue;
-            }
-            reports.extend(tally.tell(clock::now(), Output::default()));
-            self.told_late.remove(&flight);
+            tally.tell(at, Output::default()).into_iter().for_each(&self.shared.hear);
             if tally.is_over() {
                 self.flights.remove(&flight);
             }
         }
-        if self.told_late.is_empty() {
-            self.late_since = None;
+    }
+
+    /// Pools whose wait is over may make a worker again.
+    fn look_after_ailing(&mut self, now: Instant) {
+        let over: Vec<usize> =
+            self.ailing.iter().copied().filter(|at| self.pools[*at].not_before.is_none_or(|by| by <= now)).collect();
+        for at in over {
+            self.ailing.remove(&at);
+            self.stirred.insert(at);
         }
-        reports.into_iter().for_each(&self.shared.hear);
     }
 
     /// A pool's worker could not be made, or ended before it did anything.
     fn ails(&mut self, at: usize, why: &str, hopeless: bool, now: Instant) {
         let pool = &mut self.pools[at];
         pool.failed(why, hopeless, now);
+        self.ailing.insert(at);
         if let Some(trouble) = pool.trouble.clone() {
             self.shared.settings.board.ails(&pool.policy.pattern, Some(trouble));
         }
@@ -439,6 +428,7 @@ impl Desk {
                 if let Some(worker) = self.workers.get_mut(&at) {
                     worker.pid = Some(pid);
                     worker.idle_since = Instant::now();
+                    self.stirred.insert(worker.pool);
                 }
             }
             End::Exit(_) | End::CannotStart { .. } | End::NotBegun => self.buried(at, Some(&report)),

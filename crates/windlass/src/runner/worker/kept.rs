@@ -3,6 +3,7 @@
 //! The server keeps an end of the pipe that the worker reads from, and so knows after its death which lines it never
 //! took: those jobs had not begun. It must not choose jobs.
 
+use super::marks::Marks;
 use crate::runner::launcher::Report;
 use crate::runner::{Flight, Start, Stop, lines};
 use rustix::fs::OFlags;
@@ -27,6 +28,9 @@ pub(super) struct Line {
     pub(super) flight: Flight,
     pub(super) position: u16,
     pub(super) id: JobId,
+    pub(super) start: u32,
+    /// Where it is marked as begun.
+    pub(super) place: Option<usize>,
     /// Where it begins in all that was ever written to this worker.
     begin: u64,
     pub(super) since: Instant,
@@ -69,6 +73,22 @@ impl Pipes {
     }
 }
 
+/// Replies that were read together.
+#[derive(Debug)]
+struct Round {
+    answered: u32,
+    /// When the first of their jobs was begun.
+    begun: Instant,
+    /// The line that was first is among them.
+    head_left: bool,
+}
+
+impl Round {
+    fn new(now: Instant) -> Round {
+        Round { answered: 0, begun: now, head_left: false }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) flight: Flight,
@@ -90,9 +110,12 @@ pub(super) struct Kept {
     searched: usize,
     channel_text: Vec<u8>,
     pub(super) lines: VecDeque<Line>,
+    /// Marks of lines that it has answered.
+    unmarked: Vec<usize>,
     pub(super) window: u32,
     usual: Option<Duration>,
     last_reply: Instant,
+    round: Round,
     pub(super) done: u64,
     pub(super) born: Instant,
     pub(super) idle_since: Instant,
@@ -133,9 +156,11 @@ impl Kept {
             searched: 0,
             channel_text: Vec::new(),
             lines: VecDeque::new(),
+            unmarked: Vec::new(),
             window,
             usual: None,
             last_reply: now,
+            round: Round::new(now),
             done: 0,
             born: now,
             idle_since: now,
@@ -169,8 +194,19 @@ impl Kept {
         let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
         let id = start.held.jobs.id(usize::from(start.held.first + position));
         let deadline = limit.and_then(|limit| now.checked_add(limit));
-        self.lines.push_back(Line { flight: start.flight, position, id, begin, since: now, deadline, spoke: false });
+        let (flight, start, place) = (start.flight, start.held.start(), None);
+        self.lines.push_back(Line { flight, position, id, start, place, begin, since: now, deadline, spoke: false });
         Ok(())
+    }
+
+    /// Marks what it is at: before it is written, and after each round of replies.
+    pub(super) fn mark(&mut self, marks: &mut Marks) {
+        self.unmarked.drain(..).for_each(|place| marks.clear(place));
+        let Some(pid) = self.pid else { return };
+        let at_once = if self.is_parallel() { self.lines.len() } else { 1 };
+        let first = self.lines.iter_mut().take(at_once);
+        // Those in front were marked when they were given.
+        first.rev().take_while(|line| line.place.is_none()).for_each(|line| marks.mark(line, pid));
     }
 
     /// Writes what the pipe takes; false where it is full.
@@ -193,12 +229,12 @@ impl Kept {
     /// Reads what it wrote; returns its whole lines, and false where it wrote a line without end.
     pub(super) fn read_replies(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Kept, &[u8])) -> bool {
         loop {
-            match rustix::io::read(&self.from, &mut *buffer) {
-                Ok(0) => return true,
-                Ok(got) => self.incoming.extend_from_slice(&buffer[..got]),
+            let got = match rustix::io::read(&self.from, &mut *buffer) {
                 Err(Errno::INTR) => continue,
-                Err(_) => return true,
-            }
+                Ok(0) | Err(_) => return true,
+                Ok(got) => got,
+            };
+            self.incoming.extend_from_slice(&buffer[..got]);
             let incoming = std::mem::take(&mut self.incoming);
             let mut from = 0;
             let mut searched = self.searched;
@@ -212,6 +248,10 @@ impl Kept {
             self.searched = self.incoming.len();
             if self.incoming.len() > REPLY_MAX {
                 return false;
+            }
+            // A pipe that gave less than it was asked for is empty; what comes later is an event of its own.
+            if got < buffer.len() {
+                return true;
             }
         }
     }
@@ -238,27 +278,41 @@ impl Kept {
     }
 
     /// The line that a reply answers: the one it names, or the first.
-    pub(super) fn answered(&mut self, id: Option<JobId>, now: Instant) -> Option<Line> {
+    pub(super) fn answered(&mut self, id: Option<JobId>) -> Option<Line> {
         let at = match id {
             Some(id) => self.lines.iter().position(|line| line.id == id)?,
             None => 0,
         };
         let line = self.lines.remove(at)?;
-        let begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
-        let took = now.saturating_duration_since(begun);
-        self.usual = Some(self.usual.map_or(took, |usual| (usual * (INERTIA - 1) + took) / INERTIA));
-        self.last_reply = now;
+        self.unmarked.extend(line.place);
+        if self.round.answered == 0 {
+            self.round.begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
+        }
+        self.round.answered += 1;
+        self.round.head_left |= at == 0;
         self.done += 1;
-        if let Some(next) = self.lines.front_mut().filter(|_| at == 0) {
+        Some(line)
+    }
+
+    /// After a round of replies: how long a job takes it lately, and whose turn it is now.
+    pub(super) fn end_round(&mut self, now: Instant) {
+        let Round { answered, begun, head_left } = std::mem::replace(&mut self.round, Round::new(now));
+        if answered == 0 {
+            return;
+        }
+        let (took, weight) = (now.saturating_duration_since(begun) / answered, answered.min(INERTIA));
+        let lately = |usual: Duration| (usual * (INERTIA - weight) + took * weight) / INERTIA;
+        self.usual = Some(self.usual.map_or(took, lately));
+        self.last_reply = now;
+        if self.lines.is_empty() {
+            self.idle_since = now;
+        } else if let Some(next) = self.lines.front_mut().filter(|_| head_left) {
             // Its turn comes now, and its time counts from now.
             next.since = next.since.max(now);
             if next.deadline.is_none() {
                 next.deadline = self.policy.time_limit.and_then(|limit| now.checked_add(limit));
             }
-        } else if self.lines.is_empty() {
-            self.idle_since = now;
         }
-        Some(line)
     }
 
     /// The earliest time at which something is due for it.

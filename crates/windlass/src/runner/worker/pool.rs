@@ -5,6 +5,7 @@
 
 use crate::runner::{Flight, Start};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::policy::{Backoff, Policy, Service, Worker};
@@ -15,15 +16,21 @@ const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Durati
 /// So many such deaths in a row are a trouble to be told.
 const TROUBLE_AFTER: u32 = 3;
 
-/// One job that waits.
-pub(super) type Waiting = (Flight, u16);
+/// Neighbouring jobs of one flight that wait, by their positions in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) flight: Flight,
+    pub(super) positions: Range<u16>,
+}
 
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) policy: Arc<Policy>,
     /// A start of it, as an example of what its workers are for.
     pub(super) example: Start,
-    pub(super) waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting>,
+    /// How many jobs those are.
+    jobs: usize,
     /// Its workers by number, those that start or end included.
     pub(super) workers: Vec<u32>,
     /// Deaths in a row of workers that had answered nothing.
@@ -39,6 +46,7 @@ impl Pool {
             policy: Arc::clone(&start.policy),
             example: start.clone(),
             waiting: VecDeque::new(),
+            jobs: 0,
             workers: Vec::new(),
             deaths: 0,
             not_before: None,
@@ -55,6 +63,40 @@ impl Pool {
             | Service::Remote(_)
             | Service::Handler { .. } => None,
         }
+    }
+
+    /// All jobs of a start wait.
+    pub(super) fn add(&mut self, start: &Start) {
+        let (flight, positions) = (start.flight, 0..start.held.count);
+        self.jobs += positions.len();
+        self.waiting.push_back(Waiting { flight, positions });
+    }
+
+    /// How many jobs wait.
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs
+    }
+
+    /// Up to so many neighbours that have waited longest.
+    pub(super) fn take(&mut self, most: u16) -> Option<Waiting> {
+        let front = self.waiting.front_mut()?;
+        let Range { start, end } = front.positions;
+        let positions = start..end.min(start.saturating_add(most));
+        let taken = Waiting { flight: front.flight, positions };
+        self.jobs -= taken.positions.len();
+        front.positions.start = taken.positions.end;
+        if front.positions.is_empty() {
+            self.waiting.pop_front();
+        }
+        Some(taken)
+    }
+
+    /// Takes out what of a flight waits.
+    pub(super) fn withdraw(&mut self, flight: Flight) -> Vec<Waiting> {
+        let withdrawn: Vec<Waiting> = self.waiting.iter().filter(|waiting| waiting.flight == flight).cloned().collect();
+        self.waiting.retain(|waiting| waiting.flight != flight);
+        self.jobs -= withdrawn.iter().map(|waiting| waiting.positions.len()).sum::<usize>();
+        withdrawn
     }
 
     /// Takes the rules of a start; true where they are new, so that workers of the old ones are to go.

@@ -24,6 +24,8 @@ const AHEAD: u32 = 16;
 const AHEAD_OVER_BUDGET: u32 = 4;
 /// Rows that one order takes at most; the next turn takes more.
 const ROWS: usize = 1000;
+/// Data in chunks of which one order takes no more, once it has so much.
+const ORDER_BYTES: u64 = 64 << 20;
 
 /// A chunk with jobs that wait.
 #[derive(Clone, Debug)]
@@ -196,9 +198,9 @@ impl Turn<'_> {
         rows: Vec<Row>,
         (held, claimed): (&mut Vec<Held>, &mut Vec<u64>),
     ) -> Result<(), StoreError> {
-        let mut left = most;
+        let (mut left, mut bytes) = (most, 0);
         let mut rows = rows.into_iter().peekable();
-        while left > 0 {
+        while left > 0 && bytes < ORDER_BYTES {
             let front = if chunked > 0 { Some(self.front(lane, left)?) } else { None };
             let row_first = rows.peek().map(|row| row.arrival);
             match front {
@@ -210,7 +212,9 @@ impl Turn<'_> {
                     }
                     left -= range.len();
                     chunked -= range.len() as u64;
-                    held.push(self.claim_range(&waiting, range)?);
+                    let stretch = self.claim_range(&waiting, range)?;
+                    bytes += stretch.bytes(0, stretch.count);
+                    held.push(stretch);
                 }
                 _ => {
                     let Some(row) = rows.next() else { break };

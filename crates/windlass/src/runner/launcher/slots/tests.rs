@@ -39,6 +39,23 @@ fn notes_tell_what_had_begun() {
 }
 
 #[test]
+fn what_a_kept_worker_is_at_had_begun_and_what_it_answered_had_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::open(&kept_path(dir.path())).unwrap();
+    let pid = std::process::id() as i32;
+    for (at, offset) in [(0, 1), (1, 2), (2, 3), (0, 4)] {
+        table.mark(at, job(offset), 7, pid);
+    }
+    table.clear(1);
+    table.ended(2, true);
+    drop(table);
+    let evidence = prove_dead(dir.path()).unwrap();
+    let begun: Vec<u64> = (1..=5).filter(|offset| evidence.begun(job(*offset), 7)).collect();
+    assert_eq!(begun, [3, 4], "and who had its number since is not killed: this test goes on");
+    assert!(!evidence.begun(job(4), 6), "another start");
+}
+
+#[test]
 fn a_process_for_many_jobs_speaks_for_all_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let table = Table::open(&path(dir.path(), 0)).unwrap();

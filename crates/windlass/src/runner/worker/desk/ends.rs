@@ -22,9 +22,12 @@ impl Desk {
             let _out_already = epoll::delete(&self.epoll, fd);
         }
         self.pools[worker.pool].workers.retain(|other| *other != number);
+        self.stirred.insert(worker.pool);
         self.tell_alive(worker.pool, true);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
+        let places = taken.iter().chain(&left).filter_map(|line| line.place);
+        places.for_each(|place| self.marks.died(place));
         for line in left {
             self.end_line(&worker, line, Outcome::Interrupted);
         }
@@ -84,11 +87,8 @@ impl Desk {
             Stop::Cancel => Outcome::Cancelled,
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
-        let waiting = &mut self.pools[*pool].waiting;
-        let stopped: Vec<_> = waiting.iter().filter(|(of, _)| *of == flight).copied().collect();
-        waiting.retain(|(of, _)| *of != flight);
-        for (flight, position) in stopped {
-            self.end(flight, position, outcome.clone(), Emits::new());
+        for withdrawn in self.pools[*pool].withdraw(flight) {
+            self.end_alike(flight, withdrawn.positions, &outcome);
         }
         if why == Stop::Withdraw {
             return;

@@ -4,6 +4,7 @@
 //! memory itself.
 
 use super::Desk;
+use crate::runner::worker::pool::Pool;
 use std::time::Instant;
 
 impl Desk {
@@ -11,8 +12,17 @@ impl Desk {
     pub(super) fn learn_room(&mut self, at: usize) {
         let policy = &self.pools[at].policy;
         if policy.limits.memory > 0 {
-            self.room.insert(policy.pattern.clone(), policy.slots);
+            let (pattern, slots) = (policy.pattern.clone(), policy.slots);
+            if self.room.insert(pattern.clone(), slots) != Some(slots) {
+                self.stir(&pattern);
+            }
         }
+    }
+
+    /// There may be room for another worker of this table: who waits looks again.
+    fn stir(&mut self, pattern: &str) {
+        let waits = |(_, pool): &(usize, &Pool)| pool.policy.pattern == pattern && pool.jobs() > 0;
+        self.stirred.extend(self.pools.iter().enumerate().filter(waits).map(|(at, _)| at));
     }
 
     /// Whether one more worker of a pool's table may live; where not, one that idles for another queue of it goes, but
@@ -60,6 +70,9 @@ impl Desk {
         if gone && let Some(room) = self.room.get_mut(&pattern) {
             *room = (*room).min(alive.max(1));
         }
+        if gone {
+            self.stir(&pattern);
+        }
         (self.shared.crewed)(&pattern, alive);
     }
 
@@ -79,7 +92,7 @@ impl Desk {
         let rests = |number: &u32| {
             let worker = self.workers.get(number)?;
             let up = worker.pid.is_some() && worker.ending.is_none() && worker.lines.is_empty();
-            let spare = self.pools[worker.pool].waiting.is_empty() && worker.policy.limits.memory > 0;
+            let spare = self.pools[worker.pool].jobs() == 0 && worker.policy.limits.memory > 0;
             (up && spare).then_some((worker.idle_since, *number))
         };
         let mut idle: Vec<(Instant, u32)> = self.workers.keys().filter_map(rests).collect();
