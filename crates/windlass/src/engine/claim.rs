@@ -138,7 +138,7 @@ impl<S: Store> Engine<S> {
         let number = held.number(run);
         let run = run.map(|id| id.to_string()).unwrap_or_default();
         let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
-        let checkpoint = self.checkpoint_for(&held)?;
+        let (checkpoint, lent) = (self.checkpoint_for(&held)?, lent.map(Box::new));
         Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent })
     }
 }

@@ -53,7 +53,7 @@ pub struct Start {
     /// What an earlier start of its one job said last of how far it had come; empty without one.
     pub checkpoint: String,
     /// Where a worker elsewhere does it.
-    pub lent: Option<Lent>,
+    pub lent: Option<Box<Lent>>,
 }
 
 /// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.

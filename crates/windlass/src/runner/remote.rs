@@ -256,9 +256,9 @@ impl Counter {
     pub(super) fn start(self: &Arc<Counter>, starts: Vec<Start>) {
         let mut by_ask: HashMap<Option<u64>, Vec<Start>> = HashMap::new();
         for start in starts {
-            match &start.lent {
-                Some(lent @ Lent { ask: None, .. }) => drop(self.lease(&lent.clone(), start)),
-                lent => by_ask.entry(lent.as_ref().and_then(|lent| lent.ask)).or_default().push(start),
+            match start.lent.clone() {
+                Some(lent) if lent.ask.is_none() => drop(self.lease(&lent, start)),
+                lent => by_ask.entry(lent.and_then(|lent| lent.ask)).or_default().push(start),
             }
         }
         for (ask, starts) in by_ask {
