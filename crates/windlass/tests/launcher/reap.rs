@@ -21,35 +21,35 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a job of a kind ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Killed {
-    ByTime,
-    ByPerson,
-    ByLimit(Limits),
+enum KilledBy {
+    Time,
+    Person,
+    Limit(Limits),
 }
 
 const NONE: Limits = Limits { memory: 0, processes: 0, cpu: Duration::ZERO, output: 0 };
 
 /// What makes trouble, and how it is ended.
-const KINDS: [(&str, &str, Killed); 12] = [
-    ("ignores TERM", "trap '' TERM HUP INT; while :; do sleep 1000; done", Killed::ByTime),
-    ("double-forks", "(setsid sh -c 'trap \"\" TERM; sleep 1000; :' &) ; sleep 1000", Killed::ByTime),
-    ("sheds its marks", "(env -i setsid sleep 1000 &); sleep 1000", Killed::ByTime),
-    ("stops itself", "sleep 1000 & kill -STOP $$; sleep 1000", Killed::ByTime),
-    ("fills both pipes", "yes & yes >&2", Killed::ByTime),
-    ("says nothing", "exec >&- 2>&-; sleep 1000", Killed::ByTime),
-    ("leaves its pipes open", "sleep 1000 & setsid sleep 1000 & sleep 1000", Killed::ByPerson),
-    ("is cancelled", "trap 'exit 3' TERM; sleep 1000 & wait", Killed::ByPerson),
-    ("makes many", "for i in 1 2 3 4 5 6 7 8 9 10; do setsid sleep 1000 & done; wait", Killed::ByPerson),
-    ("talks too much", "yes & yes >&2", Killed::ByLimit(Limits { output: 100_000, ..NONE })),
+const KINDS: [(&str, &str, KilledBy); 12] = [
+    ("ignores TERM", "trap '' TERM HUP INT; while :; do sleep 1000; done", KilledBy::Time),
+    ("double-forks", "(setsid sh -c 'trap \"\" TERM; sleep 1000; :' &) ; sleep 1000", KilledBy::Time),
+    ("sheds its marks", "(env -i setsid sleep 1000 &); sleep 1000", KilledBy::Time),
+    ("stops itself", "sleep 1000 & kill -STOP $$; sleep 1000", KilledBy::Time),
+    ("fills both pipes", "yes & yes >&2", KilledBy::Time),
+    ("says nothing", "exec >&- 2>&-; sleep 1000", KilledBy::Time),
+    ("leaves its pipes open", "sleep 1000 & setsid sleep 1000 & sleep 1000", KilledBy::Person),
+    ("is cancelled", "trap 'exit 3' TERM; sleep 1000 & wait", KilledBy::Person),
+    ("makes many", "for i in 1 2 3 4 5 6 7 8 9 10; do setsid sleep 1000 & done; wait", KilledBy::Person),
+    ("talks too much", "yes & yes >&2", KilledBy::Limit(Limits { output: 100_000, ..NONE })),
     (
         "grows",
         "dd if=/dev/zero bs=60M count=1 2>/dev/null | sleep 1000",
-        Killed::ByLimit(Limits { memory: 32 << 20, ..NONE }),
+        KilledBy::Limit(Limits { memory: 32 << 20, ..NONE }),
     ),
     (
         "multiplies",
         "for i in 1 2 3 4 5 6 7 8; do (setsid sleep 1000 &); done; sleep 1000",
-        Killed::ByLimit(Limits { processes: 5, ..NONE }),
+        KilledBy::Limit(Limits { processes: 5, ..NONE }),
     ),
 ];
 
@@ -57,18 +57,18 @@ fn job(kind: usize) -> Job {
     let (_, script, killed) = KINDS[kind];
     let job = shell(script).output_max(1 << 16).slots(TOGETHER as u32);
     match killed {
-        Killed::ByTime => job.limit(Duration::from_millis(60), Duration::from_millis(10)),
-        Killed::ByPerson => job.grace(Duration::from_millis(10)),
-        Killed::ByLimit(limits) => job.limits(limits).grace(Duration::from_millis(10)),
+        KilledBy::Time => job.limit(Duration::from_millis(60), Duration::from_millis(10)),
+        KilledBy::Person => job.grace(Duration::from_millis(10)),
+        KilledBy::Limit(limits) => job.limits(limits).grace(Duration::from_millis(10)),
     }
 }
 
-fn is_its_end(killed: Killed, outcome: &Outcome) -> bool {
+fn is_its_end(killed: KilledBy, outcome: &Outcome) -> bool {
     match killed {
-        Killed::ByTime => matches!(outcome, Outcome::TimedOut { .. }),
+        KilledBy::Time => matches!(outcome, Outcome::TimedOut { .. }),
         // A stop may come before it has begun.
-        Killed::ByPerson => *outcome == Outcome::Cancelled,
-        Killed::ByLimit(_) => matches!(outcome, Outcome::Failed { error } if error.contains("its limit is")),
+        KilledBy::Person => *outcome == Outcome::Cancelled,
+        KilledBy::Limit(_) => matches!(outcome, Outcome::Failed { error } if error.contains("its limit is")),
     }
 }
 
@@ -93,7 +93,7 @@ fn kill(rig: &mut Rig, kills: u64) -> BTreeMap<&'static str, u64> {
             let kind = (begun % KINDS.len() as u64) as usize;
             let id = rig.start(job(kind));
             kinds.insert(id.offset, kind);
-            if KINDS[kind].2 == Killed::ByPerson {
+            if KINDS[kind].2 == KilledBy::Person {
                 rig.runner.stop(Flight(id.offset), Stop::Cancel);
             }
             begun += 1;
