@@ -10,6 +10,7 @@
 
 mod asked;
 mod crew;
+mod memory;
 mod queue;
 mod rates;
 mod reason;
@@ -23,12 +24,14 @@ use crate::overrides::{Override, Overrides};
 use crate::policy::{HandlerFiles, Policy};
 use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
+use memory::Memory;
 use queue::{Pass, Queue};
 use rates::{Look, Metered};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use memory::{RESERVE_AFTER, Shortage};
 pub use queue::CAREFUL_SHARE;
 pub use reason::{Reason, Stall};
 pub use stock::{Pace, STOCK_PER_SLOT_MAX};
@@ -90,6 +93,7 @@ pub struct Scheduler {
     behind_suspect: BTreeSet<QueueNo>,
     draining: bool,
     stall: Option<Stall>,
+    memory: Memory,
 }
 
 impl Scheduler {
@@ -120,6 +124,7 @@ impl Scheduler {
             behind_suspect: BTreeSet::new(),
             draining: false,
             stall: None,
+            memory: Memory::default(),
         };
         scheduler.reload(policies, slots);
         scheduler
@@ -175,10 +180,14 @@ impl Scheduler {
     pub fn plan_up_to(&mut self, jobs: u64) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
         let mut asked = 0;
+        self.end_vain_reservation();
         while asked < jobs && self.server_hold().is_none() {
             let Some(&((Reverse(class), due, queue), crew)) = self.index.first() else { break };
             if due > REWIND_AT {
                 self.rewind();
+                continue;
+            }
+            if !self.takes_room(crew, class) {
                 continue;
             }
             if let Some(booked) = self.book(queue, crew, class, due) {
@@ -198,7 +207,7 @@ impl Scheduler {
         while asked < jobs && self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
-            let wanted = wanted && crew.passage(self.steady) == Passage::Free;
+            let wanted = wanted && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
@@ -259,10 +268,9 @@ impl Scheduler {
             self.used -= u32::from(here);
             crew.used -= 1;
             crew.thaw(&self.clocks);
-            if crew.gone && crew.used == 0 {
-                self.crews.remove(&number);
-            }
         }
+        self.gave_room(number);
+        self.bury(number);
         self.enter(number);
         self.suspect_ended(lane.kind);
     }
@@ -351,14 +359,18 @@ impl Scheduler {
         queue.pass = due + crew.stride() * Pass::from(most - 1);
         let clock = self.clocks.entry(class).or_insert(0);
         *clock = due.max(*clock);
-        if crew.is_full() {
-            crew.stocked += 1;
-        } else {
+        let begins = !crew.is_full();
+        if begins {
             crew.used += 1;
             crew.freeze(&self.clocks);
             self.used += u32::from(!crew.is_remote());
+        } else {
+            crew.stocked += 1;
         }
         self.suspect_runs |= choice.kind == LaneKind::Suspect;
+        if begins {
+            self.took_room(crew_no);
+        }
         self.place(number);
         self.enter(crew_no);
         Some(Planned { lane, most, crew: crew_no })

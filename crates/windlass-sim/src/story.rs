@@ -26,6 +26,8 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Archived { .. } => "archived",
         Event::Forget { .. } => "forget",
         Event::Reload { .. } => "reload",
+        Event::Workers { .. } => "workers",
+        Event::Speak { .. } => "speak",
         Event::HandlerFiles(_) => "handler files",
         Event::Steer { .. } => "steer",
         Event::FireSchedule { .. } => "fire_schedule",

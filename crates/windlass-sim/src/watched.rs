@@ -199,6 +199,10 @@ impl Store for Watched {
         Ok(held)
     }
 
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        self.memory.held(id)
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         if !self.lies(Lie::SettlesNothing) {
             self.memory.settle(settlements, follow_ups, now)?;

@@ -132,6 +132,7 @@ impl World {
         let options = EngineOptions {
             policies,
             slots,
+            memory: None,
             schedules: Vec::new(),
             durability,
             serve_open_runs: random.chance(700),
@@ -497,7 +498,7 @@ impl World {
         let now = self.now();
         let (same_boot, hands) = (self.same_boot, &self.hands);
         let begun = |id: JobId, start: u32| !same_boot || hands.begun.contains(&(id, start));
-        let evidence = Evidence { begun: &begun, same_boot };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot };
         let options = EngineOptions { seed: self.random.next(), ..self.options.clone() };
         let (mut engine, recovered) = Engine::new(store, options, evidence, now).map_err(|e| e.to_string())?;
         self.tell(|| format!("restart {recovered:?}"));

@@ -99,6 +99,11 @@ impl Config {
         reader::read(path, text)
     }
 
+    /// Memory to plan with: what the file says, else what the machine has.
+    pub fn memory(&self) -> Option<u64> {
+        self.machine.memory.or_else(checks::machine_memory)
+    }
+
     /// The rules for the engine, in the file's order; the crews of commands that list for a schedule come before them,
     /// so that no pattern takes their queues.
     pub fn policies(&self) -> Vec<Policy> {

@@ -107,6 +107,7 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
     let options = EngineOptions {
         policies: vec![Policy { attempts: 0, backoff: quick, slots: 4, ..Policy::new("*", service) }],
         slots: 4,
+        memory: None,
         schedules: Vec::new(),
         durability: Durability::Full,
         serve_open_runs: false,
@@ -115,7 +116,7 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
         seed: 1,
         ids: Arc::new(IdSource::new(Origin::from_random(1))),
     };
-    let evidence = Evidence { begun: &|_, _| true, same_boot: true };
+    let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
     let (engine, _) = Engine::new(Counting::new(Memory::new(1)), options, evidence, clock::now())?;
     Ok(engine)
 }

@@ -55,6 +55,10 @@ impl<S: Store> Store for Counting<S> {
         self.count("claim").claim(orders, now)
     }
 
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        self.count("held").held(id)
+    }
+
     fn settle(&mut self, ended: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         self.count("settle").settle(ended, follow_ups, now)
     }

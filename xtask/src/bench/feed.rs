@@ -33,9 +33,14 @@ pub(super) fn write(dir: &DataDir, count: u64, queues: u64) -> Outcome<()> {
 
 /// Jobs a second of the whole server, archive and statistics included.
 pub(super) fn live(bed: &mut Bed, count: u64, slots: u32, service: Service) -> Outcome<f64> {
+    live_under(bed, count, Policy { slots, ..Policy::new("*", service) })
+}
+
+/// The same under rules that say more than how many slots there are.
+pub(super) fn live_under(bed: &mut Bed, count: u64, policy: Policy) -> Outcome<f64> {
     let (_scratch, dir) = bed.data_dir()?;
     write(&dir, count, 1)?;
-    let policies = vec![Policy { slots, ..Policy::new("*", service) }];
+    let (slots, policies) = (policy.slots, vec![policy]);
     let options = ServerOptions { policies, slots, serves: true, ..ServerOptions::new(dir.clone()) };
     let server = Server::start(options)?;
     let begun = Instant::now();

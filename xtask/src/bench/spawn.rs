@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
-use windlass_core::policy::{self, Service};
+use std::time::{Duration, Instant};
+use windlass_core::policy::{self, Identity, Limits, Policy, Service};
 
 const SLOTS: u32 = 8;
 const PROGRAM: &str = "/bin/true";
@@ -19,9 +19,10 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     bed.needs_disk()?;
     let (count, times) = (bed.size(4_000), bed.rounds());
     let shared = RefCell::new(&mut *bed);
-    let ours = || live(*shared.borrow_mut(), count);
+    let ours = || feed::live_under(*shared.borrow_mut(), count, policy());
     let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
     bed.report(&Figure::new("spawn.true", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.7, 0.9)));
+    limited(bed, count, times)?;
     for (name, goal) in [("xargs", 1.0), ("make", 1.0), ("parallel", 8.0)] {
         match other(bed, name, if name == "parallel" { count.div_ceil(10) } else { count })? {
             None => println!("# spawn.over-{name} is left out: {name} is not installed"),
@@ -34,9 +35,26 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
     Ok(())
 }
 
-fn live(bed: &mut Bed, count: u64) -> Outcome<f64> {
+/// The same with every limit, as another user; it takes root.
+fn limited(bed: &mut Bed, count: u64, times: usize) -> Outcome<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("# spawn.limited is left out: only root runs jobs as another user");
+        return Ok(());
+    }
+    let limits = Limits { memory: 1 << 30, processes: 100, cpu: Duration::from_secs(60), output: 1 << 20 };
+    let nobody = Identity { name: "nobody".into(), uid: 65534, gid: 65534, groups: vec![65534], home: b"/".to_vec() };
+    let shared = RefCell::new(&mut *bed);
+    let policy = Policy { limits, user: Some(nobody), ..policy() };
+    let ours = || feed::live_under(*shared.borrow_mut(), count, policy.clone());
+    let (ours, raw) = rounds(times, ours, || raw::spawns(Path::new(PROGRAM), "data", count))?;
+    bed.report(&Figure::new("spawn.limited", ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.5, 0.8)));
+    Ok(())
+}
+
+fn policy() -> Policy {
     let argv = vec![PROGRAM.as_bytes().to_vec(), b"{}".to_vec()];
-    feed::live(bed, count, SLOTS, Service::Command(policy::Command { argv, ..policy::Command::default() }))
+    let command = policy::Command { argv, ..policy::Command::default() };
+    Policy { slots: SLOTS, ..Policy::new("*", Service::Command(command)) }
 }
 
 /// Jobs a second of another program that starts a process for each line or target.

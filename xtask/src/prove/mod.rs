@@ -12,7 +12,7 @@ use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, store, sabotage [NAME…] or --size N";
+const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, reap, store, sabotage [NAME…] or --size N";
 const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called, how large it is, and how to get its command and its figure.
@@ -36,6 +36,7 @@ const PROOFS: &[Proof] = &[
     Proof { name: "sim", size: 1_000_000, command: sim, figure: |line| line.contains(" seeds, ").then_some(line) },
     Proof { name: "end", size: 10_000_000, command: end, figure: |line| after(line, "end: ") },
     Proof { name: "soak", size: 8 * 60, command: rig, figure: |line| after(line, "soak: ") },
+    Proof { name: "reap", size: 10_000, command: reap, figure: |line| after(line, "reap: ") },
     Proof { name: "store", size: 0, command: store, figure: |line| after(line, "store: ") },
 ];
 
@@ -112,6 +113,13 @@ fn sim(_: &Proof, size: u64) -> Result<Command, String> {
 fn end(_: &Proof, size: u64) -> Result<Command, String> {
     let mut command = cargo(&["run", "--release", "--quiet", "-p", "windlass-sim", "--", "--end"]);
     command.arg(size.to_string());
+    Ok(command)
+}
+
+/// Ten thousand jobs of every troublesome kind, killed.
+fn reap(_: &Proof, size: u64) -> Result<Command, String> {
+    let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "launcher"]);
+    command.args(["reap::", "--", "--nocapture", "--test-threads=1"]).env("WINDLASS_REAP_KILLS", size.to_string());
     Ok(command)
 }
 
@@ -201,7 +209,10 @@ mod tests {
     #[test]
     fn names_and_sizes() {
         let names = |words: &[&str]| read(words).map(|(proofs, _)| proofs.iter().map(|p| p.name).collect::<Vec<_>>());
-        assert_eq!(names(&[]), Ok(vec!["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "store"]));
+        assert_eq!(
+            names(&[]),
+            Ok(vec!["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "reap", "store"])
+        );
         assert_eq!(names(&["sim", "--size", "5", "kill"]), Ok(vec!["sim", "kill"]));
         assert_eq!(read(&["--size", "7"]).map(|(_, size)| size), Ok(Some(7)));
         assert_eq!(read(&["kill"]).map(|(_, size)| size), Ok(None));

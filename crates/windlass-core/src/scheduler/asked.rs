@@ -4,8 +4,8 @@
 //! weights hold as everywhere. It owns when somebody last asked, so that `why` can tell. It must not know who asks.
 
 use super::queue::Queue;
-use super::{Planned, REWIND_AT, Scheduler};
-use crate::job::QueueNo;
+use super::{CrewNo, Planned, REWIND_AT, Scheduler};
+use crate::job::{Lane, QueueNo};
 use crate::policy::pattern_matches;
 use crate::time::Time;
 use std::cmp::Reverse;
@@ -64,6 +64,23 @@ impl Scheduler {
         planned
     }
 
+    /// A worker elsewhere still has a start that an earlier server gave out: it takes a slot of its crew, as it did
+    /// then. None where nobody serves its queue any more.
+    pub fn resumed(&mut self, lane: Lane) -> Option<CrewNo> {
+        let queue = self.queues.get_mut(&lane.queue)?;
+        let number = queue.crew?;
+        let crew = self.crews.get_mut(&number)?;
+        queue.used += 1;
+        crew.used += 1;
+        crew.circuit.begun(1);
+        crew.freeze(&self.clocks);
+        self.used += u32::from(!crew.is_remote());
+        self.took_room(number);
+        self.place(lane.queue);
+        self.enter(number);
+        Some(number)
+    }
+
     /// True for a queue that must not be planned unless somebody asks.
     pub(super) fn waits_to_be_asked_for(&self, number: QueueNo, queue: &Queue) -> bool {
         let crew = queue.crew.and_then(|crew| self.crews.get(&crew));
@@ -75,7 +92,7 @@ impl Scheduler {
 mod tests {
     use super::super::Reason;
     use super::*;
-    use crate::job::{Lane, LaneKind, Priority, QueueName};
+    use crate::job::{LaneKind, Priority, QueueName};
     use crate::policy::{Policy, Remote, Service};
 
     fn lane(queue: u32) -> Lane {
@@ -109,5 +126,21 @@ mod tests {
             scheduler.finished(planned.crew, planned.lane);
         }
         assert_eq!(scheduler.in_flight(), 0);
+    }
+
+    #[test]
+    fn what_a_worker_kept_through_a_restart_takes_its_slot() {
+        let policy = Policy { slots: 2, ..Policy::new("far", Service::Remote(Remote::default())) };
+        let mut scheduler = Scheduler::new(vec![policy], 1);
+        assert_eq!(scheduler.resumed(lane(1)), None, "a queue that is not known");
+        for (number, name) in [(1, "far"), (2, "nobody's")] {
+            scheduler.queue_appeared(QueueNo(number), &QueueName::new(name.as_bytes()).unwrap());
+            scheduler.ready(lane(number), 10);
+        }
+        assert_eq!(scheduler.resumed(lane(2)), None, "a queue that nobody serves");
+        let crew = scheduler.resumed(lane(1)).unwrap();
+        assert_eq!((scheduler.plan_asked(&[QueueNo(1)], 9).len(), scheduler.in_flight()), (1, 0));
+        scheduler.finished(crew, lane(1));
+        assert_eq!(scheduler.plan_asked(&[QueueNo(1)], 9).len(), 1);
     }
 }

@@ -36,14 +36,22 @@ pub(super) struct Crew {
     pub(super) used: u32,
     /// Starts claimed ahead; each takes the slot of one that ends.
     pub(super) stocked: u32,
+    /// Kept workers that live, those that start or end included.
+    pub(super) workers: u32,
+    /// The memory that it was last seen to hold.
+    pub(super) weighed: u64,
+    /// Its next start does not fit into memory.
+    pub(super) short: bool,
+    /// The rules in force, and the same with as many slots as there is memory for.
+    pub(super) granted: Option<(Arc<Policy>, Arc<Policy>)>,
     /// Eligible queues by (priority, when one more job of it is due).
     pub(super) order: BTreeSet<Place>,
     /// More jobs than the rules say go to a slot together, because they are short.
     pub(super) at_once: u32,
     /// Its entry in the index of crews, if it has one.
     pub(super) entry: Option<(Place, CrewNo)>,
-    /// The clocks as they were when it ran out of slots. Its queues' time stands still until one is free: what they
-    /// missed is not made up for, or they would take everything, and what they had before is not lost.
+    /// The clocks as they were when it ran out of slots or memory. Its queues' time stands still until it has some:
+    /// what they missed is not made up for, or they would take everything, and what they had before is not lost.
     frozen: Option<Clocks>,
     /// How long its time has stood still, by priority; the order holds places on its own, slower clock.
     lag: Clocks,
@@ -69,6 +77,10 @@ impl Crew {
             turns: None,
             used: 0,
             stocked: 0,
+            workers: 0,
+            weighed: 0,
+            short: false,
+            granted: None,
             at_once: 0,
             order: BTreeSet::new(),
             entry: None,
@@ -131,12 +143,27 @@ impl Crew {
         self.closed().is_none() && matches!(self.passage(steady), Passage::Free | Passage::Probe)
     }
 
+    /// True where nothing but memory keeps it from a start.
+    pub(super) fn could_start(&self, steady: Steady) -> bool {
+        !self.order.is_empty() && !self.is_full() && self.is_open(steady)
+    }
+
     /// Its best queue's place among all crews, if it may start anything.
     pub(super) fn best(&self, steady: Steady) -> Option<Place> {
-        if self.order.is_empty() || self.is_full() || !self.is_open(steady) {
+        if self.short || !self.could_start(steady) {
             return None;
         }
         self.order.first().map(|(class, due, queue)| (*class, due + self.lag(class.0), *queue))
+    }
+
+    /// The priority of its best queue.
+    pub(super) fn first_class(&self) -> Option<Priority> {
+        self.order.first().map(|(Reverse(class), ..)| *class)
+    }
+
+    /// It has no slot left, or no memory.
+    fn stands_still(&self) -> bool {
+        self.is_full() || self.short
     }
 
     /// How far its clock of this priority is behind that of the server.
@@ -149,16 +176,16 @@ impl Crew {
         read(self.frozen.as_ref().unwrap_or(clocks), class)
     }
 
-    /// Stops its time if it has no slot left.
+    /// Stops its time if it cannot go on.
     pub(super) fn freeze(&mut self, clocks: &Clocks) {
-        if self.is_full() && self.frozen.is_none() {
+        if self.stands_still() && self.frozen.is_none() {
             self.frozen = Some(clocks.clone());
         }
     }
 
-    /// Lets its time go on if it has a slot again.
+    /// Lets its time go on if it can go on again.
     pub(super) fn thaw(&mut self, clocks: &Clocks) {
-        if self.is_full() {
+        if self.stands_still() {
             return;
         }
         let Some(frozen) = self.frozen.take() else { return };

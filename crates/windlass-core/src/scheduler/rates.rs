@@ -43,11 +43,12 @@ impl Scheduler {
                 }
             }
         }
+        self.reserve_for_those_who_waited();
     }
 
-    /// When a rate or a probe lets something start next, if nothing happens before.
+    /// When a rate, a probe or a wait for memory lets something start next, if nothing happens before.
     pub fn next_look(&self) -> Option<Steady> {
-        self.looks.first().map(|(at, _)| *at)
+        self.looks.first().map(|(at, _)| *at).into_iter().chain(self.next_reservation()).min()
     }
 
     /// What the ends of so many jobs of a crew say of its destination; jobs that never began end, too. True where the

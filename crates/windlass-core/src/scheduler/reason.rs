@@ -3,6 +3,7 @@
 //! These are the very values that the plan decides by: what names a reason here is what held the start. It must not
 //! know how a time is written; the edge does.
 
+use super::memory::Shortage;
 use crate::overrides::{Override, Target};
 use crate::rate::Rate;
 use crate::time::Time;
@@ -68,6 +69,8 @@ pub enum Reason {
     ServerSlotsTaken {
         slots: u32,
     },
+    /// Its process does not fit beside those that hold memory.
+    MemoryShort(Box<Shortage>),
     /// Remote workers serve it, and none asks now.
     NoWorkerAsks {
         /// When one last did.
@@ -101,6 +104,7 @@ impl Reason {
             Reason::QueueSlotsTaken { .. } => "queue_slots_taken",
             Reason::CrewSlotsTaken { .. } => "crew_slots_taken",
             Reason::ServerSlotsTaken { .. } => "server_slots_taken",
+            Reason::MemoryShort(_) => "memory_short",
             Reason::NoWorkerAsks { .. } => "no_worker_asks",
             Reason::Runnable => "runnable",
         }
@@ -145,6 +149,7 @@ impl Reason {
             | Reason::QueueSlotsTaken { .. }
             | Reason::CrewSlotsTaken { .. }
             | Reason::ServerSlotsTaken { .. }
+            | Reason::MemoryShort(_)
             | Reason::NoWorkerAsks { .. }
             | Reason::Runnable => false,
         }
@@ -186,6 +191,7 @@ impl fmt::Display for Reason {
             Reason::QueueSlotsTaken { slots } => write!(f, "all slots of the queue itself are taken (slots = {slots})"),
             Reason::CrewSlotsTaken { slots } => write!(f, "all slots of its config entry are taken (slots = {slots})"),
             Reason::ServerSlotsTaken { slots } => write!(f, "all slots of the server are taken (slots = {slots})"),
+            Reason::MemoryShort(shortage) => shortage.fmt(f),
             Reason::NoWorkerAsks { .. } => {
                 f.write_str("it waits for a remote worker; none has asked since the server started")
             }

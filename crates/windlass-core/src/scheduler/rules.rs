@@ -34,7 +34,7 @@ impl Scheduler {
             crew.own = Arc::new(policy);
             self.in_order.push(number);
         }
-        self.crews.retain(|_, crew| !crew.gone || crew.used > 0);
+        self.crews.retain(|_, crew| !crew.gone || crew.processes() > 0);
         self.lay_over();
     }
 
@@ -118,7 +118,7 @@ impl Scheduler {
         crew.gone = true;
         self.extras.remove(&crew.policy.pattern);
         self.assign(|queue| queue.crew == Some(number));
-        self.crews.retain(|other, crew| *other != number || crew.used > 0);
+        self.crews.retain(|other, crew| *other != number || crew.processes() > 0);
     }
 
     /// Lays the overrides and the time over every rule, and places every queue anew.
@@ -136,6 +136,7 @@ impl Scheduler {
         }
         // Counted anew, since other rules may have sent what runs elsewhere, or brought it here.
         self.used = self.crews.values().filter(|crew| !crew.is_remote()).map(|crew| crew.used).sum();
+        self.weigh_all();
         self.next_hours = self.crews.values().filter(|crew| !crew.gone).filter_map(|crew| crew.turns).min();
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
         self.assign(|_| true);

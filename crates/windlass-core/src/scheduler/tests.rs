@@ -1,5 +1,6 @@
 //! The rules of service one by one: priority, weight, lanes, slots, reload and the sentences.
 
+mod memory;
 mod model;
 mod rates;
 

@@ -53,7 +53,8 @@ impl Scheduler {
         if crew.is_remote() {
             return held.unwrap_or_else(|| Reason::NoWorkerAsks { since: self.asked.last(&queue.name) });
         }
-        held.or_else(|| self.server_hold()).unwrap_or(Reason::Runnable)
+        let held = held.or_else(|| self.server_hold());
+        held.or_else(|| self.shortage(queue.crew?)).unwrap_or(Reason::Runnable)
     }
 
     /// What holds a ready job of this lane back, and how many stand in front of it.
@@ -93,6 +94,7 @@ impl Scheduler {
             | Reason::Stalled(_)
             | Reason::SuspectHeld
             | Reason::SuspectRunning
+            | Reason::MemoryShort(_)
             | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }

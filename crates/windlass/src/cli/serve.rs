@@ -72,6 +72,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         policies: config.policies(),
         handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
         slots: config.slots,
+        memory: config.memory(),
         serves: true,
         serve_open_runs: true,
         listen: Some(config.server.listen),

@@ -75,6 +75,7 @@ fn alone(config: &Config, dir: &DataDir, signals: Signals, context: &Context) ->
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
         slots: config.slots,
+        memory: config.memory(),
         serves: true,
         drain: config.server.drain,
         archive: config.archive,

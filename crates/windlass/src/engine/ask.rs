@@ -1,16 +1,22 @@
 //! Asks of remote workers: each waits until jobs of its queues can be claimed for it, without anybody looking.
 //!
-//! A claim for a worker elsewhere is a stored lease: a note beside the claim says so until it is settled. A worker
-//! elsewhere cannot have killed this server, so after a death such a job goes back at once and is suspected of nothing.
-//! It must not know how long a lease lasts: the runner does.
+//! A claim for a worker elsewhere is a stored lease: notes beside the claim have its token and what its job said, until
+//! it is settled. So it outlives this server: the next one goes on with it, and believes the same token. It must not
+//! know how long a lease lasts: the runner does.
 
 use super::Engine;
 use super::effects::Effects;
+use super::event::Answer;
+use super::obey::Wrote;
 use super::turn::Progress;
+use crate::error::{Failure, Kind};
+use crate::runner::progress::Channel;
+use crate::runner::{Flight, Lent};
 use crate::store::{Held, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use windlass_core::job::{JobId, QueueNo};
-use windlass_core::policy::pattern_matches;
+use windlass_core::policy::{Policy, pattern_matches};
 use windlass_core::time::Time;
 
 /// One worker's wish for jobs.
@@ -20,7 +26,8 @@ pub struct Ask {
     pub number: u64,
     /// Queues, by name or pattern.
     pub queues: Vec<String>,
-    pub most: u32,
+    /// A token for each job that it may get, drawn by chance and used once.
+    pub tokens: Vec<String>,
 }
 
 /// Who asks, and what waits to be asked for.
@@ -90,10 +97,8 @@ impl<S: Store> Engine<S> {
             if queues.is_empty() {
                 continue;
             }
-            let mut got = 0;
-            for planned in self.scheduler.plan_asked(&queues, ask.most) {
-                got += self.claim_planned(&planned, Some(ask.number), now, progress, effects)?.0;
-            }
+            let planned = self.scheduler.plan_asked(&queues, ask.tokens.len() as u32);
+            let (got, _) = self.claim_all(planned, Some(&ask), now, progress, effects)?;
             let scheduler = &self.scheduler;
             self.asks.waiting.retain(|queue| scheduler.waiting(*queue) > 0);
             if got > 0 {
@@ -103,14 +108,63 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Stores that these jobs are in the hands of a worker elsewhere.
-    pub(super) fn lease(&mut self, held: &Held) -> Result<(), StoreError> {
-        held.ids().try_for_each(|id| self.store.note(&lease_key(id), Some(&held.start().to_le_bytes())))
+    /// Stores that a job is in the hands of a worker elsewhere, and whom to believe about it.
+    pub(super) fn lease(&mut self, held: &Held, lent: &Lent) -> Result<(), StoreError> {
+        let queue = self.queue_name(held.lane.queue).as_str();
+        let value = format!("{} {} {} {queue}", held.start(), lent.since.as_micros(), lent.token);
+        held.ids().try_for_each(|id| self.store.note(&lease_key(id), Some(value.as_bytes())))
     }
 
-    /// Stores that they no longer are.
-    pub(super) fn end_lease(&mut self, held: &Held) -> Result<(), StoreError> {
-        held.ids().try_for_each(|id| self.store.note(&lease_key(id), None))
+    /// Stores that it no longer is; what it said goes with it.
+    pub(super) fn end_lease(&mut self, held: &Held, spoken: u32) -> Result<(), StoreError> {
+        for id in held.ids() {
+            self.store.note(&lease_key(id), None)?;
+            (0..spoken).try_for_each(|word| self.store.note(&word_key(id, word), None))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what a job elsewhere says until its end, whichever server hears of that.
+    pub(super) fn keep_spoken(
+        &mut self,
+        flight: Flight,
+        channel: Channel,
+        lines: &[u8],
+        answer: Answer<()>,
+        effects: &mut Effects,
+    ) -> Result<Wrote, StoreError> {
+        let Some(leased) = self.flights.get_mut(flight).filter(|flight| flight.leased) else {
+            effects.answers.add(answer, Err(Failure::new(Kind::Conflict, "its start is over: nothing was changed")));
+            return Ok(false);
+        };
+        let value = [&[word_mark(channel)], lines].concat();
+        let word = leased.spoken;
+        leased.spoken += 1;
+        let ids: Vec<JobId> = leased.held.ids().collect();
+        ids.into_iter().try_for_each(|id| self.store.note(&word_key(id, word), Some(&value)))?;
+        effects.answers.add(answer, Ok(()));
+        Ok(true)
+    }
+
+    /// Puts in flight again what workers elsewhere had when the last server ended.
+    pub(super) fn resume(&mut self, leases: Leases, now: Time) -> Result<(), StoreError> {
+        for (id, Leased { start, queue, lent }) in leases.0 {
+            let policy = self.options.policies.iter().find(|policy| policy.matches(&queue)).cloned();
+            let held = self.store.held(id)?.filter(|held| held.start() == start);
+            let Some((policy, held)) = policy.filter(|policy| policy.service.is_remote()).zip(held) else { continue };
+            let Some(crew) = self.scheduler.resumed(held.lane) else { continue };
+            let policy = Arc::new(policy);
+            let (claim, departed) = self.flights.depart(crew, &policy, vec![held], lent.since);
+            for (flight, held) in departed {
+                self.workers.depart(flight, now);
+                if let Some(flight) = self.flights.get_mut(flight) {
+                    flight.spoken = lent.spoken.len() as u32;
+                }
+                let start = self.start(flight, claim, held, Arc::clone(&policy), Some(lent.clone()))?;
+                self.resumed.push(start);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -120,14 +174,85 @@ fn lease_key(job: JobId) -> String {
     format!("{LEASES}{job}")
 }
 
-/// Takes the leases of an earlier server out of the store: the starts that were elsewhere when it ended.
-pub(super) fn take_leases(store: &mut impl Store) -> Result<HashSet<(JobId, u32)>, StoreError> {
-    let mut leases = HashSet::new();
-    for (key, value) in store.notes(LEASES, usize::MAX)? {
-        let job = key.strip_prefix(LEASES).and_then(|id| id.parse().ok());
-        let start = value.try_into().ok().map(u32::from_le_bytes);
-        leases.extend(job.zip(start));
-        store.note(&key, None)?;
+/// What the job of a lease said, in order.
+fn word_key(job: JobId, word: u32) -> String {
+    format!("{LEASES}{job}/{word:08}")
+}
+
+fn word_mark(channel: Channel) -> u8 {
+    match channel {
+        Channel::Control => b'c',
+        Channel::Emit => b'e',
     }
-    Ok(leases)
+}
+
+fn read_word(value: &[u8]) -> Option<(Channel, Vec<u8>)> {
+    let (mark, lines) = value.split_first()?;
+    let channel = [Channel::Control, Channel::Emit].into_iter().find(|channel| word_mark(*channel) == *mark)?;
+    Some((channel, lines.to_vec()))
+}
+
+/// A lease as the store has it.
+#[derive(Debug)]
+struct Leased {
+    start: u32,
+    queue: String,
+    lent: Lent,
+}
+
+impl Leased {
+    fn read(value: &[u8]) -> Option<Leased> {
+        let mut words = std::str::from_utf8(value).ok()?.splitn(4, ' ');
+        let start = words.next()?.parse().ok()?;
+        let since = Time(words.next()?.parse().ok()?);
+        let (token, queue) = (words.next()?.to_owned(), words.next()?.to_owned());
+        Some(Leased { start, queue, lent: Lent { token, since, ask: None, spoken: Vec::new() } })
+    }
+}
+
+/// What workers elsewhere had when the last server ended.
+#[derive(Debug, Default)]
+pub(super) struct Leases(BTreeMap<JobId, Leased>);
+
+impl Leases {
+    /// Reads the leases that go on, and drops those of queues that workers elsewhere do not serve any more. A process
+    /// without rules serves nothing of the config, and leaves them all to the next one.
+    pub(super) fn read(store: &mut impl Store, policies: &[Policy]) -> Result<(Leases, Returned), StoreError> {
+        let (mut kept, mut returned) = (Leases::default(), Returned::default());
+        let goes_on = |leased: &Leased| {
+            let policy = policies.iter().find(|policy| policy.matches(&leased.queue));
+            policies.is_empty() || policy.is_some_and(|policy| policy.service.is_remote())
+        };
+        // A lease comes before what its job said, in the order of the keys.
+        for (key, value) in store.notes(LEASES, usize::MAX)? {
+            let (job, word) = key[LEASES.len()..].split_once('/').unwrap_or((&key[LEASES.len()..], ""));
+            let job: Option<JobId> = job.parse().ok();
+            let of_lease = job.and_then(|job| kept.0.get_mut(&job)).filter(|_| !word.is_empty());
+            match (job.zip(Leased::read(&value)), of_lease) {
+                (_, Some(leased)) => leased.lent.spoken.extend(read_word(&value)),
+                (Some((job, leased)), None) if goes_on(&leased) => {
+                    kept.0.insert(job, leased);
+                }
+                (leased, None) => {
+                    returned.0.extend(leased.map(|(job, leased)| (job, leased.start)));
+                    store.note(&key, None)?;
+                }
+            }
+        }
+        Ok((kept, returned))
+    }
+
+    pub(super) fn has(&self, job: JobId, start: u32) -> bool {
+        self.0.get(&job).is_some_and(|leased| leased.start == start)
+    }
+}
+
+/// Starts that were elsewhere and go back: they cannot have killed the server.
+#[derive(Debug, Default)]
+pub(super) struct Returned(HashSet<(JobId, u32)>);
+
+impl Returned {
+    pub(super) fn has(&self, job: JobId, start: u32) -> bool {
+        self.0.contains(&(job, start))
+    }
 }

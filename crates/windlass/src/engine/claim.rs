@@ -4,12 +4,14 @@
 //! they go, their slots serve the jobs behind them in the same turn.
 
 use super::Engine;
+use super::ask::Ask;
 use super::effects::Effects;
 use super::turn::Progress;
-use crate::runner::Start;
+use crate::runner::{Flight, Lent, Start};
 use crate::store::{Held, Order, Store, StoreError};
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
+use windlass_core::policy::Policy;
 use windlass_core::scheduler::Planned;
 use windlass_core::time::Time;
 
@@ -31,51 +33,74 @@ impl<S: Store> Engine<S> {
             let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST - booked);
             booked += planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>();
             planned.extend(self.plan_stock(progress));
-            let mut sent_away = false;
-            let mut planned = planned.into_iter();
-            while let Some(next) = planned.next() {
-                match self.claim_planned(&next, None, now, progress, effects) {
-                    Ok((_, all_went)) => sent_away |= !all_went,
-                    Err(error) => {
-                        // The turn is dropped; what was booked for the rest of it must not stay booked.
-                        std::iter::once(next).chain(planned).for_each(|next| self.scheduler.claimed(&next, 0));
-                        return Err(error);
-                    }
-                }
-            }
+            let (_, all_went) = self.claim_all(planned, None, now, progress, effects)?;
             // What the budget left out is the next turn's, which must not wait for an event.
             self.turn_again = booked >= CLAIMED_MOST;
             // Where jobs were sent away, their slots may serve the jobs behind them.
-            if !sent_away || self.turn_again {
+            if all_went || self.turn_again {
                 break;
             }
         }
+        effects.make_room = self.scheduler.memory_wanted();
         self.serve_asks(now, progress, effects)?;
         let changes = self.store.changes();
         self.count(&changes);
         Ok(())
     }
 
-    /// Fills one planned slot, for a remote worker's ask where there is one; tells how many jobs go, and false where
-    /// jobs were claimed that may not start yet, and sent away.
-    pub(super) fn claim_planned(
+    /// Fills planned slots, for a remote worker's ask where there is one; tells how many jobs go, and false where jobs
+    /// were claimed that may not start yet, and sent away. Where it fails the turn is dropped, and of what was planned
+    /// nothing stays booked but what has departed, which is taken back with the turn.
+    pub(super) fn claim_all(
+        &mut self,
+        planned: Vec<Planned>,
+        asked: Option<&Ask>,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(u32, bool), StoreError> {
+        let (mut jobs, mut all_went) = (0, true);
+        let mut planned = planned.into_iter();
+        let mut tokens = asked.into_iter().flat_map(|ask| &ask.tokens);
+        while let Some(next) = planned.next() {
+            let lent = asked.zip(tokens.next()).map(|(ask, token)| {
+                let (ask, token) = (Some(ask.number), token.clone());
+                Lent { token, since: now, ask, spoken: Vec::new() }
+            });
+            match self.claim_planned(&next, lent, now, progress, effects) {
+                Ok((going, went)) => (jobs, all_went) = (jobs + going, all_went && went),
+                Err(error) => {
+                    planned.for_each(|next| self.scheduler.claimed(&next, 0));
+                    return Err(error);
+                }
+            }
+        }
+        Ok((jobs, all_went))
+    }
+
+    /// Fills one planned slot; where it fails, the slot is free again.
+    fn claim_planned(
         &mut self,
         planned: &Planned,
-        asked: Option<u64>,
+        lent: Option<Lent>,
         now: Time,
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(u32, bool), StoreError> {
         let order = Order { lane: planned.lane, most: planned.most };
-        let held = self.store.claim(&[order], now)?;
+        let held = self.store.claim(&[order], now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
         let got = count_of(&held);
         self.scheduler.claimed(planned, got);
         // What is left may be less than a batch.
         self.changed.insert(planned.lane.queue);
-        let Some(policy) = self.scheduler.policy(planned.crew).filter(|_| got > 0) else {
+        let Some(policy) = self.scheduler.terms(planned.crew).filter(|_| got > 0) else {
             return Ok((got, true));
         };
-        let held = self.ask_destinations(planned.crew, &policy, held, now, progress, effects)?;
+        let asked_where = self.ask_destinations(planned.crew, &policy, held, now, progress, effects);
+        let held = asked_where.inspect_err(|_| {
+            self.scheduler.heard(planned.crew, got, Sign::None);
+            self.scheduler.finished(planned.crew, planned.lane);
+        })?;
         let going = count_of(&held);
         progress.needs(self.options.durability);
         self.scheduler.heard(planned.crew, got - going, Sign::None);
@@ -83,22 +108,38 @@ impl<S: Store> Engine<S> {
             self.scheduler.finished(planned.crew, planned.lane);
             return Ok((0, false));
         }
+        if let Some(lent) = &lent
+            && let Err(error) = held.iter().try_for_each(|held| self.lease(held, lent))
+        {
+            held.iter().for_each(|held| self.hear_of_destinations(planned.crew, held, Sign::None));
+            self.scheduler.finished(planned.crew, planned.lane);
+            return Err(error);
+        }
         let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
+        for (flight, _) in &departed {
+            progress.departed.push(*flight);
+            self.workers.depart(*flight, now);
+        }
         for (flight, held) in departed {
-            progress.departed.push(flight);
-            self.workers.depart(flight, now);
-            if asked.is_some() {
-                self.lease(&held)?;
-            }
-            let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
-            let number = held.number(run);
-            let run = run.map(|id| id.to_string()).unwrap_or_default();
-            let queue = Arc::clone(self.queue_name(held.lane.queue));
-            let (policy, epoch) = (Arc::clone(&policy), self.store.epoch());
-            let checkpoint = self.checkpoint_for(&held)?;
-            effects.starts.push(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, asked });
+            effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone())?);
         }
         Ok((going, going == got))
+    }
+
+    pub(super) fn start(
+        &mut self,
+        flight: Flight,
+        claim: u64,
+        held: Held,
+        policy: Arc<Policy>,
+        lent: Option<Lent>,
+    ) -> Result<Start, StoreError> {
+        let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
+        let number = held.number(run);
+        let run = run.map(|id| id.to_string()).unwrap_or_default();
+        let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
+        let (checkpoint, lent) = (self.checkpoint_for(&held)?, lent.map(Box::new));
+        Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent })
     }
 }
 

@@ -124,6 +124,9 @@ impl<S: Store> Driver<S> {
         for (flight, why) in effects.stops {
             self.runner.stop(flight, why);
         }
+        if effects.make_room > 0 {
+            self.runner.make_room(effects.make_room);
+        }
         if !effects.archive.is_empty() {
             self.archiver.append(ArchivedTurn { turn: effects.turn, entries: effects.archive });
         }

@@ -16,6 +16,8 @@ pub struct Effects {
     pub answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
+    /// Bytes of memory that idle processes hold and a start lacks.
+    pub make_room: u64,
     /// Running jobs that a person cancelled: told to stop only if the turn that says so is committed.
     pub cancelled: Vec<JobId>,
     /// Jobs whose state a person changed, and what it is now: for those who watch.

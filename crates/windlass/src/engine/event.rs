@@ -4,7 +4,8 @@
 //! given after the commit of that turn, and only then.
 
 use crate::error::Failure;
-use crate::runner::{Finished, Output};
+use crate::runner::progress::Channel;
+use crate::runner::{Finished, Flight, Output};
 use crate::schedule::Schedule;
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
@@ -140,6 +141,18 @@ pub enum Event {
         new: NewRules,
         answer: Answer<()>,
     },
+    /// So many kept workers of a table that names a need of memory live now.
+    Workers {
+        table: String,
+        alive: u32,
+    },
+    /// A job that a worker elsewhere has says something that counts at its end: answered when it is on disk.
+    Speak {
+        flight: Flight,
+        channel: Channel,
+        lines: Vec<u8>,
+        answer: Answer<()>,
+    },
     /// The handler files as they are now.
     HandlerFiles(HandlerFiles),
     /// A person steers: answered when it is on disk and holds.
@@ -198,6 +211,8 @@ pub enum Event {
 pub struct NewRules {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    /// Memory to plan with.
+    pub memory: Option<u64>,
     pub schedules: Vec<Schedule>,
     pub by: String,
     pub changed: Vec<String>,

@@ -32,6 +32,8 @@ pub struct InFlight {
     released: bool,
     /// A worker elsewhere has it, and the store says so.
     pub leased: bool,
+    /// So many words of its job are stored with its lease.
+    pub spoken: u32,
 }
 
 /// What one crew has in flight, claimed ahead or not.
@@ -87,6 +89,7 @@ impl Flights {
                 left_bytes: held.bytes(0, held.count),
                 released: false,
                 leased: policy.service.is_remote(),
+                spoken: 0,
             };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
@@ -137,6 +140,15 @@ impl Flights {
 
     pub fn get(&self, flight: Flight) -> Option<&InFlight> {
         self.by_number.get(&flight.0)
+    }
+
+    pub fn get_mut(&mut self, flight: Flight) -> Option<&mut InFlight> {
+        self.by_number.get_mut(&flight.0)
+    }
+
+    /// How many end with this server; what workers elsewhere have goes on without it.
+    pub fn end_here(&self) -> usize {
+        self.by_number.values().filter(|flight| !flight.leased).count()
     }
 
     /// Frees the slot of a flight that has ended, if it was the last of its claim; it stays known until its turn

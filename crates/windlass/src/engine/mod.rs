@@ -32,9 +32,11 @@ pub mod turn;
 pub mod turn_times;
 pub mod waiters;
 
+use crate::runner::Start;
 use crate::schedule::Schedule;
 use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
+use ask::Leases;
 use event::NewRules;
 use flights::Flights;
 use operations::Operations;
@@ -70,6 +72,8 @@ pub const RELEASE_MOST: u32 = 10_000;
 pub struct EngineOptions {
     pub policies: Vec<Policy>,
     pub slots: u32,
+    /// Bytes that the processes of all policies may need together; none where nobody counts.
+    pub memory: Option<u64>,
     pub schedules: Vec<Schedule>,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
@@ -101,6 +105,8 @@ pub struct Engine<S> {
     runs: Runs,
     waiters: Waiters,
     asks: ask::Asks,
+    /// What workers elsewhere have kept through the restart, for the runner to know of.
+    resumed: Vec<Start>,
     operations: Operations,
     schedules: Schedules,
     /// Runs may be stored that are to be cancelled.
@@ -167,14 +173,15 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let leases = ask::take_leases(&mut store)?;
-        let begun = |job, start| !leases.contains(&(job, start)) && (evidence.begun)(job, start);
-        let evidence = Evidence { begun: &begun, ..evidence };
+        let (leases, returned) = Leases::read(&mut store, &options.policies)?;
+        let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
+        let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
+        let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, ..evidence };
         let recovered = match store.recover(evidence, now) {
             // The reserve is given up with the rollback, for just this.
             Err(StoreError::Full(_)) => {
                 store.rollback()?;
-                ask::take_leases(&mut store)?;
+                Leases::read(&mut store, &options.policies)?;
                 store.recover(evidence, now)?
             }
             other => other?,
@@ -194,6 +201,7 @@ impl<S: Store> Engine<S> {
             runs: Runs::default(),
             waiters: Waiters::default(),
             asks: ask::Asks::default(),
+            resumed: Vec::new(),
             operations: Operations::default(),
             schedules: Schedules::default(),
             sweeping: true,
@@ -219,10 +227,17 @@ impl<S: Store> Engine<S> {
             was_wide: false,
             options,
         };
+        engine.scheduler.set_memory(engine.options.memory);
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());
         engine.fill()?;
+        engine.resume(leases, now)?;
         Ok((engine, recovered))
+    }
+
+    /// The starts that go on elsewhere: for the runner, before anybody may speak for them. Once.
+    pub fn take_resumed(&mut self) -> Vec<Start> {
+        std::mem::take(&mut self.resumed)
     }
 
     /// Fills memory from the store: at start, and after a turn that had to be dropped.
@@ -276,13 +291,14 @@ impl<S: Store> Engine<S> {
             return false;
         }
         if self.full_until.is_none() {
-            return self.flights.is_empty() && self.pending.is_empty();
+            return self.flights.end_here() == 0 && self.pending.is_empty();
         }
         // Without space nobody waits for the inbox, which is read again; nor, when told to end at once, for ends that
         // cannot be written: the next start proves them dead.
         let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
         let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
-        let settled = self.flights.is_empty() || self.stopping == Stopping::Halting && self.flights.len() <= ends;
+        let left = self.flights.end_here();
+        let settled = left == 0 || self.stopping == Stopping::Halting && left <= ends;
         settled && ends + unread == self.pending.len()
     }
 

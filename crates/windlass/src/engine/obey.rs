@@ -60,6 +60,10 @@ impl<S: Store> Engine<S> {
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),
             Event::Reload { new, answer } => self.reload(new, answer, now, effects)?,
+            Event::Workers { table, alive } => self.scheduler.set_workers(&table, alive),
+            Event::Speak { flight, channel, lines, answer } => {
+                return self.keep_spoken(flight, channel, &lines, answer, effects);
+            }
             Event::HandlerFiles(files) => self.take_files(files, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
@@ -259,7 +263,7 @@ impl<S: Store> Engine<S> {
     fn halt(&mut self, effects: &mut Effects) {
         self.stopping = Stopping::Halting;
         self.scheduler.set_draining(true);
-        effects.stops.extend(self.flights.stop(|_| true, Stop::Kill));
+        effects.stops.extend(self.flights.stop(|flight| !flight.leased, Stop::Kill));
     }
 
     /// Does a command and notes how strongly the turn must be committed for it.

@@ -177,6 +177,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.scheduler.reload(new.policies.clone(), new.slots);
+        self.scheduler.set_memory(new.memory);
         self.changed.extend(self.queues.iter().map(|(no, _)| no));
         self.schedules.load(&new.schedules, &mut self.store)?;
         self.rules_changed(effects);
@@ -189,9 +190,10 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk, and its rules are those to go back to from now on.
     pub(super) fn keep_rules(&mut self) {
-        if let Some(NewRules { policies, slots, schedules, .. }) = self.new_rules.take() {
+        if let Some(NewRules { policies, slots, memory, schedules, .. }) = self.new_rules.take() {
             self.options.policies = policies;
             self.options.slots = slots;
+            self.options.memory = memory;
             self.options.schedules = schedules;
             self.destinations.keep_crews(|crew| self.scheduler.policy(crew).is_some());
         }
@@ -201,6 +203,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
+            self.scheduler.set_memory(self.options.memory);
             self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }
     }

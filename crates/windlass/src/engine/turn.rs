@@ -205,6 +205,8 @@ impl<S: Store> Engine<S> {
                 | Event::Follow { .. }
                 | Event::Forget { .. }
                 | Event::Reload { .. }
+                | Event::Workers { .. }
+                | Event::Speak { .. }
                 | Event::HandlerFiles(_)
                 | Event::Steer { .. }
                 | Event::FireSchedule { .. }
@@ -262,7 +264,7 @@ impl<S: Store> Engine<S> {
                 let positions = first..first + count;
                 first += count;
                 progress.heard.push((flight.crew, held.clone(), outcome.sign()));
-                leased.extend(flight.leased.then(|| held.clone()));
+                leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
@@ -287,8 +289,8 @@ impl<S: Store> Engine<S> {
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.settle(&settlements, &follow_ups, now)?;
             self.keep_checkpoints(finished, &settlements)?;
-            for held in leased {
-                self.end_lease(&held)?;
+            for (held, spoken) in leased {
+                self.end_lease(&held, spoken)?;
             }
         }
         Ok(())
@@ -360,7 +362,7 @@ impl<S: Store> Engine<S> {
     fn stop_what_overstays(&mut self, now: Time, effects: &mut Effects) {
         if self.drain_until.is_some_and(|until| until <= now) {
             self.drain_until = None;
-            effects.stops.extend(self.flights.stop(|_| true, Stop::Interrupt));
+            effects.stops.extend(self.flights.stop(|flight| !flight.leased, Stop::Interrupt));
         }
     }
 

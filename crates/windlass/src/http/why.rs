@@ -247,6 +247,7 @@ fn told(reason: &Reason) -> WhyReason {
         Reason::QueueSlotsTaken { slots } | Reason::CrewSlotsTaken { slots } | Reason::ServerSlotsTaken { slots } => {
             told.count(u64::from(*slots))
         }
+        Reason::MemoryShort(shortage) => told.count(shortage.free),
         _ => told,
     }
 }

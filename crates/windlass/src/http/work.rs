@@ -12,7 +12,7 @@ use crate::engine::ask::Ask;
 use crate::engine::event::Event;
 use crate::error::Kind;
 use crate::runner::progress::Channel;
-use crate::runner::remote::{Handed, Handover, OUTPUT_MAX, Sign};
+use crate::runner::remote::{Handed, Handover, OUTPUT_MAX, Sign, new_tokens};
 use crate::runner::{Output, Stream};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -51,13 +51,14 @@ pub(super) async fn claim(mut call: Call) -> Result<Response, Problem> {
         return Err(Problem::refused(text));
     }
     let _place = call.app.stream()?;
+    let tokens = new_tokens(asked.most)?;
     let (give, handed) = oneshot::channel::<Handover>();
     let number = call.app.counter.ask(move |handover| {
         // Where nobody takes it any more, the jobs go back as it is dropped.
         let _gone = give.send(handover);
     });
     let asking = Asking { app: Arc::clone(&call.app), number };
-    call.app.handle.send(Event::Ask(Ask { number, queues: asked.queues, most: asked.most }))?;
+    call.app.handle.send(Event::Ask(Ask { number, queues: asked.queues, tokens }))?;
     let waited = timeout(Duration::from_secs(asked.wait_s.into()), handed);
     let jobs = match race(waited, call.app.stopped()).await {
         First::Left(Ok(Ok(handover))) => handover.keep(),
@@ -165,10 +166,18 @@ async fn speak(mut call: Call, channel: Channel) -> Result<Response, Problem> {
     if lines.last().is_some_and(|last| *last != b'\n') {
         lines.push(b'\n');
     }
-    match (call.app.counter.has(job), channel) {
-        (true, Channel::Control) => call.app.counter.control(job, &token, &lines)?,
-        (true, Channel::Emit) => call.app.counter.emit(job, &token, &lines)?,
-        (false, _) => call.app.read(move |reads| reads.board.append(job, &token, channel, &lines)).await?,
+    if !call.app.counter.has(job) {
+        call.app.read(move |reads| reads.board.append(job, &token, channel, &lines)).await?;
+        return json(StatusCode::OK, &serde_json::json!({}));
+    }
+    let counter = &call.app.counter;
+    if let Some(flight) = counter.weighs(job, &token, channel, &lines)? {
+        let lines = lines.clone();
+        call.app.ask(|answer| Event::Speak { flight, channel, lines, answer }).await?;
+    }
+    match channel {
+        Channel::Control => counter.control(job, &token, &lines)?,
+        Channel::Emit => counter.emit(job, &token, &lines)?,
     }
     json(StatusCode::OK, &serde_json::json!({}))
 }

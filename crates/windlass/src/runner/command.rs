@@ -43,6 +43,9 @@ pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
 /// Hears that the server must stop.
 pub type Fatal = Box<dyn Fn(Failure) + Send + Sync>;
 
+/// Hears how many kept workers of a table that names a need of memory live.
+pub type Crewed = Box<dyn Fn(&str, u32) + Send + Sync>;
+
 /// Where launchers come from and where they write.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -167,6 +170,7 @@ struct State {
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) hear: Hear,
+    pub(super) crewed: Crewed,
     fatal: Fatal,
     state: Mutex<State>,
     /// Told when the runner stops: nobody sits out a pause.
@@ -193,12 +197,13 @@ impl fmt::Debug for CommandRunner {
 impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
-    pub fn new(settings: Settings, hear: Hear, fatal: Fatal) -> Result<CommandRunner, Failure> {
+    pub fn new(settings: Settings, hear: Hear, crewed: Crewed, fatal: Fatal) -> Result<CommandRunner, Failure> {
         control_dir::remove_those_of_the_dead();
         let control = control_dir::hold(&settings.control)?;
         let news = Arc::new(News::new()?);
         let (state, stopped) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { settings, hear, fatal, state, stopped, news: Arc::clone(&news) });
+        let shared = Shared { settings, hear, crewed, fatal, state, stopped, news: Arc::clone(&news) };
+        let shared = Arc::new(shared);
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let shows = Arc::downgrade(&shared);
         shared.settings.board.shown_by(move |job| shows.upgrade().into_iter().for_each(|shared| shared.show(job)));
@@ -287,6 +292,10 @@ impl Runner for CommandRunner {
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
         work.end(outcome).into_iter().for_each(&self.shared.hear);
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        self.workers.make_room(bytes);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It keeps no books of its own; it must not know what a runner does with a start.
 
-use super::command::{CommandRunner, Fatal, Settings};
+use super::command::{CommandRunner, Crewed, Fatal, Settings};
 use super::handler::{HandlerRunner, Handlers};
 use super::progress::Board;
 use super::remote::Counter;
@@ -31,6 +31,7 @@ impl Runners {
         handlers: Handlers,
         counter: Arc<Counter>,
         hear: Arc<dyn Fn(Finished) + Send + Sync>,
+        crewed: Crewed,
         fatal: Fatal,
     ) -> Result<Runners, Failure> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -40,8 +41,8 @@ impl Runners {
         counter.open(Arc::clone(&hear), Arc::clone(&board))?;
         let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands =
-            dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, fatal)).transpose()?;
+        let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
+        let commands = commands.transpose()?;
         Ok(Runners { commands, handlers, urls, counter })
     }
 }
@@ -85,5 +86,11 @@ impl Runner for Runners {
         self.handlers.stop(flight, why);
         self.urls.stop(flight, why);
         self.counter.stop(flight, why);
+    }
+
+    fn make_room(&mut self, bytes: u64) {
+        if let Some(commands) = &mut self.commands {
+            commands.make_room(bytes);
+        }
     }
 }

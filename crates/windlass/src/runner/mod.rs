@@ -7,6 +7,7 @@
 //! `Service`, a file here that implements `Runner`, and a line in `front`. A runner must not touch the store.
 
 use crate::store::Held;
+use progress::Channel;
 use std::sync::Arc;
 use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
@@ -51,8 +52,20 @@ pub struct Start {
     pub run: String,
     /// What an earlier start of its one job said last of how far it had come; empty without one.
     pub checkpoint: String,
-    /// The ask of the remote worker that it is for.
-    pub asked: Option<u64>,
+    /// Where a worker elsewhere does it.
+    pub lent: Option<Box<Lent>>,
+}
+
+/// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Whoever has it speaks for the start.
+    pub token: String,
+    pub since: Time,
+    /// The ask that it answers; none where an earlier server has handed it over.
+    pub ask: Option<u64>,
+    /// What the job has said that counts at its end.
+    pub spoken: Vec<(Channel, Vec<u8>)>,
 }
 
 /// The end of a start, or of some of its jobs. The start is over when all its jobs have been spoken of.
@@ -120,6 +133,9 @@ pub trait Runner {
 
     /// Ends one start: what runs it is killed, and what was not reported yet is reported.
     fn stop(&mut self, flight: Flight, why: Stop);
+
+    /// Others need so many bytes of memory: processes that idle are ended. Who keeps none has nothing to give.
+    fn make_room(&mut self, _bytes: u64) {}
 }
 
 /// Why a start is ended early.

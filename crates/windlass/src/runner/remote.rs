@@ -4,11 +4,12 @@
 //! each. From then on only the token's holder can speak for the job. A sign of life renews the lease, which runs on the
 //! monotonic clock; a worker that is silent for longer is taken for dead, its job is lost to it, and what it says later
 //! is refused. The end of a start is reported once, and who asks again with the same token is told the same again. It
-//! must not know HTTP, and it must not touch the store.
+//! must not know HTTP, and it must not touch the store. Token and weighty words of a lease are stored by the engine, so
+//! that a server that was started anew goes on with it: such a lease begins anew, and so does its time limit.
 
-use super::progress::Board;
+use super::progress::{Board, Channel};
 use super::reply::{self, Emits, Said};
-use super::{Emitted, Finished, Flight, Output, Start, Stop};
+use super::{Emitted, Finished, Flight, Lent, Output, Start, Stop};
 use crate::clock;
 use crate::error::{Failure, Kind};
 use std::collections::{HashMap, VecDeque};
@@ -93,6 +94,8 @@ pub enum Sign {
 
 struct Lease {
     start: Start,
+    /// An earlier server gave it out, and nobody has spoken for it since.
+    resumed: bool,
     started: Time,
     until: Instant,
     /// When its time limit ends, extensions included.
@@ -104,8 +107,64 @@ struct Lease {
 }
 
 impl Lease {
+    fn new(start: Start, lent: &Lent) -> Lease {
+        let now = Instant::now();
+        let mut lease = Lease {
+            resumed: lent.ask.is_none(),
+            started: lent.since,
+            until: now,
+            limit: start.policy.time_limit.and_then(|limit| now.checked_add(limit)),
+            cancelled: false,
+            said: Said::default(),
+            emitted: Emits::new(),
+            emitted_bytes: 0,
+            start,
+        };
+        lease.until = now + lease.lease();
+        for (channel, lines) in &lent.spoken {
+            match channel {
+                Channel::Control => lease.hear(lines),
+                // It was looked at before it was stored.
+                Channel::Emit => lease.emit(lines).unwrap_or_default(),
+            }
+        }
+        lease
+    }
+
     fn job(&self) -> JobId {
         self.start.held.jobs.id(self.start.held.range().start)
+    }
+
+    /// It lives, and has its time again.
+    fn renew(&mut self, now: Instant) {
+        self.resumed = false;
+        self.until = now + self.lease();
+    }
+
+    fn hear(&mut self, lines: &[u8]) {
+        let before = self.said.extend;
+        for line in lines.split(|b| *b == b'\n') {
+            self.said.hear(line);
+        }
+        let more = self.said.extend.saturating_sub(before);
+        self.limit = self.limit.map(|limit| limit.checked_add(more).unwrap_or(limit));
+    }
+
+    /// What these lines emit; an error says why they are refused.
+    fn read_emit(&self, lines: &[u8]) -> Result<Emits, Failure> {
+        let bad = |why: String| Failure::new(Kind::BadData, why);
+        if self.emitted_bytes + lines.len() > EMIT_MAX {
+            return Err(bad(format!("a job may emit {EMIT_MAX} bytes in all")));
+        }
+        let read = reply::read_emit_file(lines).map_err(bad)?;
+        Ok(read.into_iter().map(|(_, queue, data)| (queue, data)).collect())
+    }
+
+    fn emit(&mut self, lines: &[u8]) -> Result<(), Failure> {
+        let emitted = self.read_emit(lines)?;
+        self.emitted_bytes += lines.len();
+        self.emitted.extend(emitted);
+        Ok(())
     }
 
     fn lease(&self) -> Duration {
@@ -197,7 +256,10 @@ impl Counter {
     pub(super) fn start(self: &Arc<Counter>, starts: Vec<Start>) {
         let mut by_ask: HashMap<Option<u64>, Vec<Start>> = HashMap::new();
         for start in starts {
-            by_ask.entry(start.asked).or_default().push(start);
+            match start.lent.clone() {
+                Some(lent) if lent.ask.is_none() => drop(self.lease(&lent, start)),
+                lent => by_ask.entry(lent.and_then(|lent| lent.ask)).or_default().push(start),
+            }
         }
         for (ask, starts) in by_ask {
             let taker = ask.and_then(|number| self.state().takers.remove(&number));
@@ -206,8 +268,8 @@ impl Counter {
             for start in starts {
                 bytes += start.held.jobs.data(start.held.range().start).len();
                 let fits = jobs.is_empty() || bytes <= BYTES_MOST;
-                match new_token().filter(|_| taker.is_some() && fits && start.held.count == 1) {
-                    Some(token) => jobs.push(self.lease(token, start)),
+                match start.lent.clone().filter(|_| taker.is_some() && fits && start.held.count == 1) {
+                    Some(lent) => jobs.push(self.lease(&lent, start)),
                     None => self.tell(Finished::all(
                         start.flight,
                         start.held.count,
@@ -223,20 +285,8 @@ impl Counter {
         }
     }
 
-    fn lease(&self, token: String, start: Start) -> Handed {
-        let now = Instant::now();
-        let limit = start.policy.time_limit.and_then(|limit| now.checked_add(limit));
-        let mut lease = Lease {
-            started: clock::now(),
-            until: now,
-            limit,
-            cancelled: false,
-            said: Said::default(),
-            emitted: Emits::new(),
-            emitted_bytes: 0,
-            start,
-        };
-        lease.until = now + lease.lease();
+    fn lease(&self, lent: &Lent, start: Start) -> Handed {
+        let (token, lease) = (lent.token.clone(), Lease::new(start, lent));
         let start = &lease.start;
         let handed = Handed {
             token: token.clone(),
@@ -263,7 +313,7 @@ impl Counter {
         let mut state = self.state();
         let mut sign = |token: &String| {
             let Some(lease) = state.leases.get_mut(token) else { return Sign::Over };
-            lease.until = now + lease.lease();
+            lease.renew(now);
             lease.sign(now)
         };
         tokens.iter().map(&mut sign).collect()
@@ -289,16 +339,10 @@ impl Counter {
 
     /// Control lines of a job; an error says why they are refused.
     pub fn control(&self, job: JobId, token: &str, lines: &[u8]) -> Result<(), Failure> {
-        let now = Instant::now();
         let mut state = self.state();
         let lease = held(&mut state, job, token)?;
-        let before = lease.said.extend;
-        for line in lines.split(|b| *b == b'\n') {
-            lease.said.hear(line);
-        }
-        let more = lease.said.extend.saturating_sub(before);
-        lease.limit = lease.limit.map(|limit| limit.checked_add(more).unwrap_or(limit));
-        lease.until = now + lease.lease();
+        lease.hear(lines);
+        lease.renew(Instant::now());
         drop(state);
         if let Some((_, board)) = self.hear.get() {
             lines.split(|b| *b == b'\n').filter(|line| !line.is_empty()).for_each(|line| board.said(job, line));
@@ -310,15 +354,24 @@ impl Counter {
     pub fn emit(&self, job: JobId, token: &str, lines: &[u8]) -> Result<(), Failure> {
         let mut state = self.state();
         let lease = held(&mut state, job, token)?;
-        let bad = |why: String| Failure::new(Kind::BadData, why);
-        if lease.emitted_bytes + lines.len() > EMIT_MAX {
-            return Err(bad(format!("a job may emit {EMIT_MAX} bytes in all")));
-        }
-        let read = reply::read_emit_file(lines).map_err(bad)?;
-        lease.emitted_bytes += lines.len();
-        lease.emitted.extend(read.into_iter().map(|(_, queue, data)| (queue, data)));
-        lease.until = Instant::now() + lease.lease();
+        lease.emit(lines)?;
+        lease.renew(Instant::now());
         Ok(())
+    }
+
+    /// The start to which something is said that must be on disk before it is taken: what counts at its end. None for
+    /// what is only shown; an error says why it is refused.
+    pub fn weighs(&self, job: JobId, token: &str, channel: Channel, lines: &[u8]) -> Result<Option<Flight>, Failure> {
+        let mut state = self.state();
+        let lease = held(&mut state, job, token)?;
+        let weighs = match channel {
+            Channel::Emit => !lease.read_emit(lines)?.is_empty(),
+            Channel::Control => {
+                let said = Said::read(lines);
+                said.wish.is_some() || said.result.is_some() || said.checkpoint.is_some()
+            }
+        };
+        Ok(weighs.then_some(lease.start.flight))
     }
 
     /// The end of a start, as its worker tells it: a reply object as of a batch, or a word of the archive. Tells what
@@ -426,7 +479,7 @@ impl Counter {
         }
     }
 
-    /// Ends the thread; what is out goes on and is taken back by the next server.
+    /// Ends the thread; what is out goes on, and the next server knows of it.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.turned.notify_all();
@@ -450,6 +503,8 @@ impl State {
 fn silent(lease: &Lease, now: Instant) -> Outcome {
     match lease.limit {
         _ if lease.cancelled => Outcome::Cancelled,
+        // Its worker may have stopped it because the server was away for too long; that accuses nobody.
+        _ if lease.resumed => Outcome::Interrupted,
         Some(limit) if limit <= now => Outcome::TimedOut { limit: lease.start.policy.time_limit.unwrap_or_default() },
         Some(_) | None => Outcome::Lost,
     }
@@ -460,9 +515,8 @@ fn held<'s>(state: &'s mut State, job: JobId, token: &str) -> Result<&'s mut Lea
     let lease = state.leases.get_mut(token).filter(|lease| lease.job() == job);
     lease.ok_or_else(|| {
         let text = format!("the token is not that of a running start of {job}: nothing was changed");
-        Failure::new(Kind::Conflict, text).hint(
-            "its lease has ended, it was taken back, or the server was started anew; the job runs again elsewhere",
-        )
+        Failure::new(Kind::Conflict, text)
+            .hint("its end was told before, its lease has ended, or it was taken back and runs again elsewhere")
     })
 }
 
@@ -488,6 +542,12 @@ fn read_reply(object: &[u8], lease: &Lease) -> Result<(Outcome, Emits), Failure>
         (outcome, _) => outcome,
     };
     Ok((outcome, reply.emitted))
+}
+
+/// A token for each job of an ask.
+pub fn new_tokens(count: u32) -> Result<Vec<String>, Failure> {
+    let tokens: Option<Vec<String>> = (0..count).map(|_| new_token()).collect();
+    tokens.ok_or_else(|| Failure::new(Kind::Internal, "no random numbers for tokens"))
 }
 
 /// 128 random bits; none where the machine gives no random numbers, and then nothing is handed out.

@@ -30,6 +30,8 @@ enum Message {
     Report(Box<Report>),
     /// A worker's launcher died; the worker is proven dead.
     Lost(Flight),
+    /// Idle workers are to give back so much memory.
+    MakeRoom(u64),
     Close,
 }
 
@@ -92,6 +94,10 @@ impl WorkerRunner {
     /// A flight that it does not know is somebody else's.
     pub(super) fn stop(&self, flight: Flight, why: Stop) {
         self.news.send(Message::Stop(flight, why));
+    }
+
+    pub(super) fn make_room(&self, bytes: u64) {
+        self.news.send(Message::MakeRoom(bytes));
     }
 
     /// Ends the thread; the workers see the end of their input, and their launchers end them.

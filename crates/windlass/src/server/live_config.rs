@@ -69,12 +69,12 @@ impl LiveConfig {
             let text = format!("the config {} is not there any more", gone.display());
             return Err(Failure::new(Kind::Config, text).hint("an empty set of rules is a file with a comment in it"));
         }
-        let (policies, slots) = (new.config.policies(), new.config.slots);
+        let (policies, slots, memory) = (new.config.policies(), new.config.slots, new.config.memory());
         let changes = diff(&current.entries(), &new.entries());
         let named =
             |live| changes.iter().filter(move |change| change.live == live).map(|change| change.name.clone()).collect();
         let schedules = new.config.schedules.clone();
-        let rules = NewRules { policies, slots, schedules, by, changed: named(true), restart: named(false) };
+        let rules = NewRules { policies, slots, memory, schedules, by, changed: named(true), restart: named(false) };
         engine.ask(|answer| Event::Reload { new: rules, answer })?;
         if let Some(watched) = &self.handlers_dir {
             watched.change(new.config.handlers.as_ref().map(|handlers| handlers.path.clone()));

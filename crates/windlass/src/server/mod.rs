@@ -22,11 +22,11 @@ use crate::handlers_dir::HandlersDir;
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
-use crate::runner::Finished;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
+use crate::runner::{Finished, Runner};
 use crate::store::embedded::{BodyWriter, Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -56,6 +56,7 @@ impl Server {
         let engine_options = EngineOptions {
             policies: options.policies.clone(),
             slots: options.slots,
+            memory: options.memory,
             schedules: options.config.config.schedules.clone(),
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
@@ -65,7 +66,7 @@ impl Server {
             ids: Arc::clone(&ids),
         };
         let begun = |job, start| evidence.begun(job, start);
-        let evidence = Evidence { begun: &begun, same_boot: opened.same_boot };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot: opened.same_boot };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");
@@ -78,7 +79,9 @@ impl Server {
         // Its files are told first of all, before anything could be given to a table that stands behind them.
         let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
         let ingest = start_ingest(&options, bodies, &events, handlers_dir.clone(), &trouble)?;
-        let runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
+        let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
+        // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
+        Runner::start(&mut runner, engine.take_resumed());
         let handle = EngineHandle::new(events, ids);
         let (reload, current) = (options.reload.clone(), options.config.clone());
         let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
@@ -267,7 +270,11 @@ fn start_runners(
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<Runners, Failure> {
-    let events = events.clone();
+    let (events, crews) = (events.clone(), events.clone());
+    let crewed = move |table: &str, alive: u32| {
+        // As below.
+        let _ = crews.send(Event::Workers { table: table.to_owned(), alive });
+    };
     let finished = move |finished: Finished| {
         // An engine that has ended has no flights: the claim is taken back at the next start.
         let _ = events.send(Event::Finished(finished));
@@ -275,7 +282,7 @@ fn start_runners(
     let dir = options.serves.then_some(&options.dir);
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
-    Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), fatal)
+    Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), Box::new(crewed), fatal)
 }
 
 /// Who serves nothing, or can never be told of a directory, needs no watch.

@@ -17,6 +17,8 @@ pub struct ServerOptions {
     pub dir: DataDir,
     pub policies: Vec<Policy>,
     pub slots: u32,
+    /// Bytes that the processes of all policies may need together; none where nobody counts.
+    pub memory: Option<u64>,
     /// The loopback address beside the Unix socket; none for a verb's own short-lived server.
     pub listen: Option<SocketAddr>,
     pub durability: Durability,
@@ -64,6 +66,7 @@ impl ServerOptions {
             dir,
             policies: Vec::new(),
             slots: 8,
+            memory: None,
             listen: None,
             durability: Durability::Full,
             serve_open_runs: false,

@@ -133,6 +133,8 @@ pub struct Memory {
     touched: BTreeSet<RunNo>,
     failure: Option<Failure>,
     failed_commits: u64,
+    /// A claim or note that is to fail after so many more that do not.
+    failing_verb: Option<(u64, StoreError)>,
     epoch: u64,
 }
 
@@ -158,6 +160,7 @@ impl Memory {
             touched: BTreeSet::new(),
             failure: None,
             failed_commits: 0,
+            failing_verb: None,
             epoch: next_epoch(seed),
         }
     }
@@ -195,6 +198,23 @@ impl Memory {
         self.failed_commits
     }
 
+    /// The `nth` claim or note from here fails with this error; its turn is to be rolled back, as after any error.
+    pub fn fail_verb(&mut self, nth: u64, error: StoreError) {
+        assert!(nth > 0, "the next one is the first");
+        self.failing_verb = Some((nth - 1, error));
+    }
+
+    /// Fails where this verb is meant to.
+    fn may_fail(&mut self) -> Result<(), StoreError> {
+        match self.failing_verb.take() {
+            Some((0, error)) => Err(error),
+            later => {
+                self.failing_verb = later.map(|(left, error)| (left - 1, error));
+                Ok(())
+            }
+        }
+    }
+
     /// The error that this commit is meant to have, if any.
     fn planned_failure(&mut self) -> Option<StoreError> {
         let mut planned = self.failure.take()?;
@@ -212,6 +232,7 @@ impl Memory {
     fn reopen(&mut self) {
         self.forget_turn();
         self.failure = None;
+        self.failing_verb = None;
         self.epoch = next_epoch(self.epoch);
     }
 

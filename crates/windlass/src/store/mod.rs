@@ -305,6 +305,8 @@ pub struct RunInfo {
 pub struct Evidence<'a> {
     /// Whether this start of the job had begun; where there is no record, say that it had.
     pub begun: &'a dyn Fn(JobId, u32) -> bool,
+    /// Whether a worker elsewhere has this start: it goes on, and its claim stays as it is.
+    pub elsewhere: &'a dyn Fn(JobId, u32) -> bool,
     /// False after a reboot, which accuses nobody.
     pub same_boot: bool,
 }
@@ -369,14 +371,15 @@ impl std::error::Error for StoreError {}
 
 /// The verbs. The first verb after a commit opens the turn's transaction.
 pub trait Store {
-    /// Everything that waits, as moves from nothing: what the engine starts with. Changes nothing; moves and queues
-    /// that `changes` has not told yet are in the answer and are not told again.
+    /// Everything that waits or runs, as moves from nothing: what the engine starts with. Changes nothing; moves and
+    /// queues that `changes` has not told yet are in the answer and are not told again.
     fn backlog(&mut self) -> Result<Changes, StoreError>;
 
     /// Runs that have not ended.
     fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError>;
 
-    /// Once after opening: takes back what dead servers held, and commits. A conviction leaves an outcome (`lost`).
+    /// Once after opening: takes back what dead servers held, but for what is elsewhere, and commits. A conviction
+    /// leaves an outcome (`lost`).
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
     /// Takes in a lot. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
@@ -388,6 +391,9 @@ pub trait Store {
 
     /// Takes from the heads of lanes, oldest first (retries by due time); may give less than was ordered.
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError>;
+
+    /// The claim of a job that runs, as it was given out: for a start that outlives the server that claimed it.
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError>;
 
     /// Ends starts and takes in what they emitted, before any run is looked at: a run whose last job emits another goes
     /// on. A claim that is no longer held is `Stale` and changes nothing.

@@ -60,3 +60,46 @@ fn a_user_must_be_on_the_list_when_a_server_starts_and_when_it_reloads() {
     assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["who"]["succeeded"], 2);
     server.stop();
 }
+
+#[test]
+fn jobs_start_where_their_memory_fits_and_why_says_what_they_wait_for() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("begun"), rig.gate("gate"));
+    let script = format!("echo x > {}; read x < {}", bell.path, gate.path);
+    let config = format!(
+        "[limits]\nmemory = \"500M\"\n[queue.video]\nrun = [\"sh\", \"-c\", {script:?}]\nmemory = \"200M\"\n\
+         [queue.kept]\nworker = [\"sh\", \"-c\", \"while read x; do echo ok; done\"]\n\
+         memory = \"300M\"\nworker_idle = \"1d\"\n[queue.free]\nrun = [\"true\"]\n"
+    );
+    let server = rig.serve(&config);
+    let ids: Vec<String> = (0..3).map(|_| rig.call(&["push", "video", "x"]).fine().trim().to_owned()).collect();
+    bell.next();
+    bell.next();
+    let why = rig.call(&["why", &ids[2], "--json"]).json();
+    assert_eq!(why["reasons"][0]["code"], "memory_short", "{why}");
+    let text = "it needs 200 MiB of memory, and 100 MiB of 500 MiB is free; held by video 400 MiB (2 × 200 MiB)";
+    assert_eq!(why["reasons"][0]["text"], text);
+    // Who needs none goes on beside them.
+    let free = rig.call(&["push", "free", "x"]).fine().trim().to_owned();
+    rig.call(&["wait", &free]).fine();
+    gate.open(2);
+    bell.next();
+    gate.open(1);
+    rig.drained();
+    // A kept worker idles with its memory until somebody needs it.
+    let kept = rig.call(&["push", "kept", "x"]).fine().trim().to_owned();
+    rig.call(&["wait", &kept]).fine();
+    rig.call(&["push", "video", "x"]).fine();
+    rig.call(&["push", "video", "x"]).fine();
+    bell.next();
+    bell.next();
+    gate.open(2);
+    rig.drained();
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["video"]["succeeded"], 5);
+    let refused = "[limits]\nmemory = \"1G\"\n[queue.large]\nrun = [\"true\"]\nmemory = \"2G\"\n";
+    std::fs::write(rig.dir().join("windlass.toml"), refused).unwrap();
+    let told = rig.call(&["config", "reload"]);
+    told.ended(78);
+    told.says("windlass.toml:5:10: it needs 2 GiB and could never start: `memory` in [limits] is 1 GiB");
+    server.stop();
+}

@@ -193,6 +193,83 @@ fn who_is_silent_loses_the_job_and_is_told_so() {
     server.stop();
 }
 
+/// What a job says for itself, with its own token.
+fn speak(to: &mut Connection, job: &Value, how: &str, lines: &str) {
+    let (id, token) = (job["id"].as_str().unwrap(), job["token"].as_str().unwrap());
+    let path = format!("/api/v1/jobs/{id}/{how}");
+    to.post_as(token, &path, "text/plain", lines.as_bytes()).unwrap().checked().unwrap();
+}
+
+#[test]
+fn a_lease_outlives_the_server_that_gave_it() {
+    let rig = Rig::new();
+    let mut server = rig.serve(&format!("{FAR}lease = \"1h\"\n[queue.next]\nrun = [\"true\"]\n"));
+    rig.call(&["push", "far", "a", "b", "c"]).fine();
+    let mut to = connect(&rig);
+    let jobs = claim(&mut to, "far", 9);
+    speak(&mut to, &jobs[0], "emit", "next\tbefore");
+    speak(&mut to, &jobs[1], "control", "again");
+    for ending in ["killed", "stopped", "another process between"] {
+        match ending {
+            "killed" => server.process.kill(),
+            // Workers elsewhere are not waited for.
+            "stopped" => drop(server.stop()),
+            // One that knows nothing of the config takes over the store, and leaves their jobs alone.
+            _ => {
+                server.process.kill();
+                rig.feed(&["run", "--", "true"], "x\n").fine();
+            }
+        }
+        server = rig.serve_again();
+        to = connect(&rig);
+        let tokens: Vec<&Value> = jobs.iter().map(|job| &job["token"]).collect();
+        let signs: Value = to.post_json("/api/v1/work/heartbeat", &json!({ "tokens": tokens })).unwrap();
+        assert_eq!(signs["signs"], json!(["go_on", "go_on", "go_on"]), "{ending}");
+    }
+    let status = rig.call(&["status", "--json"]).json();
+    assert_eq!((&status["queues"]["far"]["running"], &status["queues"]["far"]["ready"]), (&3.into(), &0.into()));
+    speak(&mut to, &jobs[0], "emit", "next\tafter");
+    for _ in 0..2 {
+        assert_eq!(reply(&mut to, &jobs[0], &json!({ "status": "ok" })).unwrap()["outcome"], "succeeded");
+    }
+    reply(&mut to, &jobs[1], &json!({ "status": "ok" })).unwrap();
+    reply(&mut to, &jobs[2], &json!({ "status": "fail", "error": "no use" })).unwrap();
+    let again = claim(&mut to, "far", 9);
+    assert_eq!(again.len(), 1, "what it asked for before the restart counts at its end");
+    assert_eq!((&again[0]["id"], &again[0]["attempt"]), (&jobs[1]["id"], &2.into()));
+    reply(&mut to, &again[0], &json!({ "status": "ok" })).unwrap();
+    rig.drained();
+    let status = rig.call(&["status", "--json"]).json();
+    assert_eq!(status["queues"]["next"]["succeeded"], 2, "emitted before and after: {status}");
+    assert_eq!((&status["queues"]["far"]["succeeded"], &status["queues"]["far"]["failed"]), (&2.into(), &1.into()));
+    let first = show(&rig, jobs[0]["id"].as_str().unwrap());
+    assert_eq!(first["attempts"], json!({ "starts": 1 }), "{first}");
+    server.stop();
+}
+
+#[test]
+fn a_lease_that_nobody_speaks_for_after_a_restart_accuses_nobody() {
+    let rig = Rig::new();
+    let server = rig.serve(&format!("{FAR}lease = \"1s\"\n"));
+    let id = rig.call(&["push", "far", "x"]).fine().trim_end().to_owned();
+    let silent = claim(&mut connect(&rig), "far", 1).remove(0);
+    server.process.kill();
+    let server = rig.serve_again();
+    let mut to = connect(&rig);
+    // The next ask waits until the lease has ended.
+    let next = claim(&mut to, "far", 1).remove(0);
+    assert_eq!((&next["id"], &next["attempt"]), (&id.as_str().into(), &2.into()));
+    assert_eq!(show(&rig, &id)["attempts"]["suspicions"], 0);
+    assert_eq!(reply(&mut to, &silent, &json!({ "status": "ok" })).unwrap_err().kind, Kind::Conflict);
+    // Where workers elsewhere serve the queue no more, their leases are over at once.
+    server.process.kill();
+    let server = rig.serve("[queue.far]\nrun = [\"true\"]\n");
+    rig.drained();
+    assert_eq!(show(&rig, &id)["state"], "succeeded");
+    assert_eq!(reply(&mut connect(&rig), &next, &json!({ "status": "ok" })).unwrap_err().kind, Kind::Conflict);
+    server.stop();
+}
+
 #[test]
 fn a_cancelled_job_is_stopped_where_it_runs() {
     let rig = Rig::new();

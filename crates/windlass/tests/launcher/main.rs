@@ -9,6 +9,7 @@ mod given;
 mod kept;
 mod limits;
 mod mischief;
+mod reap;
 mod rig;
 mod trees;
 mod users;

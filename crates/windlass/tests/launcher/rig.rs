@@ -110,7 +110,8 @@ impl Rig {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_windlass"));
         let settings = Settings { program, launchers, without: means.into(), ..Settings::of(&dir) };
         let (board, control) = (Arc::clone(&settings.board), settings.control.clone());
-        let runner = CommandRunner::new(settings, Box::new(hear), Box::new(|failure| panic!("{failure}"))).unwrap();
+        let (crewed, fatal) = (Box::new(|_: &str, _| {}), Box::new(|failure| panic!("{failure}")));
+        let runner = CommandRunner::new(settings, Box::new(hear), crewed, fatal).unwrap();
         Rig { runner, heard, dir, origin: Origin::from_random(origin), board, control, next: 1, _root: root }
     }
 
@@ -141,7 +142,7 @@ impl Rig {
             number: offset,
             run: "r-1".into(),
             checkpoint: String::new(),
-            asked: None,
+            lent: None,
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -177,7 +178,7 @@ impl Rig {
             number: first + at as u64,
             run: String::new(),
             checkpoint: String::new(),
-            asked: None,
+            lent: None,
         });
         let starts = starts.collect();
         self.runner.start(starts);

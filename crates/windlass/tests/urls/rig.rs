@@ -72,7 +72,7 @@ impl Rig {
                 number,
                 run: String::new(),
                 checkpoint: String::new(),
-                asked: None,
+                lent: None,
             }
         });
         let starts = starts.collect();

@@ -75,7 +75,9 @@ impl Jobs {
             lock(&trouble.0).failed.get_or_insert(failure);
             trouble.1.notify_all();
         });
-        let runner = Mutex::new(Some(CommandRunner::new(settings, hear, fatal)?));
+        // It keeps no workers, so nobody asks how many of them live.
+        let crewed = Box::new(|_: &str, _| {});
+        let runner = Mutex::new(Some(CommandRunner::new(settings, hear, crewed, fatal)?));
         Ok(Jobs { command, slots, place, runner, board, books })
     }
 
@@ -134,8 +136,7 @@ impl Jobs {
         let run = job.run.clone().unwrap_or_default();
         let (flight, policy, queue) = (Flight(number), Arc::new(policy), Arc::new(queue));
         let checkpoint = job.checkpoint.clone().unwrap_or_default();
-        let start =
-            Start { flight, claim: number, queue, policy, epoch: 0, held, number, run, asked: None, checkpoint };
+        let start = Start { flight, claim: number, queue, policy, epoch: 0, held, number, run, checkpoint, lent: None };
         if let Some(runner) = lock(&self.runner).as_mut() {
             runner.start(vec![start]);
         }

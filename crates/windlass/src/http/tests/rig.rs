@@ -288,6 +288,8 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }
+            | Event::Workers { .. }
+            | Event::Speak { .. }
             | Event::HandlerFiles(_)
             | Event::Steer { .. }
             | Event::Explain { .. }

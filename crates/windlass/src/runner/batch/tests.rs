@@ -54,7 +54,7 @@ fn start(flight: u64, first: u64, count: u16) -> Start {
         held,
         number: 1,
         run,
-        asked: None,
+        lent: None,
         checkpoint: String::new(),
     }
 }

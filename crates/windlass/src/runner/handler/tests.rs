@@ -33,7 +33,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
         number: 1,
         run: String::new(),
         checkpoint: String::new(),
-        asked: None,
+        lent: None,
     }
 }
 

@@ -87,8 +87,8 @@ fn main(places: Places) -> Result<(), Failure> {
     let number = places.slots.extension().and_then(|number| number.to_str()?.parse().ok()).unwrap_or(0);
     let control = control::ControlFiles::new(places.control, places.control_of_users, number);
     let without = Without::read(&places.without.to_string_lossy());
-    let cgroups = if without.cgroup { None } else { cgroup::Cgroups::open(&places.slots) };
-    service::Service::new(socket, table, places.output, control, cgroups, without)
+    let groups_of = if without.cgroup { None } else { Some(places.slots) };
+    service::Service::new(socket, table, places.output, control, groups_of, without)
         .and_then(service::Service::serve)
         .map_err(|e| Failure::io("cannot serve", &e))
 }

@@ -11,7 +11,7 @@ use super::message::{Cut, End, Kept, Report, Request, Resource, Step, Task};
 use super::output::Capture;
 use super::slots::Table;
 use super::spawn::{Child, Pipe, Refusal, Spawner};
-use super::tree::{Family, Orphanage};
+use super::tree::{Family, Orphanage, child_signals};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
 use crate::runner::{Flight, Stop};
@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::Watch;
@@ -94,7 +94,10 @@ pub(super) struct Service {
     free: Vec<usize>,
     by_flight: HashMap<Flight, usize>,
     deadlines: BTreeSet<(Instant, usize, u32)>,
+    /// When which job's use of its limits is looked at.
     looks: BTreeSet<(Instant, usize, u32)>,
+    /// The table whose groups they are, until the first job that needs one comes.
+    groups_of: Option<PathBuf>,
     cgroups: Option<Cgroups>,
     kernel_limits_memory: bool,
     without: Without,
@@ -118,7 +121,7 @@ impl Service {
         table: Table,
         output: PathBuf,
         control: ControlFiles,
-        cgroups: Option<Cgroups>,
+        groups_of: Option<PathBuf>,
         without: Without,
     ) -> io::Result<Service> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -140,8 +143,9 @@ impl Service {
             by_flight: HashMap::new(),
             deadlines: BTreeSet::new(),
             looks: BTreeSet::new(),
-            kernel_limits_memory: cgroups.as_ref().is_some_and(Cgroups::limits_memory),
-            cgroups,
+            groups_of,
+            cgroups: None,
+            kernel_limits_memory: false,
             without,
             ended: Vec::new(),
             generation: 0,
@@ -469,7 +473,12 @@ impl Service {
             self.control.prepare(number, task.owner.as_ref()).map_err(errno)?;
         }
         let pid = self.table.pid_of(note);
+        // What needs counting over a tree; without a group the tree is watched from outside.
         let counted = task.limits.memory > 0 || task.limits.processes > 0 || !task.limits.cpu.is_zero();
+        if let Some(table) = self.groups_of.take_if(|_| counted) {
+            self.cgroups = Cgroups::open(&table);
+            self.kernel_limits_memory = self.cgroups.as_ref().is_some_and(Cgroups::limits_memory);
+        }
         let cell = self.cgroups.as_mut().filter(|_| counted).and_then(|groups| groups.take(task.limits).ok());
         match (self.spawner.start(task, cell.as_ref(), pid), cell) {
             (Ok(child), cell) => Ok((child, cell)),
@@ -565,19 +574,5 @@ impl Service {
             epoll::modify(&self.epoll, &self.socket, EventData::new_u64(SOCKET), interest)?;
         }
         Ok(())
-    }
-}
-
-/// Readable whenever a child has died, ours by start or by adoption.
-fn child_signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised before use, and a descriptor that is not negative is a new one of ours.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
-            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 }

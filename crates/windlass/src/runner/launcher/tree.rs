@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use windlass_core::job::JobId;
 
@@ -181,5 +182,19 @@ fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
         // It may be a zombie by now, which is as good.
         let _dead_already = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Readable whenever a child has died, ours by start or by adoption.
+pub(super) fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised before use, and a descriptor that is not negative is a new one of ours.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }

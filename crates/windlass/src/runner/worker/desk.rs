@@ -27,6 +27,7 @@ use windlass_core::outcome::Outcome;
 
 mod assign;
 mod ends;
+mod room;
 
 /// How long what is known may wait to be told while there is more to do. Each telling is a turn of the engine.
 const TELL_WITHIN: Duration = Duration::from_millis(10);
@@ -72,6 +73,8 @@ pub(super) struct Desk {
     /// What workers' processes are known by.
     origin: Origin,
     buffer: Vec<u8>,
+    /// For how many workers of a table there is memory; only of those that name a need.
+    room: HashMap<String, u32>,
     closed: bool,
 }
 
@@ -101,6 +104,7 @@ impl Desk {
             over_in: BTreeSet::new(),
             origin: Origin::from_random(random),
             buffer: vec![0; 64 << 10],
+            room: HashMap::new(),
             closed: false,
         })
     }
@@ -159,6 +163,7 @@ impl Desk {
                 Message::Stop(flight, why) => self.stop(flight, why),
                 Message::Report(report) => self.process(*report),
                 Message::Lost(flight) => self.buried(number(flight), None),
+                Message::MakeRoom(bytes) => self.make_room(bytes),
                 Message::Close => self.closed = true,
             }
         }
@@ -180,6 +185,7 @@ impl Desk {
                 self.retire(number);
             }
         }
+        self.learn_room(pool);
         self.pools[pool].add(&start);
         self.stirred.insert(pool);
         self.flights.insert(start.flight, (pool, Tally::new(start)));

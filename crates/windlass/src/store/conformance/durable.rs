@@ -16,6 +16,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("claims of an earlier opening are stale once the job was given back", old_claims),
         ("the claim of an earlier start is stale while a later start is held", earlier_start),
         ("a claim that never began is given back as it was", never_begun),
+        ("a start that a worker elsewhere has outlives its server", elsewhere),
         ("a reboot accuses nobody", rebooted),
         ("a job that kills its server is isolated, then convicted", poison),
         ("outcomes stay until they are archived, with all their data", unarchived),
@@ -130,6 +131,36 @@ fn never_begun<B: Bench>(rig: &mut Rig<'_, B>) {
         assert_eq!((rig.job(*id).state, rig.job(*id).record), (State::Ready, expected), "{id}");
     }
     assert_eq!(ids(&rig.claim("q", 9)), made, "all in their old order");
+}
+
+fn elsewhere<B: Bench>(rig: &mut Rig<'_, B>) {
+    let made = rig.push("q", 4);
+    let tried = rig.claim("q", 1);
+    rig.settle(&tried[0], retry(rig.now));
+    rig.release(1);
+    let again = rig.claim_lane(rig.lane("q", 0, LaneKind::Retry), 1);
+    let fresh = rig.claim("q", 3);
+    assert_eq!((ids(&again), ids(&fresh)), (vec![made[0]], made[1..].to_vec()));
+    rig.crash_only();
+    let theirs = [(made[0], 2), (made[2], 1)];
+    // An earlier start of a job is no claim on it.
+    let found = rig.recover_but(&theirs, &|_, _| false, true);
+    assert_eq!(found, Recovered { returned: 2, repeated: 0, convicted: 0 }, "what recovery found");
+    assert!(ok(rig.store().held(made[1])).is_none(), "what went back is not held");
+    for (id, start) in theirs {
+        let held = ok(rig.store().held(id)).unwrap_or_else(|| panic!("{id} is not held any more"));
+        assert_eq!((ids(std::slice::from_ref(&held)), held.start()), (vec![id], start), "as it was given out");
+        let index = held.range().start;
+        assert!(held.jobs.data(index).starts_with(b"q/"), "with its data");
+        rig.settle(&held, if start == 1 { succeed() } else { fail() });
+        assert_stale(rig.try_settle(&held, succeed()), "settled once");
+        rig.step();
+    }
+    assert_eq!((rig.state(made[0]), rig.state(made[2])), (Some(State::Failed), None), "each as it was told");
+    assert_eq!(ids(&rig.claim("q", 9)), [made[1], made[3]], "the others are there again");
+    rig.crash_only();
+    let found = rig.recover_but(&[(made[1], 7)], &|_, _| true, true);
+    assert_eq!(found, Recovered { returned: 0, repeated: 2, convicted: 0 }, "another start is another's");
 }
 
 fn rebooted<B: Bench>(rig: &mut Rig<'_, B>) {

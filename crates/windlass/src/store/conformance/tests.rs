@@ -145,6 +145,10 @@ impl Store for Liar {
         }
         self.store.claim(&orders, now)
     }
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        self.store.held(id)
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         match self.store.settle(settlements, follow_ups, now) {
             Err(StoreError::Stale(_)) if self.lie == Lie::ForgivesStaleClaims => Ok(()),

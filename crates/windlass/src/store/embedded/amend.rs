@@ -75,6 +75,25 @@ impl Turn<'_> {
         Ok(infos)
     }
 
+    /// The claim of a job that runs.
+    pub(super) fn held(&self, id: JobId) -> Result<Option<Held>, StoreError> {
+        let found = self.find(id, &mut None)?.filter(|found| found.row.state == State::Running);
+        Ok(found.map(|Found { row, inside }| match inside {
+            Some(Inside { head, jobs, index }) => Held {
+                place: Place::Chunk(Arrival(head.first)),
+                lane: head.lane,
+                run: head.run,
+                record: Record::default(),
+                admitted: head.admitted,
+                jobs,
+                first: index as u16,
+                count: 1,
+            },
+            // The start of a row is counted with its claim.
+            None => row.held(Record { starts: row.record.starts - 1, ..row.record }),
+        }))
+    }
+
     fn find(&self, id: JobId, last: &mut LookedInto) -> Result<Option<Found>, StoreError> {
         if let Some(row) = rows::by_id(self.db, id)? {
             return Ok((row.state != State::Succeeded).then_some(Found { row, inside: None }));

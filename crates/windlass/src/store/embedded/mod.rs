@@ -253,6 +253,10 @@ impl Store for Embedded {
         self.after(claimed)
     }
 
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        self.verb(|turn| turn.held(id))
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         if settlements.is_empty() && follow_ups.is_empty() {
             return Ok(());

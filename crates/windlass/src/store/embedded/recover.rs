@@ -1,4 +1,5 @@
-//! After an opening: takes back what a dead server held, and suspects the jobs that had begun.
+//! After an opening: takes back what a dead server held, and suspects the jobs that had begun. What a worker elsewhere
+//! has stays claimed.
 //!
 //! The work is bounded by what was in flight: claimed marks and running rows. Whom to suspect and what follows from
 //! it is decided by `windlass_core::suspicion`.
@@ -9,6 +10,7 @@ use super::rows::{self, Row};
 use super::schema::corrupt;
 use super::{Turn, chunks};
 use crate::sabotage::{self, Sabotage};
+use std::collections::HashSet;
 use windlass_core::job::Record;
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
@@ -26,7 +28,12 @@ impl Turn<'_> {
         for first in claimed {
             self.recover_chunk(first, evidence, now, &mut recovered)?;
         }
+        let mut elsewhere = HashSet::new();
         for mut row in rows::many(self.db, "WHERE state = 2", [])? {
+            if (evidence.elsewhere)(row.id, row.record.starts) {
+                elsewhere.insert(row.arrival);
+                continue;
+            }
             if (evidence.begun)(row.id, row.record.starts) {
                 let change = self.rule(&mut row, evidence.same_boot, now, &mut recovered);
                 self.change(row.lane(), row.run, State::Running, change, 1, true)?;
@@ -38,7 +45,7 @@ impl Turn<'_> {
             }
             row.update(self.db)?;
         }
-        self.m.running.clear();
+        self.m.running.retain(|arrival, _| elsewhere.contains(arrival));
         self.m.windows.clear();
         self.end_runs(now);
         Ok(recovered)
@@ -57,6 +64,9 @@ impl Turn<'_> {
         let mut back = 0;
         for index in stretches.into_iter().flatten() {
             let jobs_range = index..index + 1;
+            if (evidence.elsewhere)(jobs.id(index), Record::default().starts + 1) {
+                continue;
+            }
             if !(evidence.begun)(jobs.id(index), Record::default().starts + 1) {
                 self.mark(first, jobs_range, Mark::Claimed, Mark::Waiting)?;
                 back += 1;

@@ -25,7 +25,7 @@ impl Store for Memory {
         self.changes.queues.clear();
         let queues = self.queues.rows().iter().map(|(no, (name, _))| (*no, name.clone())).collect();
         let mut waiting: BTreeMap<(Lane, Option<RunNo>, State), u64> = BTreeMap::new();
-        for job in self.jobs.rows().values().filter(|job| waits(job.state)) {
+        for job in self.jobs.rows().values().filter(|job| !job.state.is_end()) {
             *waiting.entry((job.lane(), job.run, job.state)).or_default() += 1;
         }
         let waiting = waiting.into_iter();
@@ -45,6 +45,9 @@ impl Store for Memory {
         let held: Vec<_> = self.jobs.rows().iter().filter(|(_, job)| job.state == State::Running).collect();
         let held: Vec<_> = held.into_iter().map(|(arrival, job)| (*arrival, job.clone())).collect();
         for (arrival, job) in held {
+            if (evidence.elsewhere)(job.id, job.record.starts + 1) {
+                continue;
+            }
             if (evidence.begun)(job.id, job.record.starts + 1) {
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
             } else {
@@ -98,6 +101,7 @@ impl Store for Memory {
     }
 
     fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
+        self.may_fail()?;
         let mut claimed: Vec<Held> = Vec::new();
         for order in orders {
             for id in self.head(order.lane, order.most) {
@@ -109,6 +113,11 @@ impl Store for Memory {
             }
         }
         Ok(claimed)
+    }
+
+    fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
+        let job = self.ids.get(&id).and_then(|arrival| self.jobs.get(arrival));
+        Ok(job.filter(|job| job.state == State::Running).map(hold))
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
@@ -216,6 +225,7 @@ impl Store for Memory {
     }
 
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.may_fail()?;
         self.notes.put(key.to_owned(), value.map(<[u8]>::to_vec));
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Desk {
         let coming = self.pools[at].workers.iter().filter(starting).count();
         let wanted = self.pools[at].jobs().saturating_sub(coming);
         for _ in 0..wanted {
-            if !self.pools[at].may_hire(now) || !self.hire(at, now) {
+            if !self.pools[at].may_hire(now) || !self.has_room(at, now) || !self.hire(at, now) {
                 break;
             }
         }
@@ -120,6 +120,7 @@ impl Desk {
         }
         self.workers.insert(number, worker);
         self.pools[at].workers.push(number);
+        self.tell_alive(at, false);
         true
     }
 }

@@ -23,6 +23,7 @@ impl Desk {
         }
         self.pools[worker.pool].workers.retain(|other| *other != number);
         self.stirred.insert(worker.pool);
+        self.tell_alive(worker.pool, true);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
         let places = taken.iter().chain(&left).filter_map(|line| line.place);
