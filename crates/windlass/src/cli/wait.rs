@@ -125,7 +125,10 @@ impl What {
     fn words(&self) -> String {
         match self {
             What::Run(run) => run.to_string(),
-            What::Jobs(selector) => selector.clone(),
+            What::Jobs(selector) => match selector.strip_prefix("id:") {
+                Some(ids) if !ids.contains(' ') => ids.replace(',', ", "),
+                _ => selector.clone(),
+            },
             What::Drained => "everything that can run".to_owned(),
         }
     }
@@ -407,7 +410,21 @@ struct Unfinished {
 }
 
 impl Unfinished {
+    /// A job that has just succeeded has left the store and may not be in the archive yet, which a second look waits for.
     fn find(server: &mut Connection, selector: &str, goal: Goal) -> Result<Unfinished, Failure> {
+        let named = selector.strip_prefix("id:").map_or(1, |ids| ids.split(',').count() as u64);
+        let (mut found, mut seen) = Unfinished::look_through(server, selector, goal)?;
+        if seen < named {
+            (found, seen) = Unfinished::look_through(server, selector, goal)?;
+        }
+        if seen == 0 {
+            return Err(Failure::new(Kind::NotFound, format!("no job matches {selector}")));
+        }
+        Ok(found)
+    }
+
+    /// With it the number of jobs that the selector means.
+    fn look_through(server: &mut Connection, selector: &str, goal: Goal) -> Result<(Unfinished, u64), Failure> {
         let mut found = Unfinished::default();
         let (mut seen, mut cursor) = (0u64, String::new());
         loop {
@@ -432,10 +449,7 @@ impl Unfinished {
             }
             match page.get("next").and_then(Value::as_str) {
                 Some(next) => cursor = format!("&cursor={}", encoded(next)),
-                None if seen == 0 => {
-                    return Err(Failure::new(Kind::NotFound, format!("no job matches {selector}")));
-                }
-                None => return Ok(found),
+                None => return Ok((found, seen)),
             }
         }
     }

@@ -88,6 +88,18 @@ fn mistakes_are_objects_for_who_asks_for_json_and_the_codes_are_printed() {
     }
 }
 
+#[test]
+fn the_config_can_be_named_by_the_environment() {
+    let rig = Rig::new();
+    let named = rig.path("named.toml");
+    std::fs::write(&named, "[queue.named]\nrun = [\"true\"]\n").unwrap();
+    rig.call(&["push", "named", "x"]).fine();
+    Process::start(rig.windlass(&["tick"]).env("WINDLASS_CONFIG", &named)).end().fine();
+    assert_eq!(rig.call(&["status", "--json"]).json()["totals"]["succeeded"], 1);
+    let missing = Process::start(rig.windlass(&["serve"]).env("WINDLASS_CONFIG", rig.path("missing.toml"))).end();
+    missing.says("missing.toml").ended(78);
+}
+
 /// The status and the body of an answer over the server's socket.
 fn get(rig: &Rig, path: &str) -> (u16, String) {
     let mut socket = UnixStream::connect(rig.dir().join("run/socket")).unwrap();
@@ -123,7 +135,12 @@ fn a_service_manager_hears_of_start_reload_life_and_end() {
     manager.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
     let hear = || {
         let mut words = [0; 512];
-        let length = manager.recv(&mut words).unwrap();
+        let length = loop {
+            match manager.recv(&mut words) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                heard => break heard.unwrap(),
+            }
+        };
         String::from_utf8(words[..length].to_vec()).unwrap()
     };
     let until = |what: &str| while !hear().contains(what) {};
@@ -193,7 +210,7 @@ fn what_a_killed_server_left_in_memory_goes_with_the_next_one_of_any_directory()
     assert!(left.starts_with("/dev/shm") && left.exists(), "one that lives is left alone");
     server.process.kill();
     drop(rig);
-    assert!(left.exists());
+    // From here on any server may remove it; the next one must.
     let third = Rig::new();
     third.serve("# nothing\n").stop();
     assert!(!left.exists() && held.exists());

@@ -88,7 +88,7 @@ fn jobs_are_waited_for_by_id_and_selector() {
     let server = rig.serve(CONFIG);
     let good = rig.call(&["push", "ok", "1", "2"]).fine().to_owned();
     let good: Vec<&str> = good.lines().collect();
-    rig.call(&["wait", good[0], good[1]]).says("has ended: nothing failed").fine();
+    rig.call(&["wait", good[0], good[1]]).says(" have ended: nothing failed").fine();
     rig.call(&["push", "nobody", "x"]).fine();
     rig.call(&["wait", "queue:nobody", "--timeout", "100ms"]).says("not ended after").ended(124);
     let waiting = rig.start(&["wait", "queue:nobody"], Stdio::null());
