@@ -410,7 +410,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// A job that has just succeeded has left the store and may not be in the archive yet, which a second look waits for.
+    /// A job that has just succeeded has left the store and may be in no archive yet; a second look waits for that.
     fn find(server: &mut Connection, selector: &str, goal: Goal) -> Result<Unfinished, Failure> {
         let named = selector.strip_prefix("id:").map_or(1, |ids| ids.split(',').count() as u64);
         let (mut found, mut seen) = Unfinished::look_through(server, selector, goal)?;
