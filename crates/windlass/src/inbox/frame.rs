@@ -320,6 +320,8 @@ pub enum Reason {
     FutureTime,
     TooLong,
     NulRun,
+    /// What belongs to a file of ours whose header is gone: nothing proves it.
+    NoHeader,
 }
 
 impl fmt::Display for Reason {
@@ -333,6 +335,7 @@ impl fmt::Display for Reason {
             Reason::FutureTime => "not a time: expected RFC 3339, @SECONDS or SECONDS, then a tab and a queue",
             Reason::TooLong => "longer than a job may be",
             Reason::NulRun => "a run of NUL bytes",
+            Reason::NoHeader => "the file's header is lost, so nothing proves this record",
         })
     }
 }

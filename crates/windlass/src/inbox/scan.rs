@@ -12,6 +12,9 @@ use std::ops::Range;
 use windlass_core::job::{DATA_MAX, FUTURE, Origin};
 use windlass_core::time::Time;
 
+/// What a lost sector reads as; no line of a sane writer holds so many.
+const NUL_RUN: [u8; 16] = [0; 16];
+
 /// What is known about the end of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -173,13 +176,15 @@ impl<'a> Scan<'a> {
         let tab = memchr(b'\t', line);
         let name = &line[..tab.unwrap_or(line.len())];
         if self.seed.is_some() && name.iter().take(3).any(|byte| *byte < b' ') {
-            // The remains of a frame whose start is damaged. Its lines must not pass for jobs.
-            let to = memmem::find(rest, &FENCE);
-            self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
-            return Some(self.bad(to.unwrap_or(rest.len()), Reason::Garbage));
+            // The remains of a frame whose start is damaged.
+            return Some(self.up_to_fence(0, Reason::Garbage));
         }
-        if self.has_nul && memmem::find(line, &[0; 16]).is_some() {
-            return Some(self.lost_sector(length + 1));
+        if self.has_nul && memmem::find(line, &NUL_RUN).is_some() {
+            // A lost sector reads so. In a file of ours it may have held the start of a frame.
+            return Some(match self.seed {
+                Some(_) => self.up_to_fence(length, Reason::NulRun),
+                None => self.bad(length + 1, Reason::NulRun),
+            });
         }
         let Some(tab) = tab else {
             return Some(self.bad(length + 1, Reason::NoTab));
@@ -202,24 +207,23 @@ impl<'a> Scan<'a> {
         Some(Found::Line { offset, not_before: None, queue, data })
     }
 
-    /// A frame in a file whose header is gone: nothing proves it, and its lines must not pass for jobs.
-    fn unproven(&mut self) -> Found<'a> {
+    /// Sets everything aside up to the next fence, which is looked for from there on: it may be the inside of a frame,
+    /// whose lines must not pass for jobs.
+    fn up_to_fence(&mut self, from: usize, reason: Reason) -> Found<'a> {
         let rest = &self.bytes[self.at..];
-        let to = memmem::find(&rest[FENCE.len()..], &FENCE).map(|at| at + FENCE.len());
+        let to = memmem::find(&rest[from..], &FENCE).map(|at| at + from);
         self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
-        self.bad(to.unwrap_or(rest.len()), Reason::Garbage)
+        self.bad(to.unwrap_or(rest.len()), reason)
     }
 
-    /// A line with a run of NUL bytes, which is what a lost sector reads as. In a file of ours it may have held the
-    /// start of a frame, whose lines must not pass for jobs.
-    fn lost_sector(&mut self, length: usize) -> Found<'a> {
-        if self.seed.is_none() {
-            return self.bad(length, Reason::NulRun);
-        }
-        let rest = &self.bytes[self.at..];
-        let to = memmem::find(&rest[length - 1..], &FENCE).map(|at| at + length - 1);
-        self.skip = if to.is_none() { Some(Skip::Fence) } else { None };
-        self.bad(to.unwrap_or(rest.len()), Reason::NulRun)
+    /// The front of a file of ours that has lost its header, and with it perhaps the start of its first frame: up to the
+    /// first fence nothing tells a line of that frame from a line of a foreign program. A file of plain lines holds no
+    /// start of a frame, and one that begins with a lost sector is not taken for one.
+    fn lost_front(&mut self) -> Option<Found<'a>> {
+        let reason = if self.bytes.starts_with(&NUL_RUN) { Reason::NulRun } else { Reason::NoHeader };
+        let ours = reason == Reason::NulRun || memmem::find(self.bytes, &START).is_some();
+        let lost = ours && !self.bytes.starts_with(&FENCE);
+        lost.then(|| self.up_to_fence(0, reason))
     }
 
     /// A line without its end.
@@ -246,6 +250,13 @@ impl<'a> Iterator for Scan<'a> {
         {
             return None;
         }
+        if self.base == 0
+            && self.at == 0
+            && self.seed.is_none()
+            && let Some(lost) = self.lost_front()
+        {
+            return Some(lost);
+        }
         loop {
             let rest = &self.bytes[self.at..];
             match rest {
@@ -255,7 +266,8 @@ impl<'a> Iterator for Scan<'a> {
                 [CAN, ..] if rest.starts_with(&START) => {
                     return match self.seed {
                         Some(seed) => self.frame(seed),
-                        None => Some(self.unproven()),
+                        // Nothing proves it.
+                        None => Some(self.up_to_fence(FENCE.len(), Reason::NoHeader)),
                     };
                 }
                 [CAN, ..] if self.end == End::Open && rest.len() < START.len() && START.starts_with(rest) => {

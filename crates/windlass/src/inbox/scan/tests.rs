@@ -283,6 +283,32 @@ fn frames_are_believed_only_under_a_header_and_their_own_seed() {
 }
 
 #[test]
+fn a_file_that_lost_its_front_gives_no_line_of_a_block_away() {
+    let mut file = FileHeader { origin: seed(), boot: None, sealed: false }.encode().to_vec();
+    block(&mut file, "block", "forged\tby a line\n".repeat(60).as_bytes());
+    let only = file.len();
+    file.extend_from_slice(b"\x18\nplain\tone\n");
+    frame::write_job(&mut file, seed(), &envelope("job"), b"unproven");
+    let zeros = [&[0; 512], &file[512..]].concat();
+    let text = [&[b'x'; 512], &file[512..]].concat();
+    for (damaged, reason) in [(&zeros[..], Reason::NulRun), (&text, Reason::NoHeader), (&file[512..], Reason::NoHeader)]
+    {
+        for end in [End::Open, End::Closed] {
+            let (jobs, bad, consumed) = read(damaged, end);
+            let found: Vec<_> = jobs.iter().map(|(_, queue, data)| (queue.as_str(), &data[..])).collect();
+            assert_eq!(found, [("plain", &b"one"[..])], "what has a fence in front is a line");
+            assert_eq!(bad.iter().map(|(_, reason)| *reason).collect::<Vec<_>>(), [reason, Reason::NoHeader]);
+            assert_eq!((bad[0].0, consumed), (0, damaged.len()));
+        }
+    }
+    // Nothing else is in the file: only the lost sector tells.
+    assert_eq!(plain(&zeros[..only]), (Vec::new(), vec![Reason::NulRun]));
+    // A file of plain lines that lost a sector in its middle loses that line.
+    let lines = [b"q\tone\nq\t".to_vec(), vec![0; 512], b"\nq\ttwo\n".to_vec()].concat();
+    assert_eq!(plain(&lines).0.len(), 2);
+}
+
+#[test]
 fn a_torn_frame_is_known_under_the_lock_but_a_bare_line_waits() {
     let header = FileHeader { origin: seed(), boot: None, sealed: false }.encode();
     let mut file = header.to_vec();
