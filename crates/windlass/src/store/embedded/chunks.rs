@@ -8,6 +8,7 @@ use super::super::chunk::Chunk;
 use super::part::{Head, Part};
 use super::rows::rank;
 use super::schema::{corrupt, failed};
+use super::sums::{NONE, check, sum};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,8 +22,10 @@ const SPAN_ARRIVALS: u64 = 1000;
 /// Spans of one origin hardly ever overlap; so many are looked into at most.
 const SPANS_TRIED: u32 = 4;
 
-pub(super) const HEAD: &str = "c.first, c.count, c.queue, c.rank, c.run, c.admitted, \
+pub(super) const HEAD: &str = "c.first, c.count, c.queue, c.rank, c.run, c.admitted, c.due, c.base, c.last, c.sum, \
     (SELECT d.due FROM due d WHERE d.due = c.due AND d.first = c.first)";
+/// The columns of `HEAD`; a chunk's bytes are selected behind them.
+pub(super) const HEAD_COLUMNS: usize = 11;
 
 /// Which arrivals the ids of one origin got in one lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +65,26 @@ impl Span {
     }
 }
 
+/// The checksum of a chunk's row but for its bytes, which have one of their own.
+fn head_sum(head: &Head, due: Option<Time>, offsets: (u64, u64)) -> u32 {
+    let numbers = [
+        head.first as i64,
+        i64::from(head.count),
+        i64::from(head.lane.queue.0),
+        rank(head.lane.priority),
+        head.run.map_or(NONE, |run| i64::from(run.0)),
+        head.admitted.as_micros(),
+        due.map_or(NONE, Time::as_micros),
+        offsets.0 as i64,
+        offsets.1 as i64,
+    ];
+    sum(numbers, &[])
+}
+
 /// Stores a new chunk and lists it.
 pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), StoreError> {
-    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, bytes) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, sum, bytes) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let (base, last) = jobs.offset_range();
     let done = statement.execute(params![
@@ -78,6 +97,7 @@ pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk) -> Result<(), S
         head.admitted.as_micros(),
         base,
         last,
+        head_sum(head, head.due, (base, last)),
         jobs.as_bytes(),
     ]);
     done.map_err(failed)?;
@@ -140,26 +160,39 @@ pub(super) fn prune_spans(db: &Connection, deleted: &[u64]) -> Result<(), StoreE
     Ok(())
 }
 
-/// Reads a head from the columns of `HEAD`.
+/// Reads a head from the columns of `HEAD`. Chunks of formats 1 and 2 have no sum.
 pub(super) fn read_head(r: &rusqlite::Row<'_>) -> Result<Head, StoreError> {
     let read = || -> rusqlite::Result<(Head, i64)> {
         let lane = Lane { queue: QueueNo(r.get(2)?), priority: Priority::NORMAL, kind: LaneKind::Fresh };
         let run = r.get::<_, Option<u32>>(4)?.map(RunNo);
-        let (admitted, due) = (Time(r.get(5)?), r.get::<_, Option<i64>>(6)?.map(Time));
+        let (admitted, due) = (Time(r.get(5)?), r.get::<_, Option<i64>>(10)?.map(Time));
         Ok((Head { first: r.get(0)?, count: r.get(1)?, lane, run, admitted, due }, r.get(3)?))
     };
     let (mut head, rank) = read().map_err(failed)?;
     let priority = Priority::new(-rank).ok_or_else(|| corrupt(format!("chunk {} has rank {rank}", head.first)))?;
     head.lane.priority = priority;
+    if let Some(stored) = r.get::<_, Option<u32>>(9).map_err(failed)? {
+        let given = r.get::<_, Option<i64>>(6).map_err(failed)?.map(Time);
+        let found = head_sum(&head, given, offsets(r)?);
+        check(stored, found, || format!("the head of chunk {}", head.first))?;
+    }
     Ok(head)
 }
 
-/// Checks and wraps the stored bytes of a chunk.
-pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, column: usize) -> Result<Arc<Chunk>, StoreError> {
-    let bytes: Vec<u8> = r.get(column).map_err(failed)?;
+/// The offsets of its first and last job.
+fn offsets(r: &rusqlite::Row<'_>) -> Result<(u64, u64), StoreError> {
+    Ok((r.get(7).map_err(failed)?, r.get(8).map_err(failed)?))
+}
+
+/// Checks and wraps the stored bytes of a chunk, behind its head.
+pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>) -> Result<Arc<Chunk>, StoreError> {
+    let bytes: Vec<u8> = r.get(HEAD_COLUMNS).map_err(failed)?;
     let jobs = Chunk::from_bytes(bytes).map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
     if jobs.len() != usize::from(head.count) {
         return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
+    }
+    if jobs.offset_range() != offsets(r)? {
+        return Err(corrupt(format!("chunk {} holds the jobs of another one", head.first)));
     }
     Ok(Arc::new(jobs))
 }
@@ -171,7 +204,7 @@ pub(super) fn load(db: &Connection, first: u64) -> Result<Option<(Head, Arc<Chun
     let mut rows = statement.query([first]).map_err(failed)?;
     let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
     let head = read_head(row)?;
-    Ok(Some((head, read_bytes(&head, row, 7)?)))
+    Ok(Some((head, read_bytes(&head, row)?)))
 }
 
 /// The stored marks of a chunk, where it was opened.
@@ -189,8 +222,13 @@ pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Res
     let mut finished = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = read_head(row)?;
-        let (gone, bits): (Option<u64>, Vec<u8>) = (row.get(7).map_err(failed)?, row.get(8).map_err(failed)?);
-        parts.insert(head.first, Part::decode(head, &bits)?);
+        let gone: Option<u64> = row.get(HEAD_COLUMNS).map_err(failed)?;
+        let bits: Vec<u8> = row.get(HEAD_COLUMNS + 1).map_err(failed)?;
+        let part = Part::decode(head, &bits)?;
+        if part.is_gone() != gone.is_some() {
+            return Err(corrupt(format!("the end of chunk {} is not what its marks say", head.first)));
+        }
+        parts.insert(head.first, part);
         finished.extend(gone.map(|turn| (turn, Place::Chunk(Arrival(head.first)))));
     }
     Ok(finished)
@@ -212,7 +250,7 @@ pub(super) fn find(db: &Connection, id: JobId) -> Result<Option<(Head, Arc<Chunk
         let mut rows = statement.query(params![first, last, id.offset]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let head = read_head(row)?;
-            let jobs = read_bytes(&head, row, 7)?;
+            let jobs = read_bytes(&head, row)?;
             if let Some(index) = jobs.find(id) {
                 return Ok(Some((head, jobs, index)));
             }

@@ -126,7 +126,10 @@ fn read_ahead(db: &Connection, lane: Lane, limit: u32) -> Result<VecDeque<Waitin
     let mut next = VecDeque::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = chunks::read_head(row)?;
-        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, 7)? });
+        if Windows::key(head.lane) != Windows::key(lane) {
+            return Err(corrupt(format!("chunk {} is listed in a lane that is not its own", head.first)));
+        }
+        next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row)? });
     }
     Ok(next)
 }
@@ -137,8 +140,9 @@ impl Turn<'_> {
         for order in orders {
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
-            let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most.min(ROWS))? } else { Vec::new() };
-            if count.rows > 0 && rows.is_empty() && most > 0 {
+            let most_rows = most.min(ROWS);
+            let rows = if count.rows > 0 { ready_rows(self.db, order.lane, most_rows)? } else { Vec::new() };
+            if (rows.len() as u64) < count.rows.min(most_rows as u64) {
                 return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
             }
             match order.lane.kind {
@@ -217,21 +221,21 @@ impl Turn<'_> {
     }
 
     fn claim_row(&mut self, row: Row) -> Result<Held, StoreError> {
-        let sql = "UPDATE job SET state = ?2, starts = starts + 1 WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Running.index()]).map_err(failed)?;
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
         let held = row.held(row.record);
         let record = Record { starts: row.record.starts + 1, ..row.record };
-        self.m.running.insert(row.arrival, Row { state: State::Running, record, data: Vec::new(), ..row });
+        let running = Row { state: State::Running, record, data: Vec::new(), ..row };
+        running.update_claimed(self.db)?;
+        self.m.running.insert(running.arrival, running);
         Ok(held)
     }
 
     /// Makes due jobs ready, earliest first. A chunk is released as a whole, so the last one may go over the limit.
     pub(super) fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
         let rows = rows::light(self.db, "WHERE due <= ?1 ORDER BY due LIMIT ?2", params![now.as_micros(), limit])?;
-        let mut rows = rows.into_iter().peekable();
+        let is_due = |row: &Row| row.due.is_some_and(|due| due <= now) && row.ended.is_none() && row.reason.is_none();
+        let mut rows = rows::expect(rows, "due", is_due)?.into_iter().peekable();
         let mut heads = due_chunks(self.db, now, limit)?.into_iter().peekable();
         let mut left = u64::from(limit);
         while left > 0 {
@@ -270,9 +274,7 @@ impl Turn<'_> {
     fn release_row(&mut self, mut row: Row, now: Time) -> Result<(), StoreError> {
         let from = row.state;
         row.make_ready(now);
-        let sql = "UPDATE job SET state = ?2, placed = ?3, due = NULL WHERE arrival = ?1";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![row.arrival, State::Ready.index(), row.placed]).map_err(failed)?;
+        row.update_released(self.db)?;
         self.change(row.lane(), row.run, from, Change::Release, 1, true)?;
         Ok(())
     }
@@ -288,7 +290,8 @@ impl Windows {
 
 fn ready_rows(db: &Connection, lane: Lane, limit: usize) -> Result<Vec<Row>, StoreError> {
     let rest = "WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3 ORDER BY placed LIMIT ?4";
-    rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])
+    let rows = rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])?;
+    rows::expect(rows, "ready", |row| row.state == State::Ready && row.lane() == lane)
 }
 
 fn due_chunks(db: &Connection, now: Time, limit: u32) -> Result<Vec<Head>, StoreError> {

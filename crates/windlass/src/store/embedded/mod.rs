@@ -33,6 +33,7 @@ mod schema;
 mod settle;
 pub mod snapshot;
 mod steer;
+mod sums;
 mod tally;
 mod turns;
 mod view;
@@ -236,7 +237,11 @@ impl Store for Embedded {
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
-        lanes::next_due(&self.db)
+        let (due, timed) = (lanes::next_due(&self.db)?, self.memory.queues.timed());
+        if due.is_none() && timed > 0 {
+            return Err(corrupt(format!("{timed} jobs wait for their time, and no index has one of them")));
+        }
+        Ok(due)
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -356,6 +361,7 @@ impl Memory {
         let mut finished = chunks::load_parts(db, &mut memory.parts)?;
         turns::load(db, &mut memory.turns, &mut finished)?;
         let running = rows::light(db, "WHERE state = 2", [])?;
+        let running = rows::expect(running, "running", |row| row.state == State::Running)?;
         memory.running = running.into_iter().map(|row| (row.arrival, row)).collect();
         finished.sort();
         memory.finished = finished.into();
@@ -425,7 +431,7 @@ impl Turn<'_> {
         count: u64,
         rows: bool,
     ) -> Result<(), StoreError> {
-        self.m.queues.tally(lane.queue).shift(lane, from, to, count, rows)?;
+        self.m.queues.shift(lane, from, to, count, rows)?;
         if let (Some(no), Some(to)) = (run, to)
             && let Some(info) = self.m.runs.run(self.db, no)?
         {

@@ -1,20 +1,21 @@
-//! The tables of the embedded store, format 2, and how its connections are opened.
+//! The tables of the embedded store, format 3, and how its connections are opened.
 //!
 //! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
 //! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
 
 use super::super::StoreError;
+use super::{rows, runs, tally};
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -25,12 +26,12 @@ const TABLES: &str = "
 CREATE TABLE state (
     id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, epoch INTEGER NOT NULL, boot TEXT NOT NULL,
     next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL);
-CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sum INTEGER);
 CREATE TABLE tally (block INTEGER PRIMARY KEY, counts BLOB NOT NULL);
 CREATE TABLE chunk (
     first INTEGER PRIMARY KEY, queue INTEGER NOT NULL, rank INTEGER NOT NULL, count INTEGER NOT NULL, run INTEGER,
     due INTEGER, admitted INTEGER NOT NULL, base INTEGER NOT NULL, last INTEGER NOT NULL,
-    segment INTEGER, offset INTEGER, length INTEGER, bytes BLOB);
+    sum INTEGER, segment INTEGER, offset INTEGER, length INTEGER, bytes BLOB);
 CREATE TABLE lane (
     queue INTEGER NOT NULL, rank INTEGER NOT NULL, first INTEGER NOT NULL,
     PRIMARY KEY (queue, rank, first)) WITHOUT ROWID;
@@ -40,7 +41,8 @@ CREATE TABLE job (
     arrival INTEGER PRIMARY KEY, origin INTEGER NOT NULL, offset INTEGER NOT NULL, queue INTEGER NOT NULL,
     rank INTEGER NOT NULL, kind INTEGER NOT NULL, state INTEGER NOT NULL, run INTEGER, starts INTEGER NOT NULL,
     failures INTEGER NOT NULL, suspicions INTEGER NOT NULL, due INTEGER, placed INTEGER NOT NULL,
-    admitted INTEGER NOT NULL, ended INTEGER, reason INTEGER, turn INTEGER NOT NULL, errors BLOB, data BLOB NOT NULL);
+    admitted INTEGER NOT NULL, ended INTEGER, reason INTEGER, turn INTEGER NOT NULL, sum INTEGER, errors BLOB,
+    data BLOB NOT NULL);
 CREATE UNIQUE INDEX job_id ON job (origin, offset);
 CREATE INDEX job_ready ON job (queue, rank, kind, placed) WHERE state = 1;
 CREATE INDEX job_running ON job (arrival) WHERE state = 2;
@@ -49,7 +51,7 @@ CREATE INDEX job_ended ON job (ended) WHERE ended IS NOT NULL;
 CREATE INDEX job_kept ON job (run) WHERE run IS NOT NULL AND ended IS NOT NULL;
 CREATE TABLE run (
     no INTEGER PRIMARY KEY, origin INTEGER NOT NULL, generation INTEGER NOT NULL, name TEXT NOT NULL,
-    spec BLOB NOT NULL, created INTEGER NOT NULL, UNIQUE (origin, generation));
+    spec BLOB NOT NULL, created INTEGER NOT NULL, sum INTEGER, UNIQUE (origin, generation));
 CREATE TABLE progress (
     run INTEGER PRIMARY KEY, sealed INTEGER NOT NULL, seal_after BLOB, lines INTEGER NOT NULL, hash INTEGER NOT NULL,
     ended INTEGER, counts BLOB NOT NULL);
@@ -69,6 +71,14 @@ CREATE TABLE override (
     target TEXT NOT NULL, key TEXT NOT NULL, value INTEGER NOT NULL, made_by TEXT NOT NULL, since INTEGER NOT NULL,
     until INTEGER, reason TEXT NOT NULL, PRIMARY KEY (target, key)) WITHOUT ROWID;
 CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+";
+
+/// What format 3 has and format 2 had not: checksums. In a new store they stand in front of what may be long.
+const SINCE_3: &str = "
+ALTER TABLE queue ADD COLUMN sum INTEGER;
+ALTER TABLE chunk ADD COLUMN sum INTEGER;
+ALTER TABLE job ADD COLUMN sum INTEGER;
+ALTER TABLE run ADD COLUMN sum INTEGER;
 ";
 
 /// The one row of small numbers.
@@ -103,8 +113,9 @@ pub(super) fn open_writer(dir: &DataDir, boot: &str) -> Result<(Connection, u64,
     if made.map_err(failed)? == 0 {
         make_tables(&db, dir)?;
     }
-    if known_format(&db)? < FORMAT {
-        bring_up_to_date(&db, dir)?;
+    let found = known_format(&db)?;
+    if found < FORMAT {
+        bring_up_to_date(&db, dir, found)?;
     }
     let before: String = db.query_row("SELECT boot FROM state", [], |r| r.get(0)).map_err(failed)?;
     let epoch = if sabotage::on(Sabotage::EpochReused) { 1 } else { random()? };
@@ -145,10 +156,20 @@ fn known_format(db: &Connection) -> Result<u32, StoreError> {
     if found > FORMAT { Err(StoreError::Newer { found, known: FORMAT }) } else { Ok(found) }
 }
 
-/// Adds what an older format lacks, in one transaction; nothing that was there is changed.
-fn bring_up_to_date(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
-    let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
-    db.execute_batch(&format!("{head}{SINCE_2}COMMIT;")).map_err(failed)?;
+/// Adds what an older format lacks, in one transaction. Chunks that wait are not written again: they have a checksum of
+/// their bytes, and go on without one of their heads.
+fn bring_up_to_date(db: &Connection, dir: &DataDir, found: u32) -> Result<(), StoreError> {
+    let change = Transaction::new_unchecked(db, TransactionBehavior::Immediate).map_err(failed)?;
+    if found < 2 {
+        change.execute_batch(SINCE_2).map_err(failed)?;
+    }
+    change.execute_batch(SINCE_3).map_err(failed)?;
+    rows::add_sums(&change)?;
+    tally::add_sums(&change)?;
+    runs::add_sums(&change)?;
+    let end = format!("PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
+    change.execute_batch(&end).map_err(failed)?;
+    change.commit().map_err(failed)?;
     into_main_file(db, dir)
 }
 

@@ -13,6 +13,7 @@ use windlass_core::judge::{Reason, Verdict};
 use windlass_core::suspicion;
 
 mod crash;
+mod damage;
 mod runs;
 mod verbs;
 
