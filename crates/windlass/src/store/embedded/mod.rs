@@ -359,6 +359,11 @@ impl Memory {
             changes: Changes::default(),
         };
         let mut finished = chunks::load_parts(db, &mut memory.parts)?;
+        let (found, expected) = (memory.parts.len() as u64, memory.state.parts);
+        // Without its marks a chunk would look as if nobody had touched it, and its jobs run once more.
+        if found != expected {
+            return Err(corrupt(format!("{found} chunks have marks, expected {expected}")));
+        }
         turns::load(db, &mut memory.turns, &mut finished)?;
         let running = rows::light(db, "WHERE state = 2", [])?;
         let running = rows::expect(running, "running", |row| row.state == State::Running)?;
@@ -492,6 +497,7 @@ impl Turn<'_> {
             part.dirty = false;
             let gone = part.is_gone().then_some(number);
             if part.claimed == 0 || !sabotage::on(Sabotage::ClaimNotStored) {
+                self.m.state.parts += u64::from(!std::mem::replace(&mut part.stored, true));
                 statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
             }
         }

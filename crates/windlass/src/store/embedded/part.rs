@@ -49,13 +49,15 @@ pub(super) struct Part {
     /// No job before this one waits.
     from: u16,
     pub(super) dirty: bool,
+    /// There is a row of it.
+    pub(super) stored: bool,
 }
 
 impl Part {
     /// A chunk that nobody touched yet.
     pub(super) fn fresh(head: Head) -> Part {
         let marks = vec![Mark::Waiting as u8; usize::from(head.count)];
-        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false }
+        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false, stored: false }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -158,7 +160,7 @@ impl Part {
         let number = |mark: Mark| marks.iter().filter(|m| **m == mark as u8).count() as u16;
         let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
         let marks = if waiting + claimed == 0 { Vec::new() } else { marks };
-        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false })
+        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false, stored: true })
     }
 }
 

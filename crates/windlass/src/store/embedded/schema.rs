@@ -25,7 +25,7 @@ const CACHE_KIB: u32 = 16 << 10;
 const TABLES: &str = "
 CREATE TABLE state (
     id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, epoch INTEGER NOT NULL, boot TEXT NOT NULL,
-    next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL);
+    next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL, parts INTEGER);
 CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sum INTEGER);
 CREATE TABLE tally (block INTEGER PRIMARY KEY, counts BLOB NOT NULL);
 CREATE TABLE chunk (
@@ -73,8 +73,11 @@ CREATE TABLE override (
 CREATE TABLE note (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 ";
 
-/// What format 3 has and format 2 had not: checksums. In a new store they stand in front of what may be long.
+/// What format 3 has and format 2 had not: checksums, which in a new store stand in front of what may be long, and the
+/// number of chunks that have marks.
 const SINCE_3: &str = "
+ALTER TABLE state ADD COLUMN parts INTEGER;
+UPDATE state SET parts = (SELECT count(*) FROM part);
 ALTER TABLE queue ADD COLUMN sum INTEGER;
 ALTER TABLE chunk ADD COLUMN sum INTEGER;
 ALTER TABLE job ADD COLUMN sum INTEGER;
@@ -87,6 +90,8 @@ pub(super) struct StateRow {
     pub(super) next_arrival: u64,
     pub(super) next_run: u32,
     pub(super) turn: u64,
+    /// The chunks that have marks.
+    pub(super) parts: u64,
 }
 
 /// What opening found besides the store itself.
@@ -191,7 +196,7 @@ fn steady_plans(db: &Connection) -> Result<(), StoreError> {
 /// Makes everything in one transaction.
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
-    let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0); COMMIT;");
+    let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0, 0); COMMIT;");
     db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{first}")).map_err(failed)?;
     into_main_file(db, dir)
 }
@@ -223,16 +228,16 @@ fn refuse_newer(path: &Path) -> Result<(), StoreError> {
 
 impl StateRow {
     pub(super) fn load(db: &Connection) -> Result<StateRow, StoreError> {
-        db.query_row("SELECT next_arrival, next_run, turn FROM state", [], |r| {
-            Ok(StateRow { next_arrival: r.get(0)?, next_run: r.get(1)?, turn: r.get(2)? })
+        db.query_row("SELECT next_arrival, next_run, turn, parts FROM state", [], |r| {
+            Ok(StateRow { next_arrival: r.get(0)?, next_run: r.get(1)?, turn: r.get(2)?, parts: r.get(3)? })
         })
         .map_err(failed)
     }
 
     pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "UPDATE state SET next_arrival = ?1, next_run = ?2, turn = ?3";
+        let sql = "UPDATE state SET next_arrival = ?1, next_run = ?2, turn = ?3, parts = ?4";
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![self.next_arrival, self.next_run, self.turn]).map_err(failed)?;
+        statement.execute(params![self.next_arrival, self.next_run, self.turn, self.parts]).map_err(failed)?;
         Ok(())
     }
 }

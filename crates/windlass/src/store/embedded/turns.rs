@@ -77,7 +77,9 @@ impl Turn<'_> {
             match place {
                 Place::Chunk(first) => {
                     chunks::delete(self.db, first.0)?;
-                    self.m.parts.remove(&first.0);
+                    if self.m.parts.remove(&first.0).is_some_and(|part| part.stored) {
+                        self.m.state.parts -= 1;
+                    }
                     deleted.push(first.0);
                 }
                 Place::Row(arrival) => rows::delete(self.db, arrival.0)?,

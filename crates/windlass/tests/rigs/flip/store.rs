@@ -214,5 +214,6 @@ fn damage_to_the_store_is_said_and_no_job_runs_as_another() {
         "flip store: {cases} cases of {jobs} jobs, crashes 0, hangs 0, {harmless} harmless, {refused} refused at the \
          start, {said} said on the way, {handed_out} jobs handed out, altered {altered}, lost in silence {silent}"
     );
+    found.iter().take(20).for_each(|what| println!("flip: {what}"));
     assert!(found.is_empty(), "{} findings, the first: {}; repeat it with WINDLASS_FLIP_SEED", found.len(), found[0]);
 }

@@ -75,6 +75,17 @@ fn a_column_that_is_not_as_it_was_stored_is_told_and_nothing_is_handed_out() {
 }
 
 #[test]
+fn marks_that_are_gone_are_missed() {
+    let mut bed = filled();
+    bed.store = None;
+    let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
+    db.execute_batch("DELETE FROM part").unwrap();
+    drop(db);
+    let told = drain(&mut bed).unwrap_err().to_string();
+    assert_eq!(told, "the store is damaged: 0 chunks have marks, expected 2");
+}
+
+#[test]
 fn a_damaged_row_is_told_in_words_to_whoever_asks_for_it() {
     let mut bed = filled();
     bed.store = None;
@@ -87,6 +98,7 @@ fn a_damaged_row_is_told_in_words_to_whoever_asks_for_it() {
 /// Makes the store what a program of an older format would have left behind.
 fn age(bed: &Bed, format: u32) {
     let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
+    db.execute_batch("ALTER TABLE state DROP COLUMN parts").unwrap();
     for table in ["queue", "chunk", "job", "run"] {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).unwrap();
     }
