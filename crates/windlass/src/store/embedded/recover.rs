@@ -26,7 +26,8 @@ impl Turn<'_> {
         for first in claimed {
             self.recover_chunk(first, evidence, now, &mut recovered)?;
         }
-        for mut row in rows::many(self.db, "WHERE state = 2", [])? {
+        let running = rows::many(self.db, "WHERE state = 2", [])?;
+        for mut row in rows::expect(running, "running", |row| row.state == State::Running)? {
             if (evidence.begun)(row.id, row.record.starts) {
                 let change = self.rule(&mut row, evidence.same_boot, now, &mut recovered);
                 self.change(row.lane(), row.run, State::Running, change, 1, true)?;
