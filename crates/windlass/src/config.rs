@@ -162,8 +162,12 @@ fn with_environment(mut policy: Policy, variable: &dyn Fn(&str) -> Option<OsStri
     policy
 }
 
-/// The file that `serve` reads when none is named: in the data directory, else in the user's config directory.
+/// The file that `serve` reads when none is named: that of `WINDLASS_CONFIG`, else in the data directory, else in the
+/// user's config directory.
 pub fn usual_file(data_dir: &Path) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("WINDLASS_CONFIG").filter(|named| !named.is_empty()) {
+        return Some(named.into());
+    }
     let user = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|dir| Path::new(dir).is_absolute())
         .map(PathBuf::from)

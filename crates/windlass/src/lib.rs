@@ -22,6 +22,7 @@ pub mod runner;
 pub mod sabotage;
 pub mod schedule;
 pub mod server;
+pub mod service_manager;
 pub mod store;
 pub mod supervisor;
 pub mod when;

@@ -111,6 +111,7 @@ impl Log {
     /// Opens the log's file, if it has one, and starts its thread.
     pub fn start(options: LogOptions) -> Result<Log, Failure> {
         let sink = match options.file {
+            None if is_journal() => Sink::Journal,
             None => Sink::Stderr,
             Some(path) => {
                 let file = open(&path);
@@ -198,6 +199,8 @@ impl fmt::Debug for Log {
 /// Where lines go.
 enum Sink {
     Stderr,
+    /// Stderr is the journal, which stamps lines itself and takes their weight from a number in front.
+    Journal,
     File {
         path: PathBuf,
         file: File,
@@ -209,7 +212,7 @@ enum Sink {
 impl Sink {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Stderr => io::stderr().lock().write_all(bytes),
+            Sink::Stderr | Sink::Journal => io::stderr().lock().write_all(bytes),
             Sink::File { file, .. } => file.write_all(bytes),
             #[cfg(test)]
             Sink::Test(sink) => sink.write_all(bytes),
@@ -244,15 +247,23 @@ impl Writer {
             let lines = vec![("lines", Value::from(self.lost))];
             let what = "lines of this log were dropped";
             let told = Line { level: Level::Warn, time: clock::now(), what: what.into(), values: lines };
-            if self.sink.put(&line::text(&told, self.format)).is_err() {
+            if self.put(&told).is_err() {
                 self.lost += 1;
                 return;
             }
             self.lost = 0;
         }
-        if self.sink.put(&line::text(line, self.format)).is_err() {
+        if self.put(line).is_err() {
             self.lost += 1;
         }
+    }
+
+    fn put(&mut self, line: &Line) -> io::Result<()> {
+        let text = match self.sink {
+            Sink::Journal => line::of_journal(line, self.format),
+            _ => line::text(line, self.format),
+        };
+        self.sink.put(&text)
     }
 
     /// A file that cannot be opened now leaves the old one in use: better there than nowhere.
@@ -267,6 +278,12 @@ impl Writer {
             }
         }
     }
+}
+
+/// Whether stderr goes to the journal of the service manager: it names the stream that it made.
+fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(io::stderr()).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// A log tells what runs here, so it is its owner's.

@@ -84,7 +84,7 @@ pub struct NewPriority {
     pub priority: i8,
 }
 
-/// A change of a job, as watchers are told of it: the end of a start, or what a person did.
+/// A change of a job, as watchers are told of it: the end of a start, its beginning, or what a person did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub job: String,
@@ -119,7 +119,7 @@ impl From<&event::Change> for Change {
             outcome: change.outcome.into(),
             start: change.start,
             at: time_text(change.finished),
-            run_s: Some(change.finished.since(change.started).as_secs_f64()),
+            run_s: (change.state != State::Running).then(|| change.finished.since(change.started).as_secs_f64()),
             error: change.error.clone(),
             data: Data::beginning(&change.data, CHANGE_DATA),
         }

@@ -136,7 +136,7 @@ fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure>
             let ids: Vec<String> = ids.iter().map(JobId::to_string).collect();
             operate(server, verb, json!({ "ids": ids }), chosen.expect, chosen.dry_run)
         }
-        Target::Selector(selector) => by_selector(server, verb, chosen, selector),
+        Target::Selector(selector) => by_selector(server, verb, chosen, selector, context),
     })?;
     if context.json {
         print::document(&answer)?;
@@ -195,7 +195,13 @@ fn one(server: &mut Connection, verb: Verb, id: JobId) -> Result<Value, Failure>
     Ok(account)
 }
 
-fn by_selector(server: &mut Connection, verb: Verb, chosen: &Chosen, selector: &str) -> Result<Value, Failure> {
+fn by_selector(
+    server: &mut Connection,
+    verb: Verb,
+    chosen: &Chosen,
+    selector: &str,
+    context: &Context,
+) -> Result<Value, Failure> {
     let which = || json!({ "selector": selector });
     let mut expect = chosen.expect;
     if chosen.dry_run || !chosen.yes {
@@ -206,7 +212,7 @@ fn by_selector(server: &mut Connection, verb: Verb, chosen: &Chosen, selector: &
         }
         if matched > 1 {
             let hint = "--dry-run shows the count, --expect N makes sure of it";
-            confirm(&verb.wish(&jobs(matched)), hint)?;
+            confirm(&verb.wish(&jobs(matched)), hint, context)?;
             // What was confirmed is what is done, or nothing.
             expect = Some(matched);
         }
@@ -239,7 +245,8 @@ fn show_preview(verb: Verb, answer: &Value, context: &Context) -> Result<(), Fai
     context.say(format_args!("would {}{more}", verb.wish(&jobs(matched))));
     let mut out = Out::new();
     if !sample.is_empty() {
-        print::table(&mut out, &ls::rows(sample, &ls::USUAL, true)?);
+        let colored = ls::USUAL.iter().position(|column| *column == "state").filter(|_| context.color);
+        print::table(&mut out, &ls::rows(sample, &ls::USUAL, true)?, colored);
     }
     out.finish().map(drop)
 }

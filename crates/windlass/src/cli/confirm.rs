@@ -1,11 +1,12 @@
 //! The question before a wide change: asked on a terminal; elsewhere nobody can answer, so the flag is named.
 
+use super::Context;
 use crate::error::{Failure, Kind};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Comes back if it may be done: `wish` is what, as the middle of a sentence.
-pub(super) fn confirm(wish: &str, hint: &str) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+pub(super) fn confirm(wish: &str, hint: &str, context: &Context) -> Result<(), Failure> {
+    if context.no_input || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let text = format!("to {wish} needs --yes where nobody can be asked");
         return Err(Failure::new(Kind::Usage, text).hint(hint));
     }

@@ -23,7 +23,7 @@ pub(super) enum Carry {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: Connection,
-    own: Option<Server>,
+    own: Option<(Server, Carry)>,
 }
 
 impl Link {
@@ -51,6 +51,17 @@ impl Link {
         }
     }
 
+    /// Connects, or becomes a server that only answers.
+    pub(super) fn open_idle(dir: &DataDir) -> Result<Link, Failure> {
+        Link::open(dir, Carry::Idle)
+    }
+
+    /// Another connection to the same server, for somebody else to use up.
+    pub(super) fn second(&self, dir: &DataDir) -> Result<Connection, Failure> {
+        let gone = || Failure::new(Kind::NoServer, "the server went away");
+        Connection::open(dir)?.ok_or_else(gone)
+    }
+
     /// Connects, if somebody serves.
     pub(super) fn to_server(dir: &DataDir) -> Result<Option<Connection>, Failure> {
         Connection::open(dir)
@@ -64,7 +75,7 @@ impl Link {
             Carry::Working { .. } => Ok(connection),
         });
         match ready {
-            Ok(connection) => Ok(Link { connection, own: Some(server) }),
+            Ok(connection) => Ok(Link { connection, own: Some((server, carry)) }),
             Err(failure) => {
                 // Why it cannot be spoken to is the failure to tell; the stop is only tidy.
                 let _ = server.stop();
@@ -81,7 +92,31 @@ impl Link {
     /// Ends the own server, if there is one; its failure is the verb's.
     pub(super) fn close(self) -> Result<(), Failure> {
         drop(self.connection);
-        self.own.map_or(Ok(()), Server::stop)
+        match self.own {
+            None => Ok(()),
+            Some((server, Carry::Idle)) => server.retire(),
+            // Whoever follows what still runs is told of its end.
+            Some((server, Carry::Working { .. })) => server.stop(),
+        }
+    }
+
+    /// Asks what changes nothing, if need be of the next one who serves, or of this process.
+    pub(super) fn ask<T>(dir: &DataDir, ask: impl Fn(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut asked = 1;
+        loop {
+            let mut link = Link::open(dir, Carry::Idle)?;
+            let (own, result) = (link.is_own(), ask(&mut link.connection));
+            let closed = link.close();
+            match result {
+                Err(failure) if !own && asked < ASKED_MOST && (is_gone(&failure) || failure.kind == Kind::Internal) => {
+                    asked += 1;
+                }
+                result => {
+                    let value = result?;
+                    return closed.map(|()| value);
+                }
+            }
+        }
     }
 
     /// Does something with the connection and closes the link whatever came of it.
@@ -96,6 +131,10 @@ impl Link {
         closed.map(|()| value)
     }
 }
+
+/// A question that changes nothing is asked again where whoever served went away over it: another verb, which had the
+/// directory for a moment, or a server that was stopped.
+const ASKED_MOST: usize = 20;
 
 /// Starts a server for good, waiting a moment for a verb that holds the directory.
 pub(super) fn start_server(options: impl Fn() -> ServerOptions) -> Result<Server, Failure> {

@@ -86,7 +86,8 @@ pub(super) fn ls(args: &Args, context: &Context) -> Result<u8, Failure> {
         None => USUAL.to_vec(),
     };
     let dir = context.data_dir()?;
-    let mut listing = Listing { form, columns, out: Out::new(), printed: 0 };
+    let colored = columns.iter().position(|column| *column == "state").filter(|_| context.color);
+    let mut listing = Listing { form, columns, colored, out: Out::new(), printed: 0 };
     let selector = selector_of(&args.selector);
     let more = Link::with(&dir, |server| match args.sort {
         Some(sort) => listing.sorted(server, &selector, limit, sort),
@@ -104,6 +105,8 @@ pub(super) fn ls(args: &Args, context: &Context) -> Result<u8, Failure> {
 struct Listing {
     form: Form,
     columns: Vec<&'static str>,
+    /// The column of states, where they have colours.
+    colored: Option<usize>,
     out: Out,
     printed: u64,
 }
@@ -147,7 +150,9 @@ impl Listing {
     fn print(&mut self, items: &[Value]) -> Result<(), Failure> {
         let first = self.printed == 0;
         match self.form {
-            Form::Table | Form::Wide => print::table(&mut self.out, &rows(items, &self.columns, first)?),
+            Form::Table | Form::Wide => {
+                print::table(&mut self.out, &rows(items, &self.columns, first)?, self.colored);
+            }
             Form::Json => items.iter().enumerate().for_each(|(at, item)| {
                 self.out.bytes(if first && at == 0 { b"[\n" } else { b",\n" });
                 self.out.bytes(item.to_string().as_bytes());

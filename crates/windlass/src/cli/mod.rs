@@ -5,6 +5,7 @@
 
 mod amend;
 mod backup;
+mod color;
 mod config;
 mod confirm;
 mod connect;
@@ -39,6 +40,7 @@ mod work;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use color::Color;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -74,6 +76,13 @@ struct Arguments {
     /// Machine-readable output; errors become one object on stderr
     #[arg(long, global = true)]
     json: bool,
+    /// Colours: on a terminal, always or never
+    #[arg(long, global = true, value_name = "WHEN", value_enum, hide_possible_values = true, default_value = "auto")]
+    #[arg(hide_default_value = true)]
+    color: Color,
+    /// Ask nothing: what would need a yes is refused, as where there is no terminal
+    #[arg(long, global = true)]
+    no_input: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -103,6 +112,9 @@ enum Verb {
     /// Print what a job wrote
     #[command(alias = "log")]
     Logs(logs::Args),
+    /// Print what a job writes, as it comes
+    #[command(hide = true)]
+    Follow(logs::Args),
     /// Give jobs another try, now
     Retry(amend::Args),
     /// Cancel jobs; those that run are stopped
@@ -155,6 +167,9 @@ enum Verb {
     Completions(pages::CompletionsArgs),
     /// Print the manual page
     Man(pages::ManArgs),
+    /// Print the exit codes
+    #[command(hide = true, after_help = EXIT_CODES)]
+    ExitCodes,
 }
 
 /// What every verb is given besides its own arguments.
@@ -164,6 +179,9 @@ struct Context {
     quiet: bool,
     verbose: bool,
     json: bool,
+    /// State words on stdout are coloured.
+    color: bool,
+    no_input: bool,
 }
 
 impl Context {
@@ -200,16 +218,23 @@ pub fn main() -> ExitCode {
 }
 
 fn answer(words: impl Iterator<Item = OsString>) -> u8 {
-    let arguments = match parse(words) {
+    let words: Vec<OsString> = words.collect();
+    let as_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    let arguments = match parse(words.into_iter()) {
         Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() && as_json => {
+            let failure = refused(&error);
+            print::failure(&failure, true);
+            return failure.kind.exit_code();
+        }
         Err(error) => {
             // With stdout or stderr closed nobody reads the help; the code still tells.
             let _ = error.print();
             return if error.use_stderr() { Kind::Usage.exit_code() } else { 0 };
         }
     };
-    let Arguments { dir, quiet, verbose, json, verb } = arguments;
-    let context = Context { dir, quiet, verbose, json };
+    let Arguments { dir, quiet, verbose, json, color, no_input, verb } = arguments;
+    let context = Context { dir, quiet, verbose, json, color: color.on_stdout(), no_input };
     match dispatch(verb, &context) {
         Ok(code) => code,
         Err(failure) => {
@@ -219,8 +244,19 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
+/// What is wrong with the words, as one sentence.
+fn refused(error: &clap::Error) -> Failure {
+    let told = error.to_string();
+    let (sentence, rest) = told.split_once("\n\n").unwrap_or((&told, ""));
+    let sentence = sentence.trim().trim_start_matches("error: ").replace("\n  ", " ");
+    let tip = rest.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+    Failure::new(Kind::Usage, sentence).hint(tip.unwrap_or("windlass VERB --help has every option"))
+}
+
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let matches = Arguments::command().try_get_matches_from(words)?;
+    let words: Vec<OsString> = words.collect();
+    let command = Arguments::command().color(Color::named_in(&words).of_help());
+    let matches = command.try_get_matches_from(words)?;
     Arguments::from_arg_matches(&matches)
 }
 
@@ -234,6 +270,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Show(args) => show::show(&args, context),
         Verb::Status => status::status(context),
         Verb::Logs(args) => logs::logs(&args, context),
+        Verb::Follow(args) => logs::follow(&args, context),
         Verb::Pause(args) => steer::pause(&args, context),
         Verb::Unpause(args) => steer::unpause(&args, context),
         Verb::Scale(args) => steer::scale(&args, context),
@@ -260,6 +297,11 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Export(args) => export::export(&args, context),
         Verb::Import(args) => export::import(&args, context),
         Verb::Completions(args) => pages::completions(&args, Arguments::command()),
+        Verb::ExitCodes => {
+            let mut out = print::Out::new();
+            out.line(EXIT_CODES);
+            out.finish()
+        }
         Verb::Man(args) => pages::man(&args, Arguments::command()),
     }
 }

@@ -3,6 +3,7 @@
 //! A reader that goes away (`| head`) ends a listing quietly; a full device is an error where the output is the
 //! point, and only a remark where the exit code tells that jobs were accepted. Nothing here panics on a closed stream.
 
+use super::color::painted;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
 use std::fmt::{Display, Write as _};
@@ -123,8 +124,9 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(length - tail)).collect()
 }
 
-/// A table with aligned columns; the last column is not padded, and is cut to the terminal's width if it has one.
-pub(super) fn table(out: &mut Out, rows: &[Vec<String>]) {
+/// A table with aligned columns; the last column is not padded, and is cut to the terminal's width if it has one. One
+/// of the columns may have states in colour.
+pub(super) fn table(out: &mut Out, rows: &[Vec<String>], colored: Option<usize>) {
     let columns = rows.first().map_or(0, Vec::len);
     let width_of = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width_of).collect();
@@ -133,12 +135,11 @@ pub(super) fn table(out: &mut Out, rows: &[Vec<String>]) {
     for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            if column + 1 < columns {
-                // Writing to a string cannot fail.
-                let _ = write!(line, "{cell:<width$}  ", width = widths[column]);
-            } else {
-                line.push_str(&last_width.map_or_else(|| cell.clone(), |width| shortened(cell, width)));
-            }
+            let is_last = column + 1 == columns;
+            let shown = last_width.filter(|_| is_last).map_or_else(|| cell.clone(), |width| shortened(cell, width));
+            let padding = if is_last { 0 } else { widths[column] - cell.chars().count() + 2 };
+            line.push_str(&if colored == Some(column) { painted(&shown) } else { shown });
+            line.extend(std::iter::repeat_n(' ', padding));
         }
         out.line(line.trim_end());
     }

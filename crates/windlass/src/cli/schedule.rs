@@ -94,7 +94,7 @@ fn ls(context: &Context) -> Result<u8, Failure> {
     };
     rows.extend(schedules.iter().map(row));
     let mut out = Out::new();
-    print::table(&mut out, &rows);
+    print::table(&mut out, &rows, None);
     out.finish()
 }
 

@@ -10,13 +10,16 @@ use super::connect::{ReadConfig, ServerOptions, start_server};
 use super::print::Out;
 use super::signals::Signals;
 use crate::config::{self, Loaded};
-use crate::engine::event::Event;
+use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
 use crate::server::LiveConfig;
+use crate::service_manager::ServiceManager;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,20 +89,55 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     out.flush();
     let pid = std::process::id();
     log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
+    let manager = Arc::new(ServiceManager::of_this_process());
+    manager.ready(&status(server.handle()));
+    // Held to the end of the server: whoever shows its life hears of that.
+    let (_serving, until) = channel();
+    if let Some(beat) = manager.beat() {
+        let (engine, manager) = (server.handle().clone(), Arc::clone(&manager));
+        spawn("watchdog", move || show_life(&engine, &manager, beat, &until))?;
+    }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
-    let obey = move || obey(&signals, &engine, &live, &orders_log);
-    std::thread::Builder::new()
-        .name("orders".into())
-        .spawn(obey)
-        .map_err(|e| Failure::io("cannot start a thread", &e))?;
+    let told = Arc::clone(&manager);
+    spawn("orders", move || obey(&signals, &engine, &live, &orders_log, &told))?;
     let ended = server.join();
+    manager.stopping();
     log.info("stopped");
     log.flush();
     ended.map(|()| 0)
 }
 
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    thread.map(drop).map_err(|e| Failure::io("cannot start a thread", &e))
+}
+
+/// A line for whoever looks at the service.
+fn status(engine: &EngineHandle) -> String {
+    engine.condition().word().replace('_', " ")
+}
+
+/// Tells the service manager that the engine turns, as long as it does: a sign is sent when it has answered.
+fn show_life(engine: &EngineHandle, manager: &ServiceManager, beat: Duration, until: &Receiver<()>) {
+    loop {
+        let (give, given) = channel();
+        let answer = Answer::new(move |flights: Result<Vec<_>, Failure>| {
+            // Whoever asked is gone with the server.
+            let _ = give.send(flights);
+        });
+        if engine.send(Event::Flights { answer }).is_err() {
+            return;
+        }
+        let Ok(Ok(flights)) = given.recv() else { return };
+        manager.alive(&format!("{}, {} starts under way", status(engine), flights.len()));
+        if until.recv_timeout(beat) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log) {
+fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log, manager: &ServiceManager) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
@@ -110,12 +148,15 @@ fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log
             libc::SIGINT | libc::SIGTERM => {
                 interrupted |= signal == libc::SIGINT;
                 log.say(Level::Info, "stopping", vec![("how", "drain".into())]);
+                manager.stopping();
                 engine.send(Event::Drain)
             }
             libc::SIGHUP => {
                 log.reopen();
+                manager.reloading();
                 // What came of it stands in the log, whoever asked.
                 let _ = config.reload(engine, "signal".into());
+                manager.ready(&status(engine));
                 Ok(())
             }
             libc::SIGTTIN => dump::tell(engine, log),

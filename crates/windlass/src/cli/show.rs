@@ -21,7 +21,7 @@ pub(super) struct Args {
 
 pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
-    let found: Value = Link::with(&dir, |server| {
+    let found: Value = Link::ask(&dir, |server| {
         let id = whole_id(server, &args.id)?;
         let family = if id.starts_with("r-") { "runs" } else { "jobs" };
         server.get_json(&format!("/api/v1/{family}/{}", encoded(&id)))

@@ -35,12 +35,12 @@ pub(super) fn stats(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let since = args.since.map(|since| format!("&since={}", encoded(&when::rfc3339(since)))).unwrap_or_default();
     let path = format!("/api/v1/stats?by={}&selector={}{since}", args.by, encoded(&selector_of(&args.selector)));
-    let stats: Value = Link::with(&dir, |server| server.get_json(&path))?;
+    let stats: Value = Link::ask(&dir, |server| server.get_json(&path))?;
     if context.json {
         return print::document(&stats);
     }
     let mut out = Out::new();
-    print::table(&mut out, &rows(&stats));
+    print::table(&mut out, &rows(&stats), None);
     let code = out.finish()?;
     context.say(format_args!("what ended since {}", field(&stats, "since")));
     Ok(code)

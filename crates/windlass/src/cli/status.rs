@@ -12,12 +12,12 @@ use windlass_core::life_cycle::State;
 pub(super) fn status(context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let served = Link::to_server(&dir)?.is_some();
-    let status: Value = Link::with(&dir, |server| server.get_json("/api/v1/status"))?;
+    let status: Value = Link::ask(&dir, |server| server.get_json("/api/v1/status"))?;
     if context.json {
         return print::document(&status);
     }
     let mut out = Out::new();
-    print::table(&mut out, &rows(&status));
+    print::table(&mut out, &rows(&status), None);
     let code = out.finish()?;
     for (entry, trouble) in status.get("troubles").and_then(Value::as_object).into_iter().flatten() {
         let trouble = trouble.as_str().unwrap_or_default();

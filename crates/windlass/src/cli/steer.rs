@@ -85,7 +85,7 @@ pub(super) fn pause(args: &PauseArgs, context: &Context) -> Result<u8, Failure> 
     let set = targets.iter().map(|target| args.terms.setting(target, Key::Paused, true.into()));
     let set = set.collect::<Result<Vec<_>, _>>()?;
     if targets == [Target::Server] && !args.yes {
-        confirm("pause the whole server", "name queues to pause only those")?;
+        confirm("pause the whole server", "name queues to pause only those", context)?;
     }
     let steered = send(context, &Steering { set, unset: Vec::new() })?;
     if context.json {

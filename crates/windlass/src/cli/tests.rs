@@ -38,6 +38,17 @@ fn mistakes_are_answered_with_the_nearest_name() {
 }
 
 #[test]
+fn a_refusal_is_one_sentence_for_machines() {
+    let refusal = |words: &[&str]| refused(&parse(words.iter().map(OsString::from)).unwrap_err());
+    let mistyped = refusal(&["windlass", "--json", "pusj", "q"]);
+    assert_eq!((mistyped.kind, mistyped.text.as_str()), (Kind::Usage, "unrecognized subcommand 'pusj'"));
+    assert!(mistyped.hint.unwrap().contains("'push'"));
+    assert_eq!(refusal(&["windlass", "push", "q", "x", "--in", "1h", "--in", "2h"]).text.lines().count(), 1);
+    let missing = refusal(&["windlass", "retry"]);
+    assert_eq!(missing.text, "the following required arguments were not provided: <ID|SELECTOR>...");
+}
+
+#[test]
 fn refused_before_anything_happens() {
     for words in [
         &[][..],
@@ -51,6 +62,9 @@ fn refused_before_anything_happens() {
         &["run", "--tolerate", "x", "--", "true"],
         &["wait"],
         &["wait", "r-0123456789", "--drained"],
+        &["wait", "j-0123456789-1", "--for", "ready"],
+        &["ls", "--color", "pink"],
+        &["logs", "-f", "j-0123456789-1", "--start", "1"],
         &["wait", "--drained", "--timeout", "10 minuts"],
         &["retry"],
         &["logs", "j-0123456789-1", "--stdout", "--stderr"],

@@ -1,7 +1,8 @@
 //! `windlass wait`: ends when runs, jobs, or everything that can run, have ended; never before.
 //!
 //! Each run is asked for on a connection of its own, jobs through one stream of changes. What ended first decides with
-//! `--any`, the first failure with `--fail-fast`; else all of it is waited for.
+//! `--any`, the first failure with `--fail-fast`; else all of it is waited for. With `--for` a job is there once it is
+//! in that state, and never will be once it has ended otherwise.
 
 use super::Context;
 use super::amend::selector_of;
@@ -24,6 +25,7 @@ Examples:
   windlass wait r-0c3k5p7m2x r-7m2x0c3k5p --any
   windlass wait j-0c3k5p7m2x-1f j-0c3k5p7m2x-20 --fail-fast
   windlass wait queue:mail --timeout 10m
+  windlass wait j-0c3k5p7m2x-1f --for running
   windlass wait --drained";
 
 /// So many jobs are waited for by selector at most: their ids are held until each has ended.
@@ -45,9 +47,40 @@ pub(super) struct Args {
     /// End with the first job that fails or is cancelled
     #[arg(long, conflicts_with = "drained")]
     fail_fast: bool,
+    /// Wait until each job is in this state: running, retrying, suspended, succeeded, failed or cancelled
+    #[arg(long = "for", value_name = "STATE", value_parser = goal, conflicts_with_all = ["drained", "fail_fast"])]
+    goal: Option<State>,
     /// Give up after this long, with exit code 124
     #[arg(long, value_name = "DURATION", value_parser = when::duration)]
     timeout: Option<Duration>,
+}
+
+/// A state that can be waited for. Jobs become ready by the hundred thousand, and nobody is told of each.
+fn goal(text: &str) -> Result<State, String> {
+    let told = |state: &State| !matches!(state, State::Scheduled | State::Ready);
+    text.parse::<State>().ok().filter(told).ok_or_else(|| {
+        let words: Vec<&str> = State::ALL.iter().filter(|state| told(state)).map(|state| state.word()).collect();
+        format!("expected one of {}, got: {text}", words.join(", "))
+    })
+}
+
+/// What of a job is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    End,
+    State(State),
+}
+
+impl Goal {
+    /// Whether a job in this state is there, and if so, whether it failed to be what was hoped for. One that has been
+    /// started has been running, however short that was.
+    fn judge(self, state: State, started: bool) -> Option<bool> {
+        match self {
+            Goal::End => state.is_end().then_some(state != State::Succeeded),
+            Goal::State(goal) if state == goal || goal == State::Running && started => Some(false),
+            Goal::State(_) => state.is_end().then_some(true),
+        }
+    }
 }
 
 /// One thing that is waited for.
@@ -59,9 +92,14 @@ enum What {
 }
 
 impl What {
-    fn of(targets: &[String]) -> Result<Vec<What>, Failure> {
+    fn of(targets: &[String], goal: Goal) -> Result<Vec<What>, Failure> {
         if targets.is_empty() {
             return Ok(vec![What::Drained]);
+        }
+        // A run is in no state, its jobs are.
+        let is_run = |target: &String| target.parse::<RunId>().is_ok();
+        if goal != Goal::End && targets.iter().any(is_run) {
+            return Ok(vec![What::Jobs(selector_of(targets))]);
         }
         let mut runs: Vec<What> = Vec::new();
         let mut ids: Vec<&str> = Vec::new();
@@ -87,7 +125,10 @@ impl What {
     fn words(&self) -> String {
         match self {
             What::Run(run) => run.to_string(),
-            What::Jobs(selector) => selector.clone(),
+            What::Jobs(selector) => match selector.strip_prefix("id:") {
+                Some(ids) if !ids.contains(' ') => ids.replace(',', ", "),
+                _ => selector.clone(),
+            },
             What::Drained => "everything that can run".to_owned(),
         }
     }
@@ -127,7 +168,8 @@ enum Until {
 }
 
 pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let whats = What::of(&args.targets)?;
+    let goal = args.goal.map_or(Goal::End, Goal::State);
+    let whats = What::of(&args.targets, goal)?;
     let until = match (args.any, args.fail_fast) {
         (true, _) => Until::Any,
         (_, true) => Until::Failure,
@@ -136,19 +178,19 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
     let dir = context.data_dir()?;
     let ended = match Link::to_server(&dir)? {
         Some(server) => {
-            let told = ask_all(server, &whats, until, &dir, context);
+            let told = ask_all(server, &whats, (until, goal), &dir, context);
             collect(&told, whats.len(), until, args.timeout)?
         }
-        None => unserved(&whats, until, &dir)?,
+        None => unserved(&whats, (until, goal), &dir)?,
     };
-    conclude(&whats, until, context, &ended)
+    conclude(&whats, (until, goal), context, &ended)
 }
 
 /// Nobody works, so nothing can change: what has ended is known now, what has not never will be.
-fn unserved(whats: &[What], until: Until, dir: &DataDir) -> Result<Vec<Ended>, Failure> {
+fn unserved(whats: &[What], (until, goal): (Until, Goal), dir: &DataDir) -> Result<Vec<Ended>, Failure> {
     let (mut known, mut live) = (Vec::new(), 0);
     for what in whats {
-        let (now, first, left) = Link::with(dir, |own| look(own, what))?;
+        let (now, first, left) = Link::ask(dir, |own| look(own, what, goal))?;
         live += left;
         match first.filter(|_| until == Until::Any) {
             Some(first) => return Ok(vec![first]),
@@ -157,7 +199,11 @@ fn unserved(whats: &[What], until: Until, dir: &DataDir) -> Result<Vec<Ended>, F
     }
     let failed = until == Until::Failure && known.iter().any(|known| known.failed > 0);
     if live > 0 && !failed {
-        let text = format!("not ended: {}, and no server is running", print::jobs(live));
+        let not = match goal {
+            Goal::End => "not ended".to_owned(),
+            Goal::State(state) => format!("not {state}"),
+        };
+        let text = format!("{not}: {}, and no server is running", print::jobs(live));
         return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
     }
     known.retain(|known| !failed || known.failed > 0);
@@ -165,7 +211,7 @@ fn unserved(whats: &[What], until: Until, dir: &DataDir) -> Result<Vec<Ended>, F
 }
 
 /// What is known of it now, the first of it that has ended, and how many of its jobs have not.
-fn look(own: &mut Connection, what: &What) -> Result<(Ended, Option<Ended>, u64), Failure> {
+fn look(own: &mut Connection, what: &What, goal: Goal) -> Result<(Ended, Option<Ended>, u64), Failure> {
     let (answer, first, live) = match what {
         What::Run(run) => {
             let found: Value = own.get_json(&format!("/api/v1/runs/{run}"))?;
@@ -174,7 +220,7 @@ fn look(own: &mut Connection, what: &What) -> Result<(Ended, Option<Ended>, u64)
             (found.clone(), ended.then(|| Ended::new(run.to_string(), found)), live)
         }
         What::Jobs(selector) => {
-            let found = Unfinished::find(own, selector)?;
+            let found = Unfinished::find(own, selector, goal)?;
             let first = found.first.map(|(job, failed)| Ended::one(job, failed));
             (json!({ "failed": found.failed }), first, found.ids.len() as u64)
         }
@@ -191,7 +237,7 @@ fn look(own: &mut Connection, what: &What) -> Result<(Ended, Option<Ended>, u64)
 fn ask_all(
     server: Connection,
     whats: &[What],
-    until: Until,
+    wanted: (Until, Goal),
     dir: &DataDir,
     context: &Context,
 ) -> Receiver<Result<Ended, Failure>> {
@@ -199,10 +245,10 @@ fn ask_all(
     let mut first = Some(server);
     for what in whats {
         let (server, what, dir, context) = (first.take(), what.clone(), dir.clone(), context.clone());
-        ask_in_thread(&tell, move || ask(connected(server, &dir)?, &dir, &what, until, &context));
+        ask_in_thread(&tell, move || ask(connected(server, &dir)?, &dir, &what, wanted, &context));
     }
     let runs: Vec<String> = whats.iter().filter(|what| matches!(what, What::Run(_))).map(What::words).collect();
-    if until == Until::Failure && !runs.is_empty() {
+    if wanted.0 == Until::Failure && !runs.is_empty() {
         let dir = dir.clone();
         ask_in_thread(&tell, move || first_failure(connected(None, &dir)?, &runs, &dir));
     }
@@ -262,7 +308,13 @@ fn collect(
 }
 
 /// Asks the question that is answered at the end.
-fn ask(mut server: Connection, dir: &DataDir, what: &What, until: Until, context: &Context) -> Result<Ended, Failure> {
+fn ask(
+    mut server: Connection,
+    dir: &DataDir,
+    what: &What,
+    wanted: (Until, Goal),
+    context: &Context,
+) -> Result<Ended, Failure> {
     server.set_patience(None);
     match what {
         What::Run(run) => {
@@ -274,24 +326,23 @@ fn ask(mut server: Connection, dir: &DataDir, what: &What, until: Until, context
             Ok(Ended::new(run.to_string(), server.get_json(&format!("/api/v1/runs/{run}/wait"))?))
         }
         What::Drained => Ok(Ended::new(what.words(), server.get_json("/api/v1/drained")?)),
-        What::Jobs(selector) => jobs_end(server, dir, selector, until),
+        What::Jobs(selector) => jobs_end(server, dir, selector, wanted),
     }
 }
 
 /// Watches first and looks then, so that no end is missed between the two.
-fn jobs_end(server: Connection, dir: &DataDir, selector: &str, until: Until) -> Result<Ended, Failure> {
-    let mut changes = Changes::open(server, "/api/v1/watch")?;
-    let mut found = Unfinished::find(&mut connected(None, dir)?, selector)?;
+fn jobs_end(server: Connection, dir: &DataDir, selector: &str, (until, goal): (Until, Goal)) -> Result<Ended, Failure> {
+    let starts = goal == Goal::State(State::Running);
+    let mut changes = Changes::open(server, &format!("/api/v1/watch?starts={starts}"))?;
+    let mut found = Unfinished::find(&mut connected(None, dir)?, selector, goal)?;
     match (until, found.first.take()) {
         (Until::Any, Some((job, failed))) => return Ok(Ended::one(job, failed)),
         (Until::Failure, _) if found.failed > 0 => {}
         _ => {
             while !found.ids.is_empty() {
-                let (job, state) = changes.next_end()?;
-                if !found.ids.remove(&job) {
-                    continue;
-                }
-                let failed = state != State::Succeeded;
+                let (job, state) = changes.next_change()?;
+                // A change that is told was made by a start or by a person.
+                let Some(failed) = goal.judge(state, false).filter(|_| found.ids.remove(&job)) else { continue };
                 found.failed += u64::from(failed);
                 if until == Until::Any || until == Until::Failure && failed {
                     return Ok(Ended::one(job, failed));
@@ -315,8 +366,12 @@ fn first_failure(server: Connection, runs: &[String], dir: &DataDir) -> Result<E
             return Ok(known);
         }
     }
-    let (job, _) = changes.next_end()?;
-    Ok(Ended::one(job, true))
+    loop {
+        let (job, state) = changes.next_change()?;
+        if state.is_end() {
+            return Ok(Ended::one(job, true));
+        }
+    }
 }
 
 /// The stream of changes, from its first line on.
@@ -329,8 +384,8 @@ impl Changes {
         Ok(Changes(lines))
     }
 
-    /// The next job that ends, and how.
-    fn next_end(&mut self) -> Result<(String, State), Failure> {
+    /// The next job that changes, and the state it is in.
+    fn next_change(&mut self) -> Result<(String, State), Failure> {
         loop {
             let line = self.0.next_line()?.ok_or_else(gone)?;
             let line: Value = serde_json::from_slice(&line)
@@ -338,26 +393,38 @@ impl Changes {
             if let Some(error) = line.get("error").filter(|error| error.is_object()) {
                 return Err(Failure::new(Kind::TryLater, field(error, "detail")).hint("wait again"));
             }
-            if let Ok(state) = field(&line, "state").parse::<State>()
-                && state.is_end()
-            {
+            if let Ok(state) = field(&line, "state").parse::<State>() {
                 return Ok((field(&line, "job"), state));
             }
         }
     }
 }
 
-/// Jobs that a selector means and that have not ended, and how many of the others failed.
+/// Jobs that a selector means and that are not there yet, and how many of the others failed to be.
 #[derive(Debug, Default)]
 struct Unfinished {
     ids: HashSet<String>,
     failed: u64,
-    /// The first that had ended, and whether it failed.
+    /// The first that is there, and whether it failed.
     first: Option<(String, bool)>,
 }
 
 impl Unfinished {
-    fn find(server: &mut Connection, selector: &str) -> Result<Unfinished, Failure> {
+    /// A job that has just succeeded has left the store and may be in no archive yet; a second look waits for that.
+    fn find(server: &mut Connection, selector: &str, goal: Goal) -> Result<Unfinished, Failure> {
+        let named = selector.strip_prefix("id:").map_or(1, |ids| ids.split(',').count() as u64);
+        let (mut found, mut seen) = Unfinished::look_through(server, selector, goal)?;
+        if seen < named {
+            (found, seen) = Unfinished::look_through(server, selector, goal)?;
+        }
+        if seen == 0 {
+            return Err(Failure::new(Kind::NotFound, format!("no job matches {selector}")));
+        }
+        Ok(found)
+    }
+
+    /// With it the number of jobs that the selector means.
+    fn look_through(server: &mut Connection, selector: &str, goal: Goal) -> Result<(Unfinished, u64), Failure> {
         let mut found = Unfinished::default();
         let (mut seen, mut cursor) = (0u64, String::new());
         loop {
@@ -365,14 +432,12 @@ impl Unfinished {
             let page: Value = server.get_json(&path)?;
             for item in page.get("items").and_then(Value::as_array).into_iter().flatten() {
                 seen += 1;
-                let (id, state) = (field(item, "id"), field(item, "state").parse::<State>());
-                let failed = match state {
-                    Ok(State::Succeeded) => false,
-                    Ok(State::Failed | State::Cancelled) => true,
-                    Ok(_) | Err(_) => {
-                        found.ids.insert(id);
-                        continue;
-                    }
+                let id = field(item, "id");
+                let started = item.get("attempts").is_some_and(|attempts| count(attempts, "starts") > 0);
+                let state = field(item, "state").parse::<State>();
+                let Some(failed) = state.ok().and_then(|state| goal.judge(state, started)) else {
+                    found.ids.insert(id);
+                    continue;
                 };
                 found.failed += u64::from(failed);
                 found.first.get_or_insert((id, failed));
@@ -384,16 +449,13 @@ impl Unfinished {
             }
             match page.get("next").and_then(Value::as_str) {
                 Some(next) => cursor = format!("&cursor={}", encoded(next)),
-                None if seen == 0 => {
-                    return Err(Failure::new(Kind::NotFound, format!("no job matches {selector}")));
-                }
-                None => return Ok(found),
+                None => return Ok((found, seen)),
             }
         }
     }
 }
 
-fn conclude(whats: &[What], until: Until, context: &Context, ended: &[Ended]) -> Result<u8, Failure> {
+fn conclude(whats: &[What], (until, goal): (Until, Goal), context: &Context, ended: &[Ended]) -> Result<u8, Failure> {
     let failed: u64 = ended.iter().map(|ended| ended.failed).sum();
     let names = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<_>>().join(", ");
     let what = match until {
@@ -412,9 +474,13 @@ fn conclude(whats: &[What], until: Until, context: &Context, ended: &[Ended]) ->
             out.line(&what);
             out.finish()?;
         }
-        let how = if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed", grouped(failed)) };
         let has = if what.contains(", ") { "have" } else { "has" };
-        context.say(format_args!("{what} {has} ended: {how}"));
+        context.say(match (goal, failed) {
+            (Goal::End, 0) => format!("{what} {has} ended: nothing failed"),
+            (Goal::End, failed) => format!("{what} {has} ended: {} failed", grouped(failed)),
+            (Goal::State(state), 0) => format!("{what}: {state}"),
+            (Goal::State(state), failed) => format!("{what}: {} ended and not as {state}", print::jobs(failed)),
+        });
     }
     Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
 }
@@ -422,4 +488,31 @@ fn conclude(whats: &[What], until: Until, context: &Context, ended: &[Ended]) ->
 /// Jobs that are not in an end state.
 fn live_of(counts: &Value) -> u64 {
     State::ALL.iter().filter(|state| !state.is_end()).map(|state| count(counts, state.word())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_there_in_its_state_or_never() {
+        let running = Goal::State(State::Running);
+        assert_eq!(running.judge(State::Ready, false), None);
+        assert_eq!(running.judge(State::Running, true), Some(false));
+        assert_eq!(running.judge(State::Succeeded, true), Some(false), "it was, for a moment");
+        assert_eq!(running.judge(State::Cancelled, false), Some(true));
+        let failed = Goal::State(State::Failed);
+        assert_eq!(failed.judge(State::Failed, true), Some(false));
+        assert_eq!(failed.judge(State::Succeeded, true), Some(true));
+        assert_eq!((Goal::End.judge(State::Failed, true), Goal::End.judge(State::Retrying, true)), (Some(true), None));
+    }
+
+    #[test]
+    fn states_that_nobody_is_told_of_are_refused() {
+        assert_eq!(goal("suspended"), Ok(State::Suspended));
+        for bad in ["ready", "scheduled", "done", ""] {
+            let refused = goal(bad).unwrap_err();
+            assert!(refused.starts_with("expected one of running, retrying, suspended, "), "{refused}");
+        }
+    }
 }

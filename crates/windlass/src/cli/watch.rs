@@ -4,6 +4,7 @@
 
 use super::Context;
 use super::amend::selector_of;
+use super::color::painted;
 use super::connect::{Connection, Link, encoded};
 use super::print::{self, Out, count, data_of, field, grouped, shortened, visible};
 use super::run::{Progress, Tally};
@@ -34,7 +35,7 @@ pub(super) struct Args {
 }
 
 /// What can happen while one watches.
-enum Happened {
+pub(super) enum Happened {
     Line(Value),
     /// The server ended the stream.
     Over(Failure),
@@ -70,7 +71,7 @@ fn unserved(run: Option<RunId>, dir: &DataDir, context: &Context) -> Result<u8, 
         Failure::new(Kind::NoServer, format!("no server is running in {}: nothing changes", dir.root().display()))
             .hint("start one: windlass serve");
     let Some(run) = run else { return Err(gone) };
-    let info: Value = Link::with(dir, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
+    let info: Value = Link::ask(dir, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
     if info.get("ended") == Some(&Value::Bool(true)) { conclude(&info, context) } else { Err(gone) }
 }
 
@@ -144,7 +145,7 @@ impl View<'_> {
             self.print(line, &format!("{} ended", field(ended, "id")));
             return Ok(None);
         }
-        let sentence = change_line(line)?;
+        let sentence = change_line(line, self.context.color)?;
         self.print(line, &sentence);
         Ok(None)
     }
@@ -176,7 +177,7 @@ impl View<'_> {
 }
 
 /// `10:00:05 j-… mail failed (start 2, 1.2 s): exit 3  customer-42`
-fn change_line(line: &Value) -> Result<String, Failure> {
+fn change_line(line: &Value, color: bool) -> Result<String, Failure> {
     let at = field(line, "at");
     let clock = at.split_once('T').map_or(at.as_str(), |(_, time)| time.get(..8).unwrap_or(time));
     let (state, outcome) = (field(line, "state"), field(line, "outcome"));
@@ -186,6 +187,7 @@ fn change_line(line: &Value) -> Result<String, Failure> {
     let error = Some(field(line, "error")).filter(|error| !error.is_empty() && *error != state);
     let error = error.map(|error| format!(": {error}")).unwrap_or_default();
     let data = visible(&String::from_utf8_lossy(&data_of(line, "data")?));
+    let state = if color { painted(&state) } else { state };
     let (job, queue, start) = (field(line, "job"), field(line, "queue"), field(line, "start"));
     Ok(format!("{clock} {job} {queue} {state}{how} (start {start}{ran}){error}  {}", shortened(&data, DATA_SHOWN)))
 }
@@ -205,12 +207,12 @@ fn conclude(run: &Value, context: &Context) -> Result<u8, Failure> {
     Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
 }
 
-fn spawn_signals(signals: Signals, tell: SyncSender<Happened>) {
+pub(super) fn spawn_signals(signals: Signals, tell: SyncSender<Happened>) {
     std::thread::spawn(move || signals.next().map(|signal| tell.send(Happened::Signal(signal))));
 }
 
 /// Passes the lines of a stream on.
-fn spawn_lines(server: Connection, path: String, tell: SyncSender<Happened>) {
+pub(super) fn spawn_lines(server: Connection, path: String, tell: SyncSender<Happened>) {
     std::thread::spawn(move || {
         let failure = read_lines(server, &path, &tell).err();
         let over = failure.unwrap_or_else(|| Failure::new(Kind::NoServer, "the server went away"));
@@ -241,11 +243,11 @@ mod tests {
         let line = json!({ "job": "j-1", "queue": "mail", "state": "retrying", "outcome": "failed", "start": 2,
             "at": "2026-11-15T10:00:05.123Z", "run_s": 1.25, "error": "exit 3\u{1b}", "data": "customer-42" });
         assert_eq!(
-            change_line(&line).unwrap(),
+            change_line(&line, false).unwrap(),
             "10:00:05 j-1 mail retrying failed (start 2, 1.2 s): exit 3\\u{1b}  customer-42"
         );
         let line = json!({ "job": "j-1", "queue": "mail", "state": "succeeded", "outcome": "succeeded", "start": 1,
             "at": "2026-11-15T10:00:05Z", "run_s": 0.0, "data": "x" });
-        assert_eq!(change_line(&line).unwrap(), "10:00:05 j-1 mail succeeded (start 1, 0.0 s)  x");
+        assert_eq!(change_line(&line, false).unwrap(), "10:00:05 j-1 mail succeeded (start 1, 0.0 s)  x");
     }
 }

@@ -359,7 +359,7 @@ pub struct FollowedJob {
     pub data: Vec<u8>,
 }
 
-/// The end of one start, as a watcher is told of it.
+/// The end of one start, or its beginning, as a watcher is told of it.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub id: JobId,
@@ -381,6 +381,8 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub enum Followed {
     Job(FollowedJob),
+    /// A start.
+    Begun(Change),
     Change(Change),
     /// A person changed the state of a job.
     Amended {

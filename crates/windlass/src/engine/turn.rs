@@ -11,7 +11,7 @@ use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
-use crate::runner::{Finished, Flight, Output, Stop};
+use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
@@ -438,7 +438,7 @@ impl<S: Store> Engine<S> {
         if !effects.archive.is_empty() {
             self.settled = effects.turn;
         }
-        self.tell_followers(effects);
+        self.tell_followers(effects, now);
         for info in std::mem::take(&mut effects.ended) {
             self.waiters.tell(&Followed::Ended(info.clone()));
             for answer in self.runs.end(&info, &mut self.scheduler) {
@@ -450,12 +450,14 @@ impl<S: Store> Engine<S> {
         self.look_if_drained(effects);
     }
 
-    fn tell_followers(&mut self, effects: &Effects) {
+    fn tell_followers(&mut self, effects: &Effects, now: Time) {
         if !self.waiters.watchers.is_empty() {
             effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
             for (id, state) in &effects.amended {
                 self.waiters.tell(&Followed::Amended { id: *id, state: *state });
             }
+            let begun = effects.starts.iter().flat_map(|start| begun_of(start, now));
+            begun.for_each(|change| self.waiters.tell(&Followed::Begun(change)));
         }
         for entry in &effects.archive {
             let held = &entry.settlement.held;
@@ -561,6 +563,25 @@ fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
         started: *started,
         finished: *finished,
         error: error_text(verdict),
+        data: held.jobs.data(index).to_vec(),
+    })
+}
+
+fn begun_of(start: &Start, now: Time) -> impl Iterator<Item = Change> + '_ {
+    let held = &start.held;
+    held.range().map(move |index| Change {
+        id: held.jobs.id(index),
+        queue: Arc::clone(&start.queue),
+        run: start.run.parse().ok(),
+        priority: held.lane.priority,
+        state: State::Running,
+        outcome: State::Running.word(),
+        start: held.start(),
+        failures: held.record.failures,
+        admitted: held.admitted,
+        started: now,
+        finished: now,
+        error: String::new(),
         data: held.jobs.data(index).to_vec(),
     })
 }

@@ -3,6 +3,7 @@
 use super::app::{App, Call, json};
 use super::problem::Problem;
 use crate::api;
+use crate::engine::Condition;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
 use axum::http::StatusCode;
@@ -18,17 +19,25 @@ const TURN_PATIENCE: Duration = Duration::from_secs(5);
 const RUNS_COUNTED: usize = 10_000;
 
 pub(super) async fn alive(call: Call) -> Result<Response, Problem> {
-    call.query(&[])?;
-    Ok("ok\n".into_response())
+    let verbose = call.query(&["verbose"])?.get("verbose").is_some();
+    Ok(if verbose { "the process answers\nok\n" } else { "ok\n" }.into_response())
 }
 
-/// Ready is a server whose engine turns and which nobody asked to stop.
+/// Ready is a server whose engine turns, which can store, and which nobody asked to stop.
 pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
-    call.query(&[])?;
+    let verbose = call.query(&["verbose"])?.get("verbose").is_some();
     let turned = tokio::time::timeout(TURN_PATIENCE, call.app.ask(|answer| Event::Flights { answer })).await;
     match turned {
         _ if call.app.draining.load(Ordering::Relaxed) => Err(super::app::stopping().into()),
-        Ok(Ok(_)) => Ok("ok\n".into_response()),
+        Ok(Ok(flights)) => match call.app.handle.condition() {
+            Condition::Halting | Condition::Draining => Err(super::app::stopping().into()),
+            Condition::NoSpace => Err(Failure::new(Kind::TryLater, "the disk is full: nothing is accepted").into()),
+            condition @ (Condition::ArchiveBehind | Condition::Paused | Condition::Quiet | Condition::Serving) => {
+                let word = condition.word().replace('_', " ");
+                let told = format!("the engine turns\nthe server is {word}\n{} starts under way\nok\n", flights.len());
+                Ok(if verbose { told.into_response() } else { "ok\n".into_response() })
+            }
+        },
         Ok(Err(failure)) => Err(Failure { kind: Kind::TryLater, ..failure }.into()),
         Err(_) => Err(Failure::new(Kind::TryLater, "the engine is busy and has not answered").into()),
     }

@@ -80,6 +80,11 @@ pub(super) fn mailbox() -> (Mailbox, Letters) {
 }
 
 impl Mailbox {
+    /// Whether anybody would take a letter.
+    pub(super) fn is_read(&self) -> bool {
+        !self.letters.is_closed() && !self.level.overflowed.load(Ordering::Acquire)
+    }
+
     /// Called by the engine: takes the letter or says that the follower is gone; never waits.
     pub(super) fn put(&self, letter: Followed) -> bool {
         if self.level.overflowed.load(Ordering::Acquire) {
@@ -120,7 +125,7 @@ fn weight(letter: &Followed) -> usize {
             Followed::Job(job) => {
                 job.data.len() + job.error.len() + job.output.stdout.head.len() + job.output.stderr.head.len()
             }
-            Followed::Change(change) => change.data.len() + change.error.len(),
+            Followed::Change(change) | Followed::Begun(change) => change.data.len() + change.error.len(),
             Followed::Ended(_) | Followed::Amended { .. } => 0,
         }
 }
@@ -153,7 +158,7 @@ impl Writer {
             match letter {
                 First::Left(Some(Followed::Job(job))) => self.job_line(job).await?,
                 // Told to watchers only.
-                First::Left(Some(Followed::Change(_) | Followed::Amended { .. })) => {}
+                First::Left(Some(Followed::Change(_) | Followed::Begun(_) | Followed::Amended { .. })) => {}
                 First::Left(Some(Followed::Ended(info))) => {
                     return self.last_line(&api::FollowLine::Ended { ended: api::Run::from(&info) }).await;
                 }

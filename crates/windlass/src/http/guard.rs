@@ -51,7 +51,8 @@ impl Access {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             check_site(request.headers())?;
         }
-        let open = matches!(request.uri().path(), "/livez" | "/readyz") || is_own_route(request.uri().path());
+        let open =
+            matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") || is_own_route(request.uri().path());
         if peer == Peer::Tcp && !open { self.check_token(request.headers()) } else { Ok(()) }
     }
 

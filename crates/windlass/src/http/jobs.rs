@@ -11,17 +11,18 @@ use crate::engine::event::{Event, NewOperation, Report, Wish};
 use crate::engine::operations::is_so;
 use crate::error::{Failure, Kind};
 use crate::store::{Amended, Amendment, Filter};
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value};
+use std::time::Duration;
 use windlass_core::job::{Arrival, JobId};
 use windlass_core::life_cycle::State;
 
 /// Lists show so much of a job's data.
 const DATA_LISTED: usize = 200;
 const PAGE: u64 = 50;
+/// How long the history of a job may be behind before it is told as it is.
+const ARCHIVE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let query = call.query(&["selector", "limit", "cursor"])?;
@@ -82,12 +83,23 @@ fn split(filter: &Filter) -> (Option<Filter>, Option<Filter>) {
 pub(super) async fn show(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let id = call.job()?;
-    let mut found = find(&call.app, id).await?;
-    if found.is_none() {
-        call.app.catch_up().await?;
-        found = find(&call.app, id).await?;
+    json(StatusCode::OK, &find_or_wait(&call.app, id).await?)
+}
+
+/// A job, also one that is on its way in.
+pub(super) async fn find_or_wait(app: &App, id: JobId) -> Result<Value, Problem> {
+    let mut found = find(app, id).await?;
+    let behind = found.as_ref().is_some_and(|job| !is_whole(job));
+    if behind {
+        // An archive that cannot go on, as on a full disk, keeps nobody from what is known.
+        let _in_time = tokio::time::timeout(ARCHIVE_PATIENCE, app.catch_up()).await;
+    } else if found.is_none() {
+        app.catch_up().await?;
     }
-    json(StatusCode::OK, &found.ok_or_else(|| no_job(id))?)
+    if behind || found.is_none() {
+        found = find(app, id).await?;
+    }
+    found.ok_or_else(|| no_job(id))
 }
 
 async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
@@ -105,6 +117,13 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
     found.await
 }
 
+/// Whether the archive has all attempts of a job that does not run; it comes a little behind the store.
+fn is_whole(job: &Value) -> bool {
+    let starts = job.pointer("/attempts/starts").and_then(Value::as_u64).unwrap_or(0);
+    let attempts = job.get("history").and_then(Value::as_array).map_or(0, Vec::len);
+    attempts as u64 >= starts || job.get("state").and_then(Value::as_str) == Some(State::Running.word())
+}
+
 /// A job that only the archive knows: what its last attempt says about it, and all attempts.
 fn finished(id: JobId, history: Vec<Value>) -> Option<Value> {
     let mut job: Map<String, Value> = as_job(history.last()?.clone()).as_object().cloned().unwrap_or_default();
@@ -112,28 +131,6 @@ fn finished(id: JobId, history: Vec<Value>) -> Option<Value> {
     job.entry("state").or_insert_with(|| State::Succeeded.word().into());
     job.insert("history".into(), history.into());
     Some(job.into())
-}
-
-pub(super) async fn output(call: Call) -> Result<Response, Problem> {
-    let query = call.query(&["stream", "start"])?;
-    let id = call.job()?;
-    let start = query.number("start", 1, u64::from(u32::MAX))?.map(|start| start as u32);
-    let stderr = match query.get("stream").unwrap_or("stdout") {
-        "stdout" => false,
-        "stderr" => true,
-        other => return Err(Problem::malformed(format!("stream={other}: expected stdout or stderr"))),
-    };
-    let mut bytes = call.app.read(move |reads| (reads.archive.output)(id, start, stderr)).await?;
-    if bytes.is_none() {
-        call.app.catch_up().await?;
-        bytes = call.app.read(move |reads| (reads.archive.output)(id, start, stderr)).await?;
-    }
-    let bytes = bytes.ok_or_else(|| {
-        Problem::not_found(format!("no output of {id} is kept")).hint("it comes with the end of an attempt")
-    })?;
-    let mut response = Response::new(Body::from(bytes));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(api::BYTES));
-    Ok(response)
 }
 
 pub(super) async fn retry(call: Call) -> Result<Response, Problem> {

@@ -28,6 +28,7 @@ mod guard;
 mod import;
 mod jobs;
 mod operations;
+mod output;
 mod problem;
 mod push;
 mod query;

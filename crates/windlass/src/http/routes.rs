@@ -6,7 +6,7 @@ use super::app::{App, Call};
 use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, import, jobs, operations, push, runs, schedules, stats, steer, watch, why, work};
+use super::{control, follow, import, jobs, operations, output, push, runs, schedules, stats, steer, watch, why, work};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -34,14 +34,15 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 41] = [
+pub const TABLE: [Route; 42] = [
     get("/livez", |call| Box::pin(control::alive(call))),
+    get("/healthz", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
     get("/api/v1/status", |call| Box::pin(control::status(call))),
     post("/api/v1/jobs", |call| Box::pin(push::push(call))),
     get("/api/v1/jobs", |call| Box::pin(jobs::list(call))),
     get("/api/v1/jobs/{id}", |call| Box::pin(jobs::show(call))),
-    get("/api/v1/jobs/{id}/output", |call| Box::pin(jobs::output(call))),
+    get("/api/v1/jobs/{id}/output", |call| Box::pin(output::output(call))),
     post("/api/v1/jobs/{id}/retry", |call| Box::pin(jobs::retry(call))),
     post("/api/v1/jobs/{id}/cancel", |call| Box::pin(jobs::cancel(call))),
     post("/api/v1/jobs/{id}/suspend", |call| Box::pin(jobs::suspend(call))),

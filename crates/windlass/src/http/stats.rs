@@ -118,6 +118,10 @@ impl Account {
         for name in waiting.keys() {
             self.rows.entry(Key::Name(name.clone())).or_default();
         }
+        let mut all_waiting = BTreeMap::new();
+        for (state, count) in waiting.values().flatten() {
+            *all_waiting.entry(state.clone()).or_default() += count;
+        }
         let minutes = (now.since(self.since).as_secs_f64() / 60.0).max(1.0 / 60.0);
         let rows = self.rows.iter().map(|(key, tally)| {
             let (key, minutes) = match key {
@@ -140,7 +144,7 @@ impl Account {
             since: api::time_text(self.since),
             until: api::time_text(now),
             rows,
-            total: self.total.row("total".to_owned(), minutes, BTreeMap::new()),
+            total: self.total.row("total".to_owned(), minutes, all_waiting),
         }
     }
 }

@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 use windlass_core::job::RunId;
 
 pub(super) async fn watch(call: Call) -> Result<Response, Problem> {
-    let query = call.query(&["selector", "run"])?;
+    let query = call.query(&["selector", "run", "starts"])?;
+    let starts = query.truth("starts")?.unwrap_or(false);
     let choice = selection::parse(query.get("selector").unwrap_or(""))?;
     let run = query.get("run").map(|text| {
         text.parse::<RunId>().map_err(|bad| Problem::malformed(format!("run={text}: {bad}, expected r-…")))
@@ -27,7 +28,10 @@ pub(super) async fn watch(call: Call) -> Result<Response, Problem> {
     let run = run.transpose()?;
     let place = call.app.stream()?;
     let (mailbox, letters) = mailbox();
-    let follower = Follower(Box::new(move |what| mailbox.put(what)));
+    let follower = Follower(Box::new(move |what| match what {
+        Followed::Begun(_) if !starts => mailbox.is_read(),
+        told => mailbox.put(told),
+    }));
     call.app.unless_stopped(call.app.ask(|answer| Event::Watch { follower, answer })).await?;
     let (pieces, body) = mpsc::channel(2);
     let app = call.app.clone();
@@ -73,7 +77,7 @@ impl Watcher {
     async fn tell(&self, letter: Followed) -> Option<()> {
         match letter {
             Followed::Job(_) => Some(()),
-            Followed::Change(change) => {
+            Followed::Change(change) | Followed::Begun(change) => {
                 let ours = self.run.is_none() || self.run == change.run;
                 match ours && self.choice.wants_change(&change) {
                     true => self.line(&api::Change::from(&change)).await,

@@ -1,6 +1,6 @@
 //! The two layouts of a line. Whatever a value holds, it stays one line and can be taken apart again.
 
-use super::{Format, Line};
+use super::{Format, Level, Line};
 use crate::when;
 use serde_json::{Map, Value};
 
@@ -14,8 +14,27 @@ pub(super) fn text(line: &Line, format: Format) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// The line as the journal takes it: its weight in front, and no time, which the journal has.
+pub(super) fn of_journal(line: &Line, format: Format) -> Vec<u8> {
+    let weight = match line.level {
+        Level::Debug => 7,
+        Level::Info => 6,
+        Level::Warn => 4,
+        Level::Error => 3,
+    };
+    let text = match format {
+        Format::Logfmt => values(line, format!("msg={}", quoted(&line.what))),
+        Format::Json => json(line),
+    };
+    format!("<{weight}>{text}\n").into_bytes()
+}
+
 fn logfmt(line: &Line) -> String {
-    let mut text = format!("time={} level={} msg={}", when::rfc3339(line.time), line.level.word(), quoted(&line.what));
+    let head = format!("time={} level={} msg={}", when::rfc3339(line.time), line.level.word(), quoted(&line.what));
+    values(line, head)
+}
+
+fn values(line: &Line, mut text: String) -> String {
     for (name, value) in &line.values {
         let shown = match value {
             Value::String(value) => quoted(value),

@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Service};
 
@@ -183,6 +184,8 @@ pub struct CommandRunner {
     shared: Arc<Shared>,
     readers: Vec<JoinHandle<()>>,
     workers: WorkerRunner,
+    /// Says that the directory of control files is in use.
+    _control: std::fs::File,
 }
 
 impl fmt::Debug for CommandRunner {
@@ -195,13 +198,16 @@ impl CommandRunner {
     /// Starts the launchers. What earlier ones left is killed first, but its evidence is for the engine to read
     /// (`slots::prove_dead`), whenever it likes before many jobs have run.
     pub fn new(settings: Settings, hear: Hear, crewed: Crewed, fatal: Fatal) -> Result<CommandRunner, Failure> {
-        control_dir::make(&settings.control)?;
+        control_dir::remove_those_of_the_dead();
+        let control = control_dir::hold(&settings.control)?;
         let news = Arc::new(News::new()?);
         let (state, stopped) = (Mutex::default(), Condvar::new());
         let shared = Shared { settings, hear, crewed, fatal, state, stopped, news: Arc::clone(&news) };
         let shared = Arc::new(shared);
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
-        let mut runner = CommandRunner { shared, readers: Vec::new(), workers };
+        let shows = Arc::downgrade(&shared);
+        shared.settings.board.shown_by(move |job| shows.upgrade().into_iter().for_each(|shared| shared.show(job)));
+        let mut runner = CommandRunner { shared, readers: Vec::new(), workers, _control: control };
         for index in 0..runner.shared.settings.launchers.max(1) {
             runner.shared.state().hands.push(Hand::default());
             runner.hire(index)?;
@@ -290,6 +296,19 @@ impl Runner for CommandRunner {
 
     fn make_room(&mut self, bytes: u64) {
         self.workers.make_room(bytes);
+    }
+}
+
+impl Shared {
+    /// Has what a running job writes put where it can be read along with.
+    fn show(&self, job: JobId) {
+        let mut state = self.state();
+        let is_it = |work: &Work| matches!(work, Work::Job(start) if start.held.ids().any(|id| id == job));
+        let found = state.aloft.iter().find(|(_, aloft)| is_it(&aloft.work));
+        if let Some((flight, (index, _))) = found.and_then(|(flight, aloft)| Some((*flight, aloft.hand?))) {
+            state.hands[index].tell(&launcher::lay_show(flight));
+            state.flush();
+        }
     }
 }
 

@@ -6,9 +6,10 @@
 pub use super::reply::Said;
 use crate::error::{Failure, Kind};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use windlass_core::job::JobId;
 
 /// The most of a control file that a look reads: its end.
@@ -20,6 +21,14 @@ pub(super) struct Files {
     pub(super) control: PathBuf,
     pub(super) emit: PathBuf,
     pub(super) token: Option<String>,
+    pub(super) written: Written,
+}
+
+/// The files of what a running command writes: of which start they are, and how much is kept of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub start: u32,
+    pub most: u64,
 }
 
 /// Which of them.
@@ -38,6 +47,8 @@ enum Place {
 #[derive(Debug, Default)]
 struct Notes {
     running: HashMap<JobId, Place>,
+    /// Jobs whose output somebody reads along with, and how many do.
+    followed: HashMap<JobId, usize>,
     troubles: BTreeMap<String, String>,
     /// By queue: why its handler file does not serve it.
     handlers: BTreeMap<String, String>,
@@ -49,6 +60,35 @@ pub struct Board {
     notes: Mutex<Notes>,
     /// Where the server is reached over HTTP, if it is.
     url: OnceLock<String>,
+    shows: OnceLock<Shows>,
+}
+
+/// Has what a running job writes put into its files.
+struct Shows(Box<dyn Fn(JobId) + Send + Sync>);
+
+impl fmt::Debug for Shows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shows")
+    }
+}
+
+/// Somebody reads along with what a job writes, for as long as this is held.
+#[derive(Debug)]
+pub struct Following {
+    board: Arc<Board>,
+    job: JobId,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut notes = self.board.notes();
+        if let Some(readers) = notes.followed.get_mut(&self.job) {
+            *readers -= 1;
+            if *readers == 0 {
+                notes.followed.remove(&self.job);
+            }
+        }
+    }
 }
 
 impl Board {
@@ -62,6 +102,33 @@ impl Board {
         if let Some(address) = address {
             // It is told once.
             let _first = self.url.set(format!("http://{address}"));
+        }
+    }
+
+    /// Who can show what a running job writes. The first one can; there is no other.
+    pub(super) fn shown_by(&self, show: impl Fn(JobId) + Send + Sync + 'static) {
+        let _first = self.shows.set(Shows(Box::new(show)));
+    }
+
+    /// Somebody begins to read along: with what runs now, and with every later start.
+    pub fn follow(self: &Arc<Board>, job: JobId) -> Following {
+        // Noted before anybody is asked: a start is either told of it, or finds it noted.
+        *self.notes().followed.entry(job).or_default() += 1;
+        if let Some(Shows(show)) = self.shows.get() {
+            show(job);
+        }
+        Following { board: Arc::clone(self), job }
+    }
+
+    pub(super) fn is_followed(&self, job: JobId) -> bool {
+        self.notes().followed.contains_key(&job)
+    }
+
+    /// Where what a running command writes is found.
+    pub fn written(&self, job: JobId) -> Option<Written> {
+        match self.notes().running.get(&job)? {
+            Place::Files(files) => Some(files.written),
+            Place::Said(_) => None,
         }
     }
 

@@ -159,6 +159,14 @@ impl Server {
         ended
     }
 
+    /// For a server that only answers: whoever has asked it something is answered before its engine ends.
+    pub fn retire(mut self) -> Result<(), Failure> {
+        if let Some(http) = self.http.take() {
+            http.stop();
+        }
+        self.stop()
+    }
+
     /// Drains and waits.
     pub fn stop(self) -> Result<(), Failure> {
         self.drain();

@@ -72,7 +72,11 @@ impl Rig {
     /// The program, with this data directory and nothing of the caller's settings.
     pub(crate) fn windlass(&self, words: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-        command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env("HOME", self.path("home"));
+        command
+            .env_remove("WINDLASS_CONFIG")
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_STATE_HOME")
+            .env("HOME", self.path("home"));
         command.env("WINDLASS_DIR", self.dir()).stdin(Stdio::null()).args(words);
         command
     }

@@ -88,7 +88,7 @@ fn jobs_are_waited_for_by_id_and_selector() {
     let server = rig.serve(CONFIG);
     let good = rig.call(&["push", "ok", "1", "2"]).fine().to_owned();
     let good: Vec<&str> = good.lines().collect();
-    rig.call(&["wait", good[0], good[1]]).says("has ended: nothing failed").fine();
+    rig.call(&["wait", good[0], good[1]]).says(" have ended: nothing failed").fine();
     rig.call(&["push", "nobody", "x"]).fine();
     rig.call(&["wait", "queue:nobody", "--timeout", "100ms"]).says("not ended after").ended(124);
     let waiting = rig.start(&["wait", "queue:nobody"], Stdio::null());
@@ -99,6 +99,37 @@ fn jobs_are_waited_for_by_id_and_selector() {
     rig.call(&["wait", "queue:unheard"]).says("no job matches queue:unheard").ended(66);
     rig.call(&["wait", "hello"]).says("neither a job's id").ended(64);
     server.stop();
+}
+
+#[test]
+fn a_job_is_waited_for_until_it_is_in_a_state() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let slow =
+        format!("[queue.slow]\nrun = [\"sh\", \"-c\", \"echo > {}; read x < {}\"]\nslots = 1\n", bell.path, gate.path);
+    let server = rig.serve(&format!("{CONFIG}{slow}"));
+    let ids = rig.call(&["push", "slow", "1", "2", "3"]).fine().to_owned();
+    let ids: Vec<&str> = ids.lines().collect();
+    bell.next();
+    rig.call(&["wait", ids[0], "--for", "running"]).says(": running").fine();
+    rig.call(&["suspend", ids[2]]).fine();
+    rig.call(&["wait", ids[2], "--for", "suspended"]).fine();
+    rig.call(&["wait", ids[2], "--for", "running", "--timeout", "100ms"]).ended(124);
+    let waits = rig.start(&["wait", ids[2], "--for", "running"], Stdio::null());
+    let never = rig.start(&["wait", ids[0], "--for", "failed"], Stdio::null());
+    rig.call(&["resume", ids[2]]).fine();
+    gate.open(3);
+    waits.end().fine();
+    never.end().says("1 job ended and not as failed").ended(1);
+    rig.call(&["wait", ids[0], ids[1], ids[2], "--for", "succeeded"]).fine();
+    rig.call(&["wait", ids[1], "--for", "running"]).says(": running").fine();
+    let run = rig.call(&["push", "later", "--run", "new", "x"]).fine().trim_end().to_owned();
+    rig.call(&["wait", &run, "--for", "retrying"]).says(": retrying").fine();
+    rig.call(&["wait", ids[0], "--for", "ready"]).says("expected one of running, retrying").ended(64);
+    rig.call(&["wait", "--drained", "--for", "running"]).ended(64);
+    server.stop();
+    rig.call(&["wait", &run, "--for", "failed"]).says("not failed: 1 job, and no server is running").ended(69);
+    rig.call(&["wait", ids[0], "--for", "succeeded"]).fine();
 }
 
 #[test]

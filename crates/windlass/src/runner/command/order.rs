@@ -7,7 +7,7 @@ use crate::runner::batch::Batch;
 use crate::runner::launcher::{
     Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
 };
-use crate::runner::progress::{Board, Files};
+use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
 use crate::runner::{Flight, Start};
 use rustix::fs::MemfdFlags;
@@ -93,7 +93,8 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
     let strings = strings(start, job, Some(control))?;
     let Control { dir, launcher, number, .. } = *control;
     let emit = emit_path(dir, launcher, number);
-    board.begun(job, Files { control: control_path(dir, launcher, number), emit, token });
+    let written = Written { start: start.held.start(), most: start.policy.output_max };
+    board.begun(job, Files { control: control_path(dir, launcher, number), emit, token, written });
     let takes_data = template::takes_data(&command(&start.policy).argv);
     let order = Order {
         flight: start.flight,
@@ -103,7 +104,8 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
         time_limit: start.policy.time_limit,
         grace: start.policy.grace,
         output_max: start.policy.output_max,
-        in_memory: INLINE_MAX as u64,
+        // What somebody reads along with goes to its file at once.
+        in_memory: if board.is_followed(job) { 0 } else { INLINE_MAX as u64 },
         control: Some(number),
         given: Given::default(),
         limits: start.policy.limits,

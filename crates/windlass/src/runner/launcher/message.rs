@@ -14,6 +14,7 @@ use windlass_core::time::Time;
 
 const START: u8 = 1;
 const STOP: u8 = 2;
+const SHOW: u8 = 3;
 
 /// One start, as it is asked for.
 #[derive(Clone, Debug)]
@@ -245,6 +246,8 @@ impl Task {
 pub(crate) enum Request {
     Start(Box<Task>),
     Stop(Flight, Stop),
+    /// What it writes is to go to its files as it comes.
+    Show(Flight),
 }
 
 pub(crate) fn lay_stop(flight: Flight, why: Stop) -> Vec<u8> {
@@ -260,11 +263,21 @@ pub(crate) fn lay_stop(flight: Flight, why: Stop) -> Vec<u8> {
     to.0
 }
 
+pub(crate) fn lay_show(flight: Flight) -> Vec<u8> {
+    let mut to = Layer::default();
+    to.u8(SHOW);
+    to.u64(flight.0);
+    to.0
+}
+
 impl Request {
     pub(crate) fn read(record: &[u8]) -> Option<Request> {
         let mut from = Taker(record);
         let kind = from.u8()?;
         let flight = Flight(from.u64()?);
+        if kind == SHOW {
+            return Some(Request::Show(flight));
+        }
         if kind == STOP {
             let why = match from.u8()? {
                 0 => Stop::Cancel,

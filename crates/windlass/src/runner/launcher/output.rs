@@ -80,6 +80,14 @@ impl Capture {
         }
     }
 
+    /// From now on everything goes to the file as it comes, because somebody reads it there.
+    pub(super) fn show(&mut self, path: impl Fn() -> PathBuf) {
+        self.in_memory = 0;
+        if self.file.is_none() && !self.broken && self.total > 0 && self.limit > 0 {
+            self.spill(&path());
+        }
+    }
+
     fn put(&mut self, bytes: &[u8], at: u64) {
         if self.broken {
             return;
@@ -173,6 +181,28 @@ mod tests {
         }
         let head = limit / 2;
         [&written[..head], &written[written.len() - (limit - head)..]].concat()
+    }
+
+    #[test]
+    fn what_is_shown_is_in_its_file_at_once_and_laid_out_as_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, limit) = (dir.path().join("shown"), 100usize);
+        for before in [0usize, 1, 60] {
+            let written = pattern(250);
+            let mut capture = Capture::new(limit as u64, INLINE_MAX as u64);
+            capture.take(&written[..before], || path.clone());
+            capture.show(|| path.clone());
+            capture.take(&written[before..90], || path.clone());
+            assert_eq!(std::fs::read(&path).unwrap(), written[..90]);
+            capture.take(&written[90..], || path.clone());
+            let kept = capture.finish();
+            assert!(kept.filed && kept.total == 250);
+            assert_eq!(unroll(std::fs::read(&path).unwrap(), 250), expected(&written, limit));
+            std::fs::remove_file(&path).unwrap();
+        }
+        let mut silent = Capture::new(limit as u64, INLINE_MAX as u64);
+        silent.show(|| path.clone());
+        assert!(!silent.finish().filed && !path.exists());
     }
 
     #[test]

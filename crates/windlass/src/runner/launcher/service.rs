@@ -8,7 +8,7 @@ use super::Without;
 use super::cgroup::{Cell, Cgroups};
 use super::control::ControlFiles;
 use super::message::{Cut, End, Kept, Report, Request, Resource, Step, Task};
-use super::output::{Capture, file_name};
+use super::output::Capture;
 use super::slots::Table;
 use super::spawn::{Child, Pipe, Refusal, Spawner};
 use super::tree::{Family, Orphanage, child_signals};
@@ -16,6 +16,7 @@ use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
 use crate::runner::{Flight, Stop};
 use crate::sabotage::{self, Sabotage};
+use pipes::read_pipe;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -30,6 +31,7 @@ use watch::Watch;
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
 
+mod pipes;
 mod watch;
 
 /// How many jobs are started before the loop looks at everything else again.
@@ -224,6 +226,7 @@ impl Service {
                                 false => self.refuse(task.flight, libc::EMFILE)?,
                             },
                             Request::Stop(flight, why) => self.stop(flight, why)?,
+                            Request::Show(flight) => self.show(flight),
                         }
                     }
                 }
@@ -571,24 +574,5 @@ impl Service {
             epoll::modify(&self.epoll, &self.socket, EventData::new_u64(SOCKET), interest)?;
         }
         Ok(())
-    }
-}
-
-/// Takes up to about `most` bytes out of one pipe, or one bufferful. It has no end while we hold it: it is empty.
-fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &mut [u8], output: &std::path::Path) {
-    let mut taken = 0;
-    while taken < most
-        && let Some(pipe) = job.pipes.as_ref().and_then(|pipes| pipes[stream].as_ref())
-    {
-        match rustix::io::read(&pipe.read, &mut *buffer) {
-            Err(Errno::INTR) => {}
-            // Nothing else can be wrong with a pipe.
-            Ok(0) | Err(_) => return,
-            Ok(got) => {
-                let name = || file_name(job.task.job, job.task.start, ["out", "err"][stream]);
-                job.captures[stream].take(&buffer[..got], || output.join(name()));
-                taken += got;
-            }
-        }
     }
 }

@@ -1,0 +1,40 @@
+//! What jobs write: out of their pipes into what is kept of it, and into their files at once where somebody reads
+//! along.
+
+use super::{Running, Service};
+use crate::runner::Flight;
+use crate::runner::launcher::output::file_name;
+use rustix::io::Errno;
+use std::path::Path;
+
+impl Service {
+    /// Somebody reads along. One that has ended already is told with all that it wrote.
+    pub(super) fn show(&mut self, flight: Flight) {
+        if let Some(task) = self.waiting.iter_mut().find(|task| task.flight == flight) {
+            task.in_memory = 0;
+        }
+        let Some(job) = self.by_flight.get(&flight).and_then(|index| self.jobs[*index].as_mut()) else { return };
+        for (capture, stream) in job.captures.iter_mut().zip(["out", "err"]) {
+            capture.show(|| self.output.join(file_name(job.task.job, job.task.start, stream)));
+        }
+    }
+}
+
+/// Takes up to about `most` bytes out of one pipe, or one bufferful. It has no end while we hold it: it is empty.
+pub(super) fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &mut [u8], output: &Path) {
+    let mut taken = 0;
+    while taken < most
+        && let Some(pipe) = job.pipes.as_ref().and_then(|pipes| pipes[stream].as_ref())
+    {
+        match rustix::io::read(&pipe.read, &mut *buffer) {
+            Err(Errno::INTR) => {}
+            // Nothing else can be wrong with a pipe.
+            Ok(0) | Err(_) => return,
+            Ok(got) => {
+                let name = || file_name(job.task.job, job.task.start, ["out", "err"][stream]);
+                job.captures[stream].take(&buffer[..got], || output.join(name()));
+                taken += got;
+            }
+        }
+    }
+}
