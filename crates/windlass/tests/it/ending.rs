@@ -78,20 +78,20 @@ fn a_job_that_kills_its_server_is_poison_and_its_neighbours_are_not() {
 fn a_job_that_kills_its_launcher_is_poison_and_its_neighbours_are_not() {
     // What a worker answers before it dies counts, so this one does not go on.
     for config in both_ways("kill -9 $PPID; exec sleep 1000") {
-        let rig = Rig::new();
-        let server = rig.serve(&config);
-        let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
-        rig.drained();
-        only_the_bad_one_is_poison(&rig, &ids);
-        server.stop();
+        serve_one_bad_among_others(&config);
     }
 }
 
 #[test]
 fn a_line_that_kills_its_kept_worker_is_poison_and_its_neighbours_are_not() {
     let [_, config] = both_ways("kill -9 $$");
+    serve_one_bad_among_others(&config);
+}
+
+/// One server to the end: the bad job is convicted, and nobody else.
+fn serve_one_bad_among_others(config: &str) {
     let rig = Rig::new();
-    let server = rig.serve(&config);
+    let server = rig.serve(config);
     let ids = rig.call(&["push", "q", "a", "bad", "b", "c"]).fine().to_owned();
     rig.drained();
     only_the_bad_one_is_poison(&rig, &ids);

@@ -89,6 +89,19 @@ fn several_are_in_flight_where_the_worker_says_so() {
 }
 
 #[test]
+fn who_asks_for_more_with_a_job_in_hand_gets_it_at_once() {
+    let mut rig = Rig::new(1);
+    // It has its first line when it says that it takes two, and answers neither before it has both.
+    let script = r#"read a; echo in_flight 2 >&3; read b
+        for line in "$a" "$b"; do
+            echo "$line" | sed 's/.*"id":"\([^"]*\)".*/{"id":"\1","status":"ok","message":"both"}/'
+        done"#;
+    let policy = kept(script, 1, |worker| worker.framing = Framing::Json);
+    let policy = Policy { slots: 1, ..policy };
+    assert_eq!(rig.all(&policy, &[b"a", b"b"]), ["ok both", "ok both"]);
+}
+
+#[test]
 fn a_death_costs_the_job_in_hand_and_no_other() {
     let mut rig = Rig::new(1);
     let script = "while read line; do case $line in bad) kill -9 $$;; *) echo ok;; esac; done";

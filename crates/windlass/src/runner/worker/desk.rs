@@ -313,6 +313,8 @@ impl Desk {
             let said = Said::read(text);
             if let Some(window) = said.in_flight {
                 worker.window = window;
+                // It may wait for what it has room for now before it answers what it has.
+                self.stirred.insert(worker.pool);
             }
             let line = match id {
                 Some(id) => worker.lines.iter_mut().find(|line| line.id == id),

@@ -229,8 +229,8 @@ impl Bodies {
     }
 }
 
-/// The format of the store that has the table.
-const SINCE: u32 = 3;
+/// The format of the store that has the table, and checksums in rows.
+pub(super) const SINCE: u32 = 3;
 
 /// Where body files are, beside the database.
 const DIRECTORY: &str = "bodies";

@@ -143,7 +143,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
     steady_plans(&db)?;
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
-    if known_format(&db)? < 3 {
+    if known_format(&db)? < bodies::SINCE {
         // A reader changes nothing, so an older store looks to it as if it were up to date.
         db.execute_batch("CREATE TEMP VIEW job AS SELECT *, NULL AS sum FROM main.job").map_err(failed)?;
     }
