@@ -24,8 +24,7 @@ pub const BAGGAGE_MAX: usize = 8192;
 /// The most jobs that one waits for.
 pub const AFTER_MAX: usize = 100;
 /// The longest encoding that the limits allow.
-pub const ENCODED_MAX: usize =
-    3 * TAGS + 55 + STATE_MAX + BAGGAGE_MAX + 3 * TEXT_MAX + 2 + 16 * (AFTER_MAX + 1) + 16;
+pub const ENCODED_MAX: usize = 3 * TAGS + 55 + STATE_MAX + BAGGAGE_MAX + 3 * TEXT_MAX + 2 + 16 * (AFTER_MAX + 1) + 16;
 
 /// So many tags there are.
 const TAGS: usize = 10;
@@ -137,14 +136,24 @@ from_words!(OnConflict, "what to do on conflict");
 /// Why particulars are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadParticulars {
-    TooLong { what: &'static str, length: usize, most: usize },
-    Empty { what: &'static str },
-    Control { what: &'static str },
+    TooLong {
+        what: &'static str,
+        length: usize,
+        most: usize,
+    },
+    Empty {
+        what: &'static str,
+    },
+    Control {
+        what: &'static str,
+    },
     TraceParent,
     /// Bytes that are no encoding.
     Malformed,
     /// Written by a newer program.
-    Unknown { tag: u8 },
+    Unknown {
+        tag: u8,
+    },
 }
 
 impl fmt::Display for BadParticulars {
@@ -199,7 +208,8 @@ impl Particulars {
             into.extend_from_slice(bytes);
         };
         if let Some(Trace { parent, state, baggage }) = &self.trace {
-            for (tag, text) in [(1, parent), (2, state), (3, baggage)].into_iter().filter(|(_, text)| !text.is_empty()) {
+            for (tag, text) in [(1, parent), (2, state), (3, baggage)].into_iter().filter(|(_, text)| !text.is_empty())
+            {
                 put(tag, text.as_bytes());
             }
         }
