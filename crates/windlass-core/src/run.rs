@@ -14,6 +14,8 @@ pub struct RunCounts {
     pub sealed: bool,
     /// The end was announced; it is announced once.
     pub ended: bool,
+    /// Jobs that were never of it, because their key was taken: they hold nothing back.
+    pub dropped: u64,
 }
 
 impl RunCounts {

@@ -62,6 +62,8 @@ pub struct Scheduler {
     in_order: Vec<CrewNo>,
     /// The handler files, which decide what some crews serve.
     files: HandlerFiles,
+    /// Some crew has unique jobs.
+    any_unique: bool,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -103,6 +105,7 @@ impl Scheduler {
             crews: BTreeMap::new(),
             in_order: Vec::new(),
             files: HandlerFiles::new(),
+            any_unique: false,
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),

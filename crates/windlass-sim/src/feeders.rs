@@ -166,7 +166,7 @@ impl World {
                 self.people.feeders[number].made.insert(*id, line);
             }
             let lot = Lot { jobs, taken: Some((run, from, to)), ..Lot::default() };
-            let answer = self.people.ask(Ask::Feed { feeder: number, ids, durability, from, to }, |()| Said::Nothing);
+            let answer = self.people.ask(Ask::Feed { feeder: number, ids, durability, from, to }, |_| Said::Nothing);
             self.send(Event::Pushed { lot, durability, answer });
         }
         Ok(())

@@ -231,7 +231,7 @@ impl World {
 
     fn hand_in(&mut self, lot: Lot, ids: Vec<JobId>) {
         let durability = if self.random.chance(500) { Durability::Full } else { Durability::Os };
-        let answer = self.people.ask(Ask::Push { ids, durability }, |()| Said::Nothing);
+        let answer = self.people.ask(Ask::Push { ids, durability }, |_| Said::Nothing);
         self.send(Event::Pushed { lot, durability, answer });
     }
 

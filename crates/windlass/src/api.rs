@@ -21,7 +21,7 @@ mod stats;
 pub mod steering;
 pub mod work;
 
-pub use crate::particulars::{Particulars, Subject, Trace};
+pub use crate::particulars::{Particulars, Subject, Trace, Unique};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
 
@@ -53,6 +53,16 @@ pub struct Accepted {
     pub first: Option<String>,
     pub last: Option<String>,
     pub durability: String,
+    /// The only job was not stored: the one whose id is given has its unique key.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub duplicate: bool,
+    /// The jobs, counted from nought, that were not stored; the ids of those that have their keys stand in their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duplicates: Vec<usize>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A page of something.
@@ -286,6 +296,9 @@ pub struct Run {
     pub counts: BTreeMap<String, u64>,
     pub total: u64,
     pub live: u64,
+    /// Jobs that were never of it, because their unique key was taken.
+    #[serde(default)]
+    pub dropped: u64,
     pub taken: TakenText,
     pub created: String,
     pub ended_at: Option<String>,
@@ -308,6 +321,7 @@ impl From<&RunInfo> for Run {
             counts: by_state(&info.counts.by_state),
             total: info.counts.total(),
             live: info.counts.live(),
+            dropped: info.counts.dropped,
             taken: TakenText { lines: info.taken.lines, hash: hash_text(info.taken.hash) },
             created: time_text(info.created),
             ended_at: info.ended_at.map(time_text),

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! "parent": "j-…", "subject": {"type": "customer", "id": "42"},
-//! "trace": {"parent": "00-…-…-01", "state": "…", "baggage": "…"}
+//! "trace": {"parent": "00-…-…-01", "state": "…", "baggage": "…"},
+//! "unique": {"key": "…" (or "key_base64"; none: the data), "scope": "active", "on_conflict": "ignore"}
 //! ```
 
+use crate::api::base64;
 use crate::error::{Failure, Kind};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use windlass_core::particulars::Particulars as Checked;
+use windlass_core::particulars::{self as core, Particulars as Checked};
 
 /// The fields, beside those that every job has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,51 @@ pub struct Particulars {
     pub subject: Option<Subject>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique: Option<Unique>,
+}
+
+/// One job at a time with this key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unique {
+    /// `None`: the data is the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// `waiting`, `active` or `run`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// `ignore`, `replace` or `reject`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_conflict: Option<String>,
+}
+
+impl From<core::Unique> for Unique {
+    fn from(unique: core::Unique) -> Unique {
+        let (key, key_base64) = match unique.key.map(String::from_utf8) {
+            None => (None, None),
+            Some(Ok(text)) => (Some(text), None),
+            Some(Err(bytes)) => (None, Some(base64::encode(bytes.as_bytes()))),
+        };
+        let (scope, on_conflict) = (unique.scope.word().to_owned(), unique.on_conflict.word().to_owned());
+        Unique { key, key_base64, scope: Some(scope), on_conflict: Some(on_conflict) }
+    }
+}
+
+impl Unique {
+    fn checked(self) -> Result<core::Unique, String> {
+        let key = match (self.key, self.key_base64) {
+            (Some(_), Some(_)) => return Err("both unique.key and unique.key_base64 are given".into()),
+            (Some(text), None) => Some(text.into_bytes()),
+            (None, Some(text)) => Some(base64::decode(&text).ok_or("unique.key_base64 is not base64")?),
+            (None, None) => None,
+        };
+        let scope = self.scope.map_or(Ok(core::Scope::Active), |word| word.parse())?;
+        let on_conflict = self.on_conflict.map_or(Ok(core::OnConflict::Ignore), |word| word.parse())?;
+        Ok(core::Unique { scope, on_conflict, key })
+    }
 }
 
 /// The application's record that the job is about.
@@ -52,6 +99,7 @@ impl From<Option<&Checked>> for Particulars {
             parent: checked.parent.map(|parent| parent.to_string()),
             subject: subject.map(|subject| Subject { kind: subject.kind, id: subject.id }),
             trace: trace.map(|trace| Trace { parent: trace.parent, state: trace.state, baggage: trace.baggage }),
+            unique: checked.unique.clone().map(Unique::from),
         }
     }
 }
@@ -59,7 +107,6 @@ impl From<Option<&Checked>> for Particulars {
 impl Particulars {
     /// What the store takes in; none where nothing is said.
     pub fn checked(self) -> Result<Option<Arc<Checked>>, Failure> {
-        use windlass_core::particulars as core;
         if self == Particulars::default() {
             return Ok(None);
         }
@@ -70,6 +117,7 @@ impl Particulars {
             parent: self.parent.as_deref().map(id).transpose()?,
             subject: subject.map(|Subject { kind, id }| core::Subject { kind, id }),
             trace: trace.map(|Trace { parent, state, baggage }| core::Trace { parent, state, baggage }),
+            unique: self.unique.map(Unique::checked).transpose().map_err(bad)?,
             ..Checked::default()
         };
         checked.check().map_err(|e| bad(e.to_string()))?;

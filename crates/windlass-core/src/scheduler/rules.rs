@@ -7,6 +7,7 @@ use super::crew::Crew;
 use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
+use crate::particulars::Scope;
 use crate::policy::{HandlerFiles, Policy};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ impl Scheduler {
     /// Takes new rules. What is in flight keeps its slots; an entry with the same pattern keeps its usage.
     pub fn reload(&mut self, policies: Vec<Policy>, slots: u32) {
         self.own_slots = slots;
+        self.any_unique = policies.iter().any(|policy| policy.unique.is_some());
         // Places depend on weights, so all are given up before any rule changes.
         self.unlist_all();
         let mut old: BTreeMap<String, CrewNo> = BTreeMap::new();
@@ -176,6 +178,14 @@ impl Scheduler {
         let extra = self.extras.get(name).copied();
         let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.serves(name, &self.files));
         extra.or_else(of_config)
+    }
+
+    /// How the rules of a queue make its jobs unique, whether or not it has had one.
+    pub fn unique_of(&self, name: &str) -> Option<Scope> {
+        if !self.any_unique {
+            return None;
+        }
+        self.crew_for(name).and_then(|crew| self.crews[&crew].policy.unique)
     }
 
     fn number_crew(&mut self) -> CrewNo {

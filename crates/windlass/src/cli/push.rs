@@ -16,12 +16,12 @@ use crate::inbox::Envelope;
 use crate::store::Durability;
 use crate::when;
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
-use windlass_core::particulars::{Particulars, Subject, Trace};
+use windlass_core::particulars::{OnConflict, Particulars, Scope, Subject, Trace, Unique};
 use windlass_core::time::Time;
 
 const EXAMPLES: &str = "\
@@ -59,6 +59,15 @@ pub(super) struct Args {
     /// The job that these came from
     #[arg(long, value_name = "JOB")]
     parent: Option<JobId>,
+    /// One job at a time with this key; `{}` is the job's data
+    #[arg(long, value_name = "KEY")]
+    unique: Option<OsString>,
+    /// How long a key is taken: until its job starts, until it has ended, or for the whole run
+    #[arg(long, value_name = "waiting|active|run", requires = "unique")]
+    unique_scope: Option<Scope>,
+    /// Where the key is taken: `ignore` names the job that has it, `replace` cancels that one, `reject` is an error
+    #[arg(long, value_name = "ignore|replace|reject", requires = "unique")]
+    on_conflict: Option<OnConflict>,
     /// What an answer means: `full` survives a power cut, `os` the death of any process
     #[arg(long, value_name = "full|os", default_value = "full", value_parser = durability)]
     durability: Durability,
@@ -219,10 +228,23 @@ fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
         subject: args.subject.clone(),
         trace: args.trace.as_ref().map(trace),
         parent: args.parent,
+        unique: args.unique.as_ref().map(|key| unique(args, key)),
         ..Particulars::default()
     };
+    let in_run = |unique: &Unique| unique.scope == Scope::Run && args.run.is_none();
+    if particulars.unique.as_ref().is_some_and(in_run) {
+        return Err(Failure::new(Kind::Usage, "--unique-scope run is about a run, and there is no --run"));
+    }
     particulars.check().map_err(|bad| Failure::new(Kind::Usage, bad.to_string()))?;
     Ok(Some(particulars).filter(|particulars| !particulars.is_empty()).map(Arc::new))
+}
+
+fn unique(args: &Args, key: &OsStr) -> Unique {
+    Unique {
+        scope: args.unique_scope.unwrap_or(Scope::Active),
+        on_conflict: args.on_conflict.unwrap_or(OnConflict::Ignore),
+        key: (key != "{}").then(|| key.as_bytes().to_vec()),
+    }
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
@@ -314,6 +336,10 @@ mod tests {
             &["q", "--subject", ":42"],
             &["q", "--trace", "00-1-2-01"],
             &["q", "--parent", "r-1"],
+            &["q", "--unique", ""],
+            &["q", "--unique", "k", "--unique-scope", "ever"],
+            &["q", "--unique", "k", "--unique-scope", "run"],
+            &["q", "--on-conflict", "reject"],
         ] {
             let Err(failure) = read(words) else { panic!("{words:?} was taken") };
             assert_eq!(failure.kind, Kind::Usage, "{words:?}");
@@ -332,6 +358,8 @@ mod tests {
         let (terms, _) = read(&["q", "x", "--subject", "customer:4:2"]).unwrap();
         let told = request(&terms, b"x");
         assert_eq!((&told["subject"]["type"], &told["subject"]["id"]), (&json!("customer"), &json!("4:2")));
+        let (terms, _) = read(&["q", "x", "--unique", "{}", "--on-conflict", "replace"]).unwrap();
+        assert_eq!(request(&terms, b"x")["unique"], json!({ "scope": "active", "on_conflict": "replace" }));
         let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
         assert!(fresh.is_some() && terms.envelope.run == fresh);
     }

@@ -53,6 +53,8 @@ pub struct PushOptions {
 pub struct Pushed {
     pub id: JobId,
     pub durability: Durability,
+    /// It was not stored: the job with this id has its unique key.
+    pub duplicate: bool,
 }
 
 /// A program's end of a data directory; shared by its threads.
@@ -85,6 +87,8 @@ struct Gathering {
 enum Delivery {
     /// Stored; the ids follow this one in the order of the records.
     Stored(JobId),
+    /// Another job has its unique key.
+    Duplicate(JobId),
     /// Nothing was stored there: take the inbox.
     Nobody,
     Failed(Failure),
@@ -138,12 +142,13 @@ impl Client {
             }
             _ => self.push_single(&queue, data, &options),
         };
-        let id = match delivery {
-            Delivery::Stored(id) => id,
-            Delivery::Nobody => self.push_inbox(&queue, data, &options)?,
+        let (id, duplicate) = match delivery {
+            Delivery::Stored(id) => (id, false),
+            Delivery::Duplicate(id) => (id, true),
+            Delivery::Nobody => (self.push_inbox(&queue, data, &options)?, false),
             Delivery::Failed(failure) => return Err(failure),
         };
-        Ok(Pushed { id, durability: options.durability })
+        Ok(Pushed { id, durability: options.durability, duplicate })
     }
 
     /// The door that needs no server.
@@ -182,7 +187,7 @@ impl Client {
         };
         match delivery {
             Delivery::Stored(first) => Delivery::Stored(JobId { offset: first.offset + index, ..first }),
-            Delivery::Nobody | Delivery::Failed(_) => delivery,
+            Delivery::Duplicate(_) | Delivery::Nobody | Delivery::Failed(_) => delivery,
         }
     }
 
@@ -228,7 +233,7 @@ impl Client {
         };
         let answer = connection.post("/api/v1/jobs?ids=false", api::RECORDS, records);
         match answer.and_then(stored) {
-            Ok(first) => (Delivery::Stored(first), Some(connection)),
+            Ok(delivery) => (delivery, Some(connection)),
             Err(failure) => (self.refused(failure), None),
         }
     }
@@ -277,9 +282,9 @@ impl Client {
             Err(failure) => return Delivery::Failed(failure),
         };
         match connection.post("/api/v1/jobs", api::JSON, body.as_bytes()).and_then(stored) {
-            Ok(id) => {
+            Ok(delivery) => {
                 *single = Some(connection);
-                Delivery::Stored(id)
+                delivery
             }
             Err(failure) => self.refused(failure),
         }
@@ -365,11 +370,12 @@ fn object(value: Value) -> Option<serde_json::Map<String, Value>> {
 }
 
 /// The first id of an acceptance.
-fn stored(response: Response) -> Result<JobId, Failure> {
+fn stored(response: Response) -> Result<Delivery, Failure> {
     let accepted: api::Accepted = response.checked()?.json()?;
-    accepted.first.as_deref().and_then(|id| id.parse().ok()).ok_or_else(|| {
+    let first = accepted.first.as_deref().and_then(|id| id.parse().ok()).ok_or_else(|| {
         Failure::new(Kind::Version, format!("the server accepted {} jobs but named no id", accepted.count))
-    })
+    })?;
+    Ok(if accepted.duplicate { Delivery::Duplicate(first) } else { Delivery::Stored(first) })
 }
 
 #[cfg(test)]

@@ -175,9 +175,10 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 12] = [
+const QUEUE_KEYS: [&str; 13] = [
     "slots",
     "weight",
+    "unique",
     "attempts",
     "time_limit",
     "grace",
@@ -245,6 +246,7 @@ fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure>
     let policy = Policy {
         slots: table.count("slots")?.unwrap_or(default.slots),
         weight: table.count("weight")?.unwrap_or(default.weight),
+        unique: table.map("unique", str::parse)?,
         attempts: table.number("attempts", 0)?.unwrap_or(default.attempts),
         time_limit: table.map("time_limit", positive)?.or(default.time_limit),
         grace: table.map("grace", when::duration)?.unwrap_or(default.grace),

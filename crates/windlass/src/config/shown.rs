@@ -158,6 +158,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "run" | "batch" | "worker" => Some(argv_value(command)),
         "slots" => Some(policy.slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
+        "unique" => policy.unique.map(|scope| format!("\"{}\"", scope.word())),
         "attempts" => Some(policy.attempts.to_string()),
         "time_limit" => policy.time_limit.map(time),
         "grace" => Some(time(policy.grace)),

@@ -6,6 +6,7 @@ use crate::audit::Audited;
 use crate::error::Failure;
 use crate::runner::{Flight, Start, Stop};
 use crate::store::RunInfo;
+use crate::store::keys::Duplicate;
 use std::fmt;
 use windlass_core::job::JobId;
 use windlass_core::life_cycle::State;
@@ -31,6 +32,8 @@ pub struct Effects {
     pub read_inbox: Vec<u64>,
     /// Runs whose end this turn committed.
     pub ended: Vec<RunInfo>,
+    /// Jobs that were not taken in, because others have their keys.
+    pub duplicates: Vec<Duplicate>,
     /// Somebody wants everything to be looked at now.
     pub nudge: bool,
     /// What people changed, for the audit log: written before the answers are given.

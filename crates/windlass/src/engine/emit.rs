@@ -3,26 +3,34 @@
 //! They keep the priority, the run and the trace of the job that emitted them, and know it as their parent. It must
 //! not check anything: the runner did.
 
-use super::IdSource;
+use super::{IdSource, unique};
 use crate::runner::Emitted;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{FollowUp, Held};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::particulars::Particulars;
+use windlass_core::scheduler::Scheduler;
 
 /// The follow-ups of what was held by one start, in the order in which they were emitted within each queue.
-pub(super) fn follow_ups<'a>(emitted: impl Iterator<Item = &'a Emitted>, held: &Held, ids: &IdSource) -> Vec<FollowUp> {
+pub(super) fn follow_ups<'a>(
+    emitted: impl Iterator<Item = &'a Emitted>,
+    held: &Held,
+    ids: &IdSource,
+    scheduler: &Scheduler,
+) -> Vec<FollowUp> {
     let mut by_queue: BTreeMap<&str, Vec<&Emitted>> = BTreeMap::new();
     for one in emitted {
         by_queue.entry(one.queue.as_str()).or_default().push(one);
     }
     let trace = held.jobs.particulars().and_then(|particulars| particulars.trace.clone());
-    let kept = trace.map(|trace| Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }));
+    let kept = Particulars { trace, ..Particulars::default() };
     let mut follow_ups = Vec::new();
     for jobs in by_queue.into_values() {
         let (origin, first) = ids.take(jobs.len() as u64);
-        let (queue, mut builder) = (&jobs[0].queue, ChunkBuilder::new(origin).with(kept.clone()));
+        let queue = &jobs[0].queue;
+        let particulars = unique::with_rules(&kept, queue, scheduler);
+        let mut builder = ChunkBuilder::new(origin).with(Some(Arc::new(particulars)));
         let mut close = |builder: &mut ChunkBuilder| {
             let jobs = Arc::new(builder.finish());
             follow_ups.push(FollowUp { queue: queue.clone(), priority: held.lane.priority, run: held.run, jobs });

@@ -7,6 +7,7 @@ use crate::error::Failure;
 use crate::runner::progress::Channel;
 use crate::runner::{Finished, Flight, Output};
 use crate::schedule::Schedule;
+use crate::store::keys::Duplicate;
 use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,7 +52,8 @@ pub enum Event {
     Pushed {
         lot: Lot,
         durability: Durability,
-        answer: Answer<()>,
+        /// Those of its jobs that were not taken in, because others have their keys.
+        answer: Answer<Vec<Duplicate>>,
     },
     OpenRun {
         request: OpenRun,

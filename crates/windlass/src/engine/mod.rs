@@ -28,8 +28,10 @@ pub mod spec;
 mod steer;
 mod stock;
 mod sweep;
+mod tell;
 pub mod turn;
 pub mod turn_times;
+mod unique;
 pub mod waiters;
 
 use crate::runner::Start;

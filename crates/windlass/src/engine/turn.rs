@@ -5,14 +5,15 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::effects::Effects;
-use super::event::{Answer, Change, Event, Followed, FollowedJob};
+use super::event::{Answer, Event, Followed};
 use super::stock::Spells;
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge, unique};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
-use crate::runner::{Finished, Flight, Output, Start, Stop};
+use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
+use crate::store::keys::Duplicate;
 use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError};
 use crate::supervisor::Ended;
 use std::collections::BTreeMap;
@@ -42,7 +43,8 @@ struct Absorbed {
     ingested: Vec<Lot>,
     /// What was taken in from the inbox is enough for this turn.
     wide: bool,
-    pushed: Vec<(Lot, Durability, Answer<()>)>,
+    /// What is left in a lot here may turn out to be duplicates.
+    pushed: Vec<(Lot, Durability, Answer<Vec<Duplicate>>)>,
     commands: Vec<Event>,
 }
 
@@ -152,7 +154,7 @@ impl<S: Store> Engine<S> {
             progress.needs(Durability::Full);
         }
         if sabotage::on(Sabotage::AnswerBeforeCommit) {
-            absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(())));
+            absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(Vec::new())));
         }
         if let Some(durability) = progress.durability {
             effects.turn = self.store.commit(durability)?;
@@ -268,7 +270,7 @@ impl<S: Store> Engine<S> {
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
-                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids));
+                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids, &self.scheduler));
                 }
                 let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
@@ -304,7 +306,8 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        for lot in &absorbed.ingested {
+        for lot in &mut absorbed.ingested {
+            unique::stamp(lot, &self.scheduler);
             // An inbox file may be removed once its lot is committed, so that commit must be on disk.
             let weak = sabotage::on(Sabotage::IngestedWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
@@ -314,12 +317,17 @@ impl<S: Store> Engine<S> {
         let mut together = Lot::default();
         let mut refused = Vec::new();
         for (index, (lot, durability, _)) in absorbed.pushed.iter_mut().enumerate() {
-            if let Err(failure) = self.check_taken(lot) {
+            unique::stamp(lot, &self.scheduler);
+            let free = self.refuse_taken_keys(lot)?;
+            if let Err(failure) = free.and_then(|()| self.check_taken(lot)) {
                 refused.push((index, failure));
                 continue;
             }
             progress.needs(*durability);
-            together.jobs.append(&mut lot.jobs);
+            match unique::may_be_refused(lot) {
+                true => together.jobs.extend(lot.jobs.iter().cloned()),
+                false => together.jobs.append(&mut lot.jobs),
+            }
             if lot.taken.is_some() || !lot.seals.is_empty() {
                 let rest = Lot { taken: lot.taken.take(), seals: std::mem::take(&mut lot.seals), ..Lot::default() };
                 self.store.admit(&rest, now)?;
@@ -387,6 +395,7 @@ impl<S: Store> Engine<S> {
         }
         self.count(&changes);
         effects.ended.extend(changes.ended);
+        effects.duplicates.extend(changes.duplicates);
     }
 
     /// Keeps the counters of queues and runs in step with the store's.
@@ -432,8 +441,10 @@ impl<S: Store> Engine<S> {
             self.workers.stop(*flight, now);
         }
         effects.notes.extend(self.workers.take_faults());
-        for (_, _, answer) in absorbed.pushed {
-            effects.answers.add(answer, Ok(()));
+        let duplicates =
+            std::mem::take(&mut effects.duplicates).into_iter().map(|found| (found.id, found.of)).collect();
+        for (lot, _, answer) in absorbed.pushed {
+            effects.answers.add(answer, Ok(unique::duplicates_in(&lot, &duplicates)));
         }
         if !effects.archive.is_empty() {
             self.settled = effects.turn;
@@ -448,31 +459,6 @@ impl<S: Store> Engine<S> {
             self.paces.retain(|crew, _| self.scheduler.policy(*crew).is_some());
         }
         self.look_if_drained(effects);
-    }
-
-    fn tell_followers(&mut self, effects: &Effects, now: Time) {
-        if !self.waiters.watchers.is_empty() {
-            effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
-            for (id, state) in &effects.amended {
-                self.waiters.tell(&Followed::Amended { id: *id, state: *state });
-            }
-            let begun = effects.starts.iter().flat_map(|start| begun_of(start, now));
-            begun.for_each(|change| self.waiters.tell(&Followed::Begun(change)));
-        }
-        for entry in &effects.archive {
-            let held = &entry.settlement.held;
-            let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
-            for index in held.range() {
-                let told = Followed::Job(FollowedJob {
-                    id: held.jobs.id(index),
-                    state: entry.state,
-                    error: error_text(&entry.settlement.verdict),
-                    output: entry.output.clone(),
-                    data: held.jobs.data(index).to_vec(),
-                });
-                self.runs.tell(run, &told);
-            }
-        }
     }
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
@@ -545,52 +531,4 @@ pub(super) fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Sett
     let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
     Entry { settlement: settlement.clone(), queue, run, output, state }
-}
-
-/// What a watcher is told of an entry: each of its jobs.
-fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
-    let Settlement { held, verdict, outcome, started, finished } = &entry.settlement;
-    held.range().map(move |index| Change {
-        id: held.jobs.id(index),
-        queue: Arc::clone(&entry.queue),
-        run: entry.run,
-        priority: held.lane.priority,
-        state: entry.state,
-        outcome,
-        start: held.start(),
-        failures: held.record.failures + u32::from(matches!(verdict, Verdict::Retry { .. } | Verdict::Fail { .. })),
-        admitted: held.admitted,
-        started: *started,
-        finished: *finished,
-        error: error_text(verdict),
-        data: held.jobs.data(index).to_vec(),
-    })
-}
-
-fn begun_of(start: &Start, now: Time) -> impl Iterator<Item = Change> + '_ {
-    let held = &start.held;
-    held.range().map(move |index| Change {
-        id: held.jobs.id(index),
-        queue: Arc::clone(&start.queue),
-        run: start.run.parse().ok(),
-        priority: held.lane.priority,
-        state: State::Running,
-        outcome: State::Running.word(),
-        start: held.start(),
-        failures: held.record.failures,
-        admitted: held.admitted,
-        started: now,
-        finished: now,
-        error: String::new(),
-        data: held.jobs.data(index).to_vec(),
-    })
-}
-
-fn error_text(verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Fail { error, .. } | Verdict::Retry { error, .. } => error.clone(),
-        Verdict::Succeed { .. } | Verdict::Snooze { .. } | Verdict::Return => String::new(),
-        Verdict::Suspect(_) => "its worker died while it ran".into(),
-        Verdict::Cancel => "cancelled".into(),
-    }
 }

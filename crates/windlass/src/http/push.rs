@@ -10,13 +10,14 @@ use super::query::{Query, durability};
 use crate::api::{self, IDS_LISTED, JOBS_MAX, base64};
 use crate::engine::event::Event;
 use crate::store::chunk::ChunkBuilder;
+use crate::store::keys::Duplicate;
 use crate::store::{Durability, Lot, NewJobs, Taken};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
@@ -111,17 +112,23 @@ async fn accept(
         None => app.handle.ids().take(jobs.len() as u64),
     };
     let (mut lot, origin, first) = lay_out(jobs, draw)?;
-    let id = |index: usize| JobId { origin, offset: first + index as u64 }.to_string();
+    let mut duplicates = BTreeMap::new();
     if taken.is_some() || !jobs.is_empty() {
         lot.taken = taken;
-        app.ask(|answer| Event::Pushed { lot, durability, answer }).await?;
+        let found = app.ask(|answer| Event::Pushed { lot, durability, answer }).await?;
+        duplicates.extend(found.into_iter().map(|Duplicate { id, of }| ((id.offset - first) as usize, of.to_string())));
     }
+    // Who has the key stands for the one that was dropped.
+    let own = |index: usize| JobId { origin, offset: first + index as u64 }.to_string();
+    let id = |index: usize| duplicates.get(&index).cloned().unwrap_or_else(|| own(index));
     let answer = api::Accepted {
         count: jobs.len() as u64,
         ids: if list { (0..jobs.len()).map(id).collect() } else { Vec::new() },
         first: (!jobs.is_empty()).then(|| id(0)),
         last: jobs.len().checked_sub(1).map(id),
         durability: durability.word().into(),
+        duplicate: jobs.len() == 1 && !duplicates.is_empty(),
+        duplicates: duplicates.keys().copied().collect(),
     };
     let response = json(StatusCode::CREATED, &answer)?;
     Ok(if jobs.len() == 1 { located(response, &format!("/api/v1/jobs/{}", id(0))) } else { response })
@@ -258,6 +265,7 @@ struct JsonJob<'a> {
     parent: Option<String>,
     subject: Option<api::Subject>,
     trace: Option<api::Trace>,
+    unique: Option<api::Unique>,
 }
 
 /// An array of jobs that stops gathering, but not checking, one past the limit.
@@ -319,7 +327,8 @@ impl<'a> JsonJob<'a> {
             (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
             (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
         };
-        let particulars = api::Particulars { parent: self.parent, subject: self.subject, trace: self.trace };
+        let JsonJob { parent, subject, trace, unique, .. } = self;
+        let particulars = api::Particulars { parent, subject, trace, unique };
         let priority = Priority::new(self.priority);
         let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
         Ok(Incoming {

@@ -168,6 +168,15 @@ impl Chunk {
         }
     }
 
+    /// Some of its jobs in a chunk of their own, with these particulars.
+    pub fn rebuilt(&self, particulars: Option<Arc<Particulars>>, kept: impl Fn(usize) -> bool) -> Chunk {
+        let mut builder = ChunkBuilder::new(self.origin).with(particulars);
+        for index in (0..self.len()).filter(|index| kept(*index)) {
+            builder.add(self, index);
+        }
+        builder.finish()
+    }
+
     /// True where its jobs are nothing but lane and data, as most are.
     pub fn is_plain(&self) -> bool {
         self.extra.is_none()
@@ -239,6 +248,15 @@ impl ChunkBuilder {
         assert!(parents.origin == parent.origin && parents.offsets.len() == self.offsets.len(), "one kind of jobs");
         parents.offsets.push(parent.offset);
         self.push(offset, data);
+    }
+
+    /// Adds one job of another chunk, and the job that it came from.
+    fn add(&mut self, chunk: &Chunk, index: usize) {
+        let own_parents = chunk.extra.as_ref().is_some_and(|extra| extra.parents.is_some());
+        match chunk.parent(index).filter(|_| own_parents) {
+            Some(parent) => self.push_from(parent, chunk.id(index).offset, chunk.data(index)),
+            None => self.push(chunk.id(index).offset, chunk.data(index)),
+        }
     }
 
     /// Builds the chunk and leaves the builder empty for the next one.

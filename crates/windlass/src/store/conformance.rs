@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub mod audit;
 mod durable;
 pub mod faults;
+mod keys;
 mod life;
 mod model;
 mod order;
@@ -45,7 +46,16 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
-    [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases(), particulars::cases()].concat()
+    [
+        life::cases(),
+        order::cases(),
+        runs::cases(),
+        durable::cases(),
+        steer::cases(),
+        particulars::cases(),
+        keys::cases(),
+    ]
+    .concat()
 }
 
 /// Runs every case and panics with all that failed.

@@ -5,6 +5,7 @@
 //! in `memory/verbs.rs`. It must not draw a number by chance: given the same calls it does the same.
 
 use super::chunk::Chunk;
+use super::keys::{Key, Step};
 use super::{
     AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError, Taken,
 };
@@ -14,11 +15,12 @@ use table::Table;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::{self, Change, State};
-use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::overrides::{self, Override, Target};
 use windlass_core::run::RunCounts;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
+mod keys;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -115,6 +117,7 @@ struct Failure {
 pub struct Memory {
     jobs: Table<Arrival, Job>,
     ids: Table<JobId, Arrival>,
+    keys: Table<Key, JobId>,
     ready: Table<(Lane, Time, Arrival), ()>,
     due: Table<(Time, Arrival), ()>,
     queues: Table<QueueNo, (QueueName, QueueStats)>,
@@ -125,7 +128,7 @@ pub struct Memory {
     /// Inbox files that were read to their end and removed; a seal may name one late.
     closed: Table<Origin, ()>,
     outcomes: Table<u64, Vec<Settlement>>,
-    overrides: Table<(Target, Key), Override>,
+    overrides: Table<(Target, overrides::Key), Override>,
     numbers: Table<Number, u64>,
     notes: Table<String, Vec<u8>>,
     changes: Changes,
@@ -144,6 +147,7 @@ impl Memory {
         Memory {
             jobs: Table::default(),
             ids: Table::default(),
+            keys: Table::default(),
             ready: Table::default(),
             due: Table::default(),
             queues: Table::default(),
@@ -249,6 +253,7 @@ impl Memory {
     fn each_table(&mut self, act: &mut dyn FnMut(&mut dyn Journaled)) {
         act(&mut self.jobs);
         act(&mut self.ids);
+        act(&mut self.keys);
         act(&mut self.ready);
         act(&mut self.due);
         act(&mut self.queues);
@@ -298,6 +303,10 @@ impl Memory {
         // A lane is about ready jobs: the one that is left, or the one that is entered.
         let lane = if before.state == State::Ready { before.lane() } else { job.lane() };
         job.state = to;
+        if to.is_end() || to == State::Running {
+            let step = if to.is_end() { Step::Ended } else { Step::Begun };
+            self.free_keys(&job, step);
+        }
         let run = job.run;
         if before.run == run {
             self.count(lane, run, Some(before.state), Some(to));

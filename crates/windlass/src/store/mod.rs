@@ -7,13 +7,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
-use windlass_core::judge::{Reason, Verdict};
+use windlass_core::job::{Arrival, JobId, Lane, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
+use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
-use windlass_core::particulars::Particulars;
 use windlass_core::run::RunCounts;
-use windlass_core::selector::{Facts, Selector};
 use windlass_core::time::Time;
 
 pub mod chunk;
@@ -21,9 +19,14 @@ pub mod conformance;
 pub mod embedded;
 #[doc(hidden)]
 pub mod fault;
+pub mod keys;
 pub mod memory;
+mod view;
+
+pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, StoreView};
 
 use chunk::Chunk;
+use keys::Duplicate;
 
 /// What an answer promises: on disk, or in the kernel's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,6 +287,8 @@ pub struct Changes {
     pub moves: Vec<Move>,
     /// Runs whose end came with this turn: each is reported once.
     pub ended: Vec<RunInfo>,
+    /// Jobs that were not taken in.
+    pub duplicates: Vec<Duplicate>,
 }
 
 /// Everything that is known of a run.
@@ -383,9 +388,13 @@ pub trait Store {
     /// leaves an outcome (`lost`).
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
-    /// Takes in a lot. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
+    /// Takes in a lot, but for jobs whose unique key is taken: those are told as duplicates and counted as dropped by
+    /// their run. A key is taken in the transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
     /// the first takes jobs until it ends, else the next is made, sealed from the start, with the same name and spec.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
+
+    /// Who has the keys of these jobs, as far as they are unique.
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError>;
 
     /// Opens a run; a name is found again by the engine through `open_runs`.
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError>;
@@ -464,123 +473,4 @@ pub trait Store {
 
     /// The number drawn when the store was opened: part of every token.
     fn epoch(&self) -> u64;
-}
-
-/// A live or kept job, for `show` and `ls`. Finished jobs that succeeded are in the archive only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobInfo {
-    pub id: JobId,
-    pub queue: QueueName,
-    pub priority: Priority,
-    pub kind: LaneKind,
-    pub state: State,
-    pub run: Option<RunId>,
-    pub record: Record,
-    pub admitted: Time,
-    pub not_before: Option<Time>,
-    pub ended: Option<Time>,
-    pub reason: Option<Reason>,
-    /// The last ten errors, oldest first.
-    pub errors: Vec<AttemptError>,
-    pub particulars: Option<Arc<Particulars>>,
-    pub data: Vec<u8>,
-}
-
-impl JobInfo {
-    /// Whether a selector means this job, at that moment.
-    pub fn matches(&self, selector: &Selector, now: Time) -> bool {
-        let run = self.run.map(|run| run.to_string());
-        selector.matches(&Facts {
-            id: &self.id.to_string(),
-            queue: self.queue.as_str(),
-            state: self.state,
-            run: run.as_deref(),
-            priority: self.priority,
-            age: now.since(self.admitted),
-            failures: self.record.failures,
-            ended: self.ended.map(|at| now.since(at)),
-            due: self.not_before.map(|at| at.since(now)),
-            reason: self.reason,
-            error: self.errors.last().map_or("", |error| &error.text),
-            data: &self.data,
-        })
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttemptError {
-    pub start: u32,
-    pub at: Time,
-    pub text: String,
-}
-
-/// Which jobs a listing wants; empty lists mean all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    pub queues: Vec<String>,
-    pub states: Vec<State>,
-    pub run: Option<RunId>,
-}
-
-/// One page of a listing and where the next one begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    pub jobs: Vec<JobInfo>,
-    pub next: Option<Arrival>,
-}
-
-/// The counters of a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueInfo {
-    pub no: QueueNo,
-    pub name: QueueName,
-    pub stats: QueueStats,
-}
-
-/// Kept per queue in the transactions that change them; the end states count for ever.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueStats {
-    pub by_state: [u64; State::ALL.len()],
-    pub started: u64,
-    /// Sums over finished starts, in microseconds.
-    pub waited: u64,
-    pub ran: u64,
-}
-
-/// What pages, commands and metrics may see of the committed state. Cannot change anything.
-pub trait StoreView {
-    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError>;
-    /// Jobs by arrival from `from` on; `limit` bounds the answer and the work.
-    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError>;
-    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
-    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError>;
-    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError>;
-    /// Inbox cursors, so that a reader can go on where the store left off.
-    fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
-    /// What people changed while running.
-    fn overrides(&self) -> Result<Vec<Override>, StoreError>;
-}
-
-impl<V: StoreView + ?Sized> StoreView for &V {
-    fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
-        (**self).job(id)
-    }
-    fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
-        (**self).list(filter, from, limit)
-    }
-    fn queues(&self) -> Result<Vec<QueueInfo>, StoreError> {
-        (**self).queues()
-    }
-    fn run(&self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
-        (**self).run(id)
-    }
-    fn runs(&self, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
-        (**self).runs(limit)
-    }
-    fn cursors(&self) -> Result<Vec<Cursor>, StoreError> {
-        (**self).cursors()
-    }
-    fn overrides(&self) -> Result<Vec<Override>, StoreError> {
-        (**self).overrides()
-    }
 }

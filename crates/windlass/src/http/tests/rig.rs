@@ -8,6 +8,7 @@ use crate::engine::handle::{EngineHandle, IdSource};
 use crate::engine::operations::unexpected;
 use crate::error::{Failure, Kind};
 use crate::http::{Archive, Options, Reads, Server};
+use crate::store::keys::Duplicate;
 use crate::store::{
     Amended, AttemptError, Cursor, Durability, Filter, JobInfo, Lot, NewJobs, Page, QueueInfo, QueueStats, RunInfo,
     StoreError, StoreView, Taken,
@@ -304,7 +305,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
     }
 }
 
-fn push(kept: &mut Kept, lot: Lot, durability: Durability, answer: Answer<()>) {
+fn push(kept: &mut Kept, lot: Lot, durability: Durability, answer: Answer<Vec<Duplicate>>) {
     let queue = lot.jobs.first().map(|new| new.queue.to_string()).unwrap_or_default();
     let elsewhere = lot.taken.is_some_and(|(_, before, _)| before.hash != 0xabc);
     match queue.as_str() {
@@ -314,7 +315,7 @@ fn push(kept: &mut Kept, lot: Lot, durability: Durability, answer: Answer<()>) {
         _ if elsewhere => answer.give(Err(Failure::new(Kind::Conflict, "the run is elsewhere"))),
         _ => {
             kept.lots.push((lot, durability));
-            answer.give(Ok(()));
+            answer.give(Ok(Vec::new()));
         }
     }
 }

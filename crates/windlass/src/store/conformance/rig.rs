@@ -135,10 +135,15 @@ impl<'b, B: Bench> Rig<'b, B> {
     pub fn step(&mut self) -> u64 {
         let turn = ok(self.store().commit(Durability::Full));
         let changes = self.store().changes();
-        self.mirror.apply(&changes);
+        self.learn(&changes);
+        turn
+    }
+
+    /// Takes over what a committed turn changed, and holds everything against everything.
+    pub fn learn(&mut self, changes: &Changes) {
+        self.mirror.apply(changes);
         let jobs = audit::check(&*self.view());
         self.mirror.check(&jobs);
-        turn
     }
 
     /// Ends the turn and says that the archive holds everything, so that what ended may be forgotten.

@@ -9,7 +9,8 @@ use super::chunks::{self, Span};
 use super::part::Head;
 use super::schema::failed;
 use crate::sabotage::{self, Sabotage};
-use windlass_core::job::{Lane, LaneKind, RunId, RunNo};
+use std::sync::Arc;
+use windlass_core::job::{Lane, LaneKind, QueueName, QueueNo, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -30,7 +31,7 @@ impl Turn<'_> {
                 None => None,
             };
             let span = self.admit_chunk(new, run, lot.bodies.get(at).copied(), now)?;
-            add_span(&mut spans, span);
+            span.into_iter().for_each(|span| add_span(&mut spans, span));
         }
         self.save_spans(spans)?;
         for cursor in &lot.cursors {
@@ -56,7 +57,7 @@ impl Turn<'_> {
             let FollowUp { queue, priority, run, jobs } = new.clone();
             let new = NewJobs { queue, priority, run: None, not_before: None, jobs };
             let span = self.admit_chunk(&new, run, None, now)?;
-            add_span(&mut spans, span);
+            span.into_iter().for_each(|span| add_span(&mut spans, span));
         }
         self.save_spans(spans)
     }
@@ -67,27 +68,47 @@ impl Turn<'_> {
         run: Option<RunNo>,
         body: Option<Extent>,
         now: Time,
-    ) -> Result<Span, StoreError> {
-        let (queue, is_new) = self.m.queues.number(self.db, &new.queue)?;
-        if is_new {
-            self.m.changes.queues.push((queue, new.queue.clone()));
+    ) -> Result<Option<Span>, StoreError> {
+        let queue = self.number_of(&new.queue)?;
+        let jobs = &self.take_keys(&new.jobs, queue, run, now)?;
+        let as_written = |body: &Extent| Arc::ptr_eq(jobs, &new.jobs) && body.length as usize == jobs.as_bytes().len();
+        let body = if body.as_ref().is_none_or(as_written) { body } else { self.leave_body(body, new)? };
+        if jobs.is_empty() {
+            return Ok(None);
         }
         let lane = Lane { queue, priority: new.priority, kind: LaneKind::Fresh };
         let due = new.not_before.filter(|time| *time > now);
-        let count = new.jobs.len() as u16;
+        let count = jobs.len() as u16;
         let head = Head { first: self.m.state.next_arrival, count, lane, run, admitted: now, due };
         self.m.state.next_arrival += u64::from(count);
-        chunks::insert(self.db, &head, &new.jobs, body)?;
+        chunks::insert(self.db, &head, jobs, body)?;
         if let Some(body) = body {
             self.m.files.add(body, head.first, count);
         }
         if due.is_none() {
             let lane_was_empty = self.m.queues.lane(lane).is_none_or(|lane| lane.ready == lane.rows);
-            self.m.windows.admitted(head, &new.jobs, lane_was_empty);
+            self.m.windows.admitted(head, jobs, lane_was_empty);
         }
         let state = if due.is_some() { State::Scheduled } else { State::Ready };
         self.shift(lane, run, None, Some(state), u64::from(count), false)?;
-        Ok(Span::of(head.first, &new.jobs))
+        Ok(Some(Span::of(head.first, jobs)))
+    }
+
+    pub(super) fn number_of(&mut self, name: &QueueName) -> Result<QueueNo, StoreError> {
+        let (queue, is_new) = self.m.queues.number(self.db, name)?;
+        if is_new {
+            self.m.changes.queues.push((queue, name.clone()));
+        }
+        Ok(queue)
+    }
+
+    /// A chunk came in otherwise than it was written, so its bytes in the body file are nobody's.
+    fn leave_body(&mut self, body: Option<Extent>, new: &NewJobs) -> Result<Option<Extent>, StoreError> {
+        if let Some(body) = body {
+            self.m.files.add(body, self.m.state.next_arrival, new.jobs.len() as u16);
+            self.m.files.remove(body.file, u64::from(body.length))?;
+        }
+        Ok(None)
     }
 
     /// One lot's jobs of one run stay together, also when the run was sealed before them.

@@ -4,6 +4,7 @@
 //! whether a change is legal: `life_cycle::next` does.
 
 use super::super::chunk::Chunk;
+use super::super::keys::Step;
 use super::super::{Amended, Amendment, DELETED, Deleted, Held, JobInfo, Place, Settlement, StoreError};
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row};
@@ -141,6 +142,7 @@ impl Turn<'_> {
                 count: 1,
             },
         };
+        self.free_keys(&held.jobs, held.range(), lane.queue, Step::Ended)?;
         let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
         self.note_outcome(&last);
         match inside {
@@ -189,6 +191,7 @@ impl Turn<'_> {
             State::Scheduled | State::Running | State::Retrying | State::Succeeded | State::Failed => {}
         }
         row.state = to;
+        self.free_keys_of(&row)?;
         let lane = if from == State::Ready { left } else { row.lane() };
         // A ready job in a chunk is not counted as a row; one that becomes ready is one from then on.
         let as_row = inside.is_none() || to == State::Ready;

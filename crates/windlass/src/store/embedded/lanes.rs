@@ -4,6 +4,7 @@
 //! which runs soon is never read back; otherwise a few chunks are read ahead. It must not choose between lanes.
 
 use super::super::chunk::Chunk;
+use super::super::keys::Step;
 use super::super::{Held, Order, Place, StoreError};
 use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
@@ -254,6 +255,7 @@ impl Turn<'_> {
             count: range.len() as u16,
         };
         let count = range.len() as u64;
+        self.free_keys(&waiting.jobs, range.clone(), lane.queue, Step::Begun)?;
         self.mark(first, range, Mark::Waiting, Mark::Claimed)?;
         self.change(lane, run, State::Ready, Change::Claim, count, false)?;
         self.m.queues.tally(lane.queue).stats.started += count;
@@ -265,6 +267,7 @@ impl Turn<'_> {
         self.change(row.lane(), row.run, State::Ready, Change::Claim, 1, true)?;
         self.m.queues.tally(row.queue).stats.started += 1;
         let held = row.held(row.record);
+        self.free_keys(&held.jobs, 0..1, row.queue, Step::Begun)?;
         let record = Record { starts: row.record.starts + 1, ..row.record };
         self.m.running.insert(row.arrival, Row { state: State::Running, record, data: Vec::new(), ..row });
         Ok(held)

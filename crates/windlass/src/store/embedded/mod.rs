@@ -6,8 +6,8 @@
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
 use super::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewRun, Order,
-    Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs, NewRun,
+    Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
@@ -23,6 +23,7 @@ mod admit;
 mod amend;
 pub mod bodies;
 mod chunks;
+mod keys;
 mod lanes;
 mod notes;
 mod part;
@@ -239,6 +240,10 @@ impl Store for Embedded {
 
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
         self.verb(|turn| turn.admit(lot, now))
+    }
+
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        self.verb(|turn| turn.holders(new))
     }
 
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {

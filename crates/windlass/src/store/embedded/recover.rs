@@ -37,6 +37,7 @@ impl Turn<'_> {
             }
             if (evidence.begun)(row.id, row.record.starts) {
                 let change = self.rule(&mut row, evidence.same_boot, now, &mut recovered);
+                self.free_keys_of(&row)?;
                 self.change(row.lane(), row.run, State::Running, change, 1, true)?;
             } else {
                 row.record.starts -= 1;
@@ -76,6 +77,7 @@ impl Turn<'_> {
             let mut row = Row::from_chunk(&Head { due: None, ..head }, &jobs, index, State::Running);
             row.record.starts = 1;
             let change = self.rule(&mut row, evidence.same_boot, now, recovered);
+            self.free_keys_of(&row)?;
             self.mark(first, jobs_range, Mark::Claimed, Mark::Gone)?;
             row.insert(self.db)?;
             self.change(row.lane(), row.run, State::Running, change, 1, true)?;

@@ -4,6 +4,7 @@
 //! jobs. Counters are written once a turn. This file must not decide when a run ends: `RunCounts` does.
 
 use super::super::{Cursor, NewRun, RunInfo, Seal, StoreError, Taken};
+use super::keys;
 use super::schema::{StateRow, corrupt, failed};
 use super::sums::{check, sum};
 use super::wire::{Reader, Writer};
@@ -298,7 +299,14 @@ impl Runs {
                     AND NOT EXISTS (SELECT 1 FROM run o WHERE o.origin = run.origin AND o.generation < run.generation) \
                     ORDER BY progress.ended LIMIT ?2";
         let over = query(db, rest, params![before.as_micros(), limit])?;
+        let mut forgotten = 0;
         for run in &over {
+            // A run goes when the last of its keys has gone: there may be millions.
+            forgotten += keys::forget_run(db, run.no, limit - forgotten)?;
+            if forgotten == limit {
+                break;
+            }
+            forgotten += 1;
             for sql in ["DELETE FROM progress WHERE run = ?1", "DELETE FROM run WHERE no = ?1"] {
                 db.prepare_cached(sql).and_then(|mut statement| statement.execute([run.no.0])).map_err(failed)?;
             }
@@ -311,7 +319,12 @@ impl Runs {
         for origin in gone {
             self.cursors.remove(&Origin::from_random(origin.map_err(failed)?));
         }
-        Ok(over.len() as u64)
+        Ok(forgotten)
+    }
+
+    /// The number of a run, if there is one.
+    pub(super) fn known_number(&mut self, db: &Connection, id: RunId) -> Result<Option<RunNo>, StoreError> {
+        Ok(self.find(db, id)?.map(|run| run.no))
     }
 }
 
@@ -361,7 +374,7 @@ fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> 
     let ended_at = r.get::<_, Option<i64>>(10)?.map(Time);
     let sealed = r.get(6)?;
     let decoded = decode_seal(seal.as_deref()).and_then(|seal| Ok((seal, decode_counts(&counts)?)));
-    let (seal_after, by_state) = match decoded {
+    let (seal_after, (by_state, dropped)) = match decoded {
         Ok(decoded) => decoded,
         Err(error) => return Ok(Err(error)),
     };
@@ -370,7 +383,7 @@ fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> 
         id: RunId { origin: Origin::from_random(r.get(1)?), generation: r.get(2)? },
         name: r.get(3)?,
         spec: r.get(4)?,
-        counts: RunCounts { by_state, sealed, ended: ended_at.is_some() },
+        counts: RunCounts { by_state, sealed, ended: ended_at.is_some(), dropped },
         taken: Taken { lines: r.get(8)?, hash: r.get::<_, i64>(9)? as u64 },
         seal_after,
         created: Time(r.get(5)?),
@@ -399,15 +412,17 @@ fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
 
 fn encode_counts(counts: &RunCounts) -> Vec<u8> {
     let mut writer = Writer::begin();
-    counts.by_state.iter().for_each(|count| writer.number(*count));
+    counts.by_state.iter().chain([&counts.dropped]).for_each(|count| writer.number(*count));
     writer.finish()
 }
 
-fn decode_counts(bytes: &[u8]) -> Result<[u64; State::ALL.len()], StoreError> {
+/// By state, and how many were dropped, which older formats did not count.
+fn decode_counts(bytes: &[u8]) -> Result<([u64; State::ALL.len()], u64), StoreError> {
     let mut reader = Reader::open(bytes, "a run's counters")?;
     let mut by_state = [0; State::ALL.len()];
     for count in &mut by_state {
         *count = reader.number()?;
     }
-    if reader.is_done() { Ok(by_state) } else { Err(corrupt("a run's counters are too long")) }
+    let dropped = if reader.is_done() { 0 } else { reader.number()? };
+    if reader.is_done() { Ok((by_state, dropped)) } else { Err(corrupt("a run's counters are too long")) }
 }

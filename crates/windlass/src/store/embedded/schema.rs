@@ -93,6 +93,9 @@ ALTER TABLE run ADD COLUMN sum INTEGER;
 /// What format 4 adds to a new store and to an older one alike.
 const BESIDE_4: &str = "
 ALTER TABLE job ADD COLUMN particulars BLOB;
+CREATE TABLE unique_key (
+    scope INTEGER NOT NULL, of INTEGER NOT NULL, hash BLOB NOT NULL, origin INTEGER NOT NULL, offset INTEGER NOT NULL,
+    sum INTEGER NOT NULL, PRIMARY KEY (scope, of, hash)) WITHOUT ROWID;
 ";
 
 /// The one row of small numbers.

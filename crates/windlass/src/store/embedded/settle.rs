@@ -4,6 +4,7 @@
 //! time, failed and cancelled with their data, given back with its start counted (a job that was stopped may have
 //! begun, so its next start must have another number). It must not judge.
 
+use super::super::keys::Step;
 use super::super::{FollowUp, Held, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
@@ -76,6 +77,7 @@ impl Turn<'_> {
         let head = part.map(|part| part.head).ok_or_else(|| corrupt(format!("chunk {first} is not open")))?;
         self.mark(first, held.range(), Mark::Claimed, Mark::Gone)?;
         let change = change_of(&settlement.verdict);
+        self.free_ended(settlement)?;
         let mut lane = held.lane;
         if change != Change::Succeed {
             for index in held.range() {
@@ -102,6 +104,7 @@ impl Turn<'_> {
         let mut row = row.ok_or_else(|| corrupt(format!("job {arrival} does not run")))?;
         let change = change_of(&settlement.verdict);
         row.turn = self.number();
+        self.free_ended(settlement)?;
         apply(&mut row, &settlement.verdict, now);
         if change != Change::Succeed {
             row.update(self.db)?;
@@ -111,6 +114,13 @@ impl Turn<'_> {
         }
         self.change(row.lane(), row.run, State::Running, change, 1, true)?;
         Ok(())
+    }
+
+    fn free_ended(&self, Settlement { held, verdict, .. }: &Settlement) -> Result<(), StoreError> {
+        match verdict.state().is_end() {
+            true => self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended),
+            false => Ok(()),
+        }
     }
 
     /// Adds to the sums of waiting and running times of the queue.

@@ -93,6 +93,10 @@ impl Store for Memory {
         Ok(())
     }
 
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        Ok(self.key_holders(new))
+    }
+
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
         if self.run_ids.get(&id).is_some() {
             return Err(StoreError::Stale(format!("{id} is there already")));
@@ -253,6 +257,7 @@ impl Store for Memory {
         for (no, id) in &runs {
             self.runs.put(*no, None);
             self.run_ids.put(*id, None);
+            self.forget_keys(*no);
         }
         Ok((old.len() + runs.len()) as u64)
     }
@@ -325,10 +330,11 @@ impl Memory {
         let queue = self.queue_no(&new.queue);
         let later = new.not_before.filter(|time| *time > now);
         let state = if later.is_some() { State::Scheduled } else { State::Ready };
-        let first = self.draw(Number::Arrival, new.jobs.len() as u64);
-        for index in 0..new.jobs.len() {
+        let jobs = self.take_keys(&new.jobs, queue, run, now);
+        let first = self.draw(Number::Arrival, jobs.len() as u64);
+        for index in 0..jobs.len() {
             let job = Job {
-                id: new.jobs.id(index),
+                id: jobs.id(index),
                 queue,
                 priority: new.priority,
                 state,
@@ -339,7 +345,7 @@ impl Memory {
                 ended: None,
                 reason: None,
                 errors: Vec::new(),
-                chunk: new.jobs.clone(),
+                chunk: jobs.clone(),
                 index: index as u16,
                 chunk_start: Arrival(first),
             };
@@ -445,7 +451,7 @@ impl Memory {
         self.transit(arrival, job, change);
     }
 
-    fn amend_one(&mut self, arrival: Arrival, mut job: Job, amendment: Amendment, now: Time) -> Amended {
+    pub(super) fn amend_one(&mut self, arrival: Arrival, mut job: Job, amendment: Amendment, now: Time) -> Amended {
         let from = job.state;
         let change = match amendment {
             Amendment::Cancel if from == State::Running => return Amended::Running,

@@ -1,0 +1,63 @@
+//! Where the rules of a queue make its jobs unique: they are told so to the store, which knows no rules.
+//!
+//! A job that has a key of its own keeps it. It must not look at keys: the store does, in the transaction that takes
+//! the job in.
+
+use super::Engine;
+use crate::error::{Failure, Kind};
+use crate::store::keys::Duplicate;
+use crate::store::{Lot, NewJobs, Store, StoreError};
+use std::collections::HashMap;
+use std::sync::Arc;
+use windlass_core::job::{JobId, QueueName};
+use windlass_core::particulars::{OnConflict, Particulars, Unique};
+use windlass_core::scheduler::Scheduler;
+
+/// What jobs have that come into this queue with these particulars.
+pub(super) fn with_rules(particulars: &Particulars, queue: &QueueName, scheduler: &Scheduler) -> Particulars {
+    let by_data = |scope| Unique { scope, on_conflict: OnConflict::Ignore, key: None };
+    let unique = particulars.unique.clone().or_else(|| scheduler.unique_of(queue.as_str()).map(by_data));
+    Particulars { unique, ..particulars.clone() }
+}
+
+/// The same for jobs that a door has laid out already.
+pub(super) fn stamp(lot: &mut Lot, scheduler: &Scheduler) {
+    for new in &mut lot.jobs {
+        let own = new.jobs.particulars();
+        if own.is_some_and(|own| own.unique.is_some()) || scheduler.unique_of(new.queue.as_str()).is_none() {
+            continue;
+        }
+        let particulars = with_rules(own.map_or(&Particulars::default(), |own| own), &new.queue, scheduler);
+        new.jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
+    }
+}
+
+fn unique_of(new: &NewJobs) -> Option<&Unique> {
+    new.jobs.particulars().and_then(|particulars| particulars.unique.as_ref())
+}
+
+/// Whether some of its jobs may turn out to be duplicates, so that their pusher must be told.
+pub(super) fn may_be_refused(lot: &Lot) -> bool {
+    lot.jobs.iter().any(|new| unique_of(new).is_some())
+}
+
+/// Those of the turn's duplicates that were in this lot.
+pub(super) fn duplicates_in(lot: &Lot, duplicates: &HashMap<JobId, JobId>) -> Vec<Duplicate> {
+    let ids = lot.jobs.iter().flat_map(|new| (0..new.jobs.len()).map(|index| new.jobs.id(index)));
+    ids.filter_map(|id| duplicates.get(&id).map(|of| Duplicate { id, of: *of })).collect()
+}
+
+impl<S: Store> Engine<S> {
+    /// Refuses a lot with a job that must not be a duplicate and is one.
+    pub(super) fn refuse_taken_keys(&mut self, lot: &Lot) -> Result<Result<(), Failure>, StoreError> {
+        let strict = |new: &&NewJobs| unique_of(new).is_some_and(|unique| unique.on_conflict == OnConflict::Reject);
+        for new in lot.jobs.iter().filter(strict) {
+            let holders = self.store.holders(new)?;
+            if let Some(holder) = holders.into_iter().flatten().next() {
+                let text = format!("rejected, nothing was stored: {holder} has the unique key");
+                return Ok(Err(Failure::new(Kind::Conflict, text)));
+            }
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,147 @@
+//! Unique keys in their table: taken with the job that has them, freed when it starts or ends, or with their run.
+//!
+//! A job that must be unique pays for it with one look and one row; others pay nothing. What a key is made of is said
+//! by `store::keys`.
+
+use super::super::chunk::Chunk;
+use super::super::keys::{self, Duplicate, Key, Step};
+use super::super::{Amended, Amendment, NewJobs, StoreError};
+use super::Turn;
+use super::rows::Row;
+use super::schema::failed;
+use super::sums::{check, sum};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::ops::Range;
+use std::sync::Arc;
+use windlass_core::job::{JobId, Origin, QueueNo, RunNo};
+use windlass_core::life_cycle::State;
+use windlass_core::particulars::{OnConflict, Scope};
+use windlass_core::time::Time;
+
+impl Turn<'_> {
+    /// The jobs of a chunk that may come in, with their keys taken; the others are told.
+    pub(super) fn take_keys(
+        &mut self,
+        jobs: &Arc<Chunk>,
+        queue: QueueNo,
+        run: Option<RunNo>,
+        now: Time,
+    ) -> Result<Arc<Chunk>, StoreError> {
+        let unique = jobs.particulars().and_then(|particulars| particulars.unique.clone());
+        let Some(unique) = unique else { return Ok(jobs.clone()) };
+        let mut kept = vec![true; jobs.len()];
+        for (index, kept) in kept.iter_mut().enumerate() {
+            let (id, key) = (jobs.id(index), keys::key_of(&unique, queue, run, jobs.data(index)));
+            let Some(key) = key else { continue };
+            let Some(of) = holder(self.db, key)? else {
+                take(self.db, key, id)?;
+                continue;
+            };
+            if self.gives_way(of, jobs, unique.on_conflict, now)? {
+                take(self.db, key, id)?;
+            } else {
+                *kept = false;
+                self.m.changes.duplicates.push(Duplicate { id, of });
+            }
+        }
+        let dropped = kept.iter().filter(|kept| !**kept).count();
+        if dropped == 0 {
+            return Ok(jobs.clone());
+        }
+        if let Some(no) = run
+            && let Some(run) = self.m.runs.run(self.db, no)?
+        {
+            run.counts.dropped += dropped as u64;
+        }
+        Ok(Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |index| kept[index])))
+    }
+
+    /// Whether the job that has a key makes room for another: one that waits is cancelled.
+    fn gives_way(&mut self, of: JobId, beside: &Chunk, on_conflict: OnConflict, now: Time) -> Result<bool, StoreError> {
+        if on_conflict != OnConflict::Replace || beside.find(of).is_some() {
+            return Ok(keys::replaces(on_conflict, true));
+        }
+        let answers = self.amend(&[of], Amendment::Cancel, now)?;
+        Ok(keys::replaces(on_conflict, answers == [Amended::Running]))
+    }
+
+    pub(super) fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        let unique = new.jobs.particulars().and_then(|particulars| particulars.unique.clone());
+        let Some(unique) = unique else { return Ok(vec![None; new.jobs.len()]) };
+        let queue = self.number_of(&new.queue)?;
+        let run = match new.run {
+            Some(id) => self.m.runs.known_number(self.db, id)?,
+            None => None,
+        };
+        let find = |index| match keys::key_of(&unique, queue, run, new.jobs.data(index)) {
+            Some(key) => holder(self.db, key),
+            None => Ok(None),
+        };
+        (0..new.jobs.len()).map(find).collect()
+    }
+
+    /// Frees the keys of jobs that go on.
+    pub(super) fn free_keys(
+        &self,
+        jobs: &Chunk,
+        range: Range<usize>,
+        queue: QueueNo,
+        step: Step,
+    ) -> Result<(), StoreError> {
+        if jobs.is_plain() {
+            return Ok(());
+        }
+        keys::freed(jobs, range, queue, step).into_iter().try_for_each(|(key, id)| free(self.db, key, id))
+    }
+
+    /// The same for a single job, which may have ended now.
+    pub(super) fn free_keys_of(&self, row: &Row) -> Result<(), StoreError> {
+        if row.particulars.is_none() || !row.state.is_end() && row.state != State::Running {
+            return Ok(());
+        }
+        let step = if row.state.is_end() { Step::Ended } else { Step::Begun };
+        self.free_keys(&row.held(row.record).jobs, 0..1, row.queue, step)
+    }
+}
+
+fn holder(db: &Connection, key: Key) -> Result<Option<JobId>, StoreError> {
+    let sql = "SELECT origin, offset, sum FROM unique_key WHERE scope = ?1 AND of = ?2 AND hash = ?3";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let found = statement.query_row(params![key.scope as u8, key.of, key.hash], |r| {
+        Ok((JobId { origin: Origin::from_random(r.get(0)?), offset: r.get(1)? }, r.get::<_, u32>(2)?))
+    });
+    let Some((id, stored)) = found.optional().map_err(failed)? else { return Ok(None) };
+    check(stored, key_sum(key, id), || format!("the unique key of {id}"))?;
+    Ok(Some(id))
+}
+
+fn take(db: &Connection, key: Key, id: JobId) -> Result<(), StoreError> {
+    let sql =
+        "INSERT OR REPLACE INTO unique_key (scope, of, hash, origin, offset, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let sum = key_sum(key, id);
+    let row = params![key.scope as u8, key.of, key.hash, id.origin.bits(), id.offset, sum];
+    statement.execute(row).map_err(failed).map(|_| ())
+}
+
+/// A key that another job has by now stays with that one.
+fn free(db: &Connection, key: Key, id: JobId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM unique_key WHERE scope = ?1 AND of = ?2 AND hash = ?3 AND origin = ?4 AND offset = ?5";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let row = params![key.scope as u8, key.of, key.hash, id.origin.bits(), id.offset];
+    statement.execute(row).map_err(failed).map(|_| ())
+}
+
+/// Drops up to so many keys of a run that goes; tells how many there were.
+pub(super) fn forget_run(db: &Connection, run: RunNo, limit: u64) -> Result<u64, StoreError> {
+    let sql = "DELETE FROM unique_key WHERE scope = ?1 AND of = ?2 AND hash IN \
+               (SELECT hash FROM unique_key WHERE scope = ?1 AND of = ?2 LIMIT ?3)";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let dropped = statement.execute(params![Scope::Run as u8, run.0, limit]).map_err(failed)?;
+    Ok(dropped as u64)
+}
+
+fn key_sum(key: Key, id: JobId) -> u32 {
+    let numbers = [key.scope as i64, i64::from(key.of), id.origin.bits() as i64, id.offset as i64];
+    sum(numbers, &key.hash)
+}

@@ -1,0 +1,74 @@
+//! Unique keys of the model store: a table from keys to the jobs that have them.
+
+use super::{Job, Memory};
+use crate::store::chunk::Chunk;
+use crate::store::keys::{self, Duplicate, Step, key_of, replaces};
+use crate::store::{Amendment, NewJobs};
+use std::sync::Arc;
+use windlass_core::job::{JobId, QueueNo, RunNo};
+use windlass_core::life_cycle::State;
+use windlass_core::particulars::{OnConflict, Scope};
+use windlass_core::time::Time;
+
+impl Memory {
+    /// The jobs that may come in, with their keys taken; the others are told.
+    pub(super) fn take_keys(&mut self, jobs: &Arc<Chunk>, queue: QueueNo, run: Option<RunNo>, now: Time) -> Arc<Chunk> {
+        let unique = jobs.particulars().and_then(|particulars| particulars.unique.clone());
+        let Some(unique) = unique else { return jobs.clone() };
+        let mut kept = vec![true; jobs.len()];
+        for (index, kept) in kept.iter_mut().enumerate() {
+            let id = jobs.id(index);
+            let Some(key) = key_of(&unique, queue, run, jobs.data(index)) else { continue };
+            match self.keys.get(&key).copied() {
+                Some(of) if !self.gives_way(of, jobs, unique.on_conflict, now) => {
+                    *kept = false;
+                    self.changes.duplicates.push(Duplicate { id, of });
+                }
+                Some(_) | None => self.keys.put(key, Some(id)),
+            }
+        }
+        let dropped = kept.iter().filter(|kept| !**kept).count() as u64;
+        if let Some(no) = run.filter(|_| dropped > 0) {
+            self.change_run(no, |run| run.counts.dropped += dropped);
+        }
+        Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |index| kept[index]))
+    }
+
+    /// Whether the job that has a key makes room for another: one that waits is cancelled.
+    fn gives_way(&mut self, of: JobId, beside: &Chunk, on_conflict: OnConflict, now: Time) -> bool {
+        let job = self.ids.get(&of).and_then(|arrival| Some((*arrival, self.jobs.get(arrival)?.clone())));
+        let runs = beside.find(of).is_some() || job.as_ref().is_some_and(|(_, job)| job.state == State::Running);
+        let replaces = replaces(on_conflict, runs);
+        if let Some((arrival, job)) = job.filter(|_| replaces) {
+            self.amend_one(arrival, job, Amendment::Cancel, now);
+        }
+        replaces
+    }
+
+    pub(super) fn key_holders(&mut self, new: &NewJobs) -> Vec<Option<JobId>> {
+        let unique = new.jobs.particulars().and_then(|particulars| particulars.unique.clone());
+        let Some(unique) = unique else { return vec![None; new.jobs.len()] };
+        let queue = self.queue_no(&new.queue);
+        let run = new.run.and_then(|id| self.run_ids.get(&id).copied());
+        let holder = |index| self.keys.get(&key_of(&unique, queue, run, new.jobs.data(index))?).copied();
+        (0..new.jobs.len()).map(holder).collect()
+    }
+
+    /// A key that another job has by now stays with that one.
+    pub(super) fn free_keys(&mut self, job: &Job, step: Step) {
+        let index = usize::from(job.index);
+        for (key, id) in keys::freed(&job.chunk, index..index + 1, job.queue, step) {
+            if self.keys.get(&key) == Some(&id) {
+                self.keys.put(key, None);
+            }
+        }
+    }
+
+    /// The run is gone, and its keys with it.
+    pub(super) fn forget_keys(&mut self, run: RunNo) {
+        let keys = self.keys.rows().keys().filter(|key| key.scope == Scope::Run && key.of == run.0);
+        for key in keys.copied().collect::<Vec<_>>() {
+            self.keys.put(key, None);
+        }
+    }
+}
