@@ -3,8 +3,12 @@
 //! The counters change in the same transactions as the jobs' states, so "ended" is a fact and never a guess.
 //! Cycles, retries and follow-ups are in the count by construction. It must not know how jobs are stored.
 
+use crate::job::RunId;
 use crate::life_cycle::State;
 use crate::sabotage::{self, Sabotage};
+use terms::Stopped;
+
+pub mod terms;
 
 /// How many jobs of a run are in each state, and whether more may come from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,8 +18,10 @@ pub struct RunCounts {
     pub sealed: bool,
     /// The end was announced; it is announced once.
     pub ended: bool,
-    /// Jobs that were never of it, because their key was taken: they hold nothing back.
+    /// Jobs that were never of it, because their key was taken or its limit was reached: they hold nothing back.
     pub dropped: u64,
+    /// It takes no more jobs, and what had not ended was cancelled.
+    pub stopped: Option<Stopped>,
 }
 
 impl RunCounts {
@@ -47,6 +53,14 @@ impl RunCounts {
         let over = sealed && !ended && self.live() == 0;
         self.ended |= over;
         over
+    }
+
+    /// What it came to, in the words of the API, for whoever it is announced to.
+    pub fn report(&self, id: RunId) -> String {
+        let ends = State::ALL.iter().filter(|state| state.is_end());
+        let ends = ends.map(|state| format!(",\"{state}\":{}", self.by_state[state.index()])).collect::<String>();
+        let stopped = self.stopped.map(|why| format!(",\"stopped\":\"{}\"", why.word())).unwrap_or_default();
+        format!("{{\"run\":\"{id}\",\"total\":{}{ends},\"dropped\":{}{stopped}}}", self.total(), self.dropped)
     }
 
     pub fn all_succeeded(&self) -> bool {

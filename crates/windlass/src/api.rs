@@ -19,11 +19,13 @@ pub mod export;
 pub mod schedules;
 mod stats;
 pub mod steering;
+mod terms;
 pub mod work;
 
 pub use crate::particulars::{Particulars, Subject, Trace, Unique};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
+pub use terms::{NewEndJob, Terms};
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
 /// little endian, repeated.
@@ -209,12 +211,13 @@ impl Data {
 
 /// A request for a run; `service` is taken over the Unix socket only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct NewRun {
     #[serde(default)]
     pub name: String,
     #[serde(default)]
     pub service: Option<NewService>,
+    #[serde(flatten)]
+    pub terms: Terms,
 }
 
 /// How the jobs of a run are served; bytes, because arguments need not be text.
@@ -299,6 +302,14 @@ pub struct Run {
     /// Jobs that were never of it, because their unique key was taken.
     #[serde(default)]
     pub dropped: u64,
+    /// Why it was stopped: `time_limit` or `failures`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// Of one that has ended: whether everything succeeded, or failed no more than is tolerated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeded: Option<bool>,
+    #[serde(flatten)]
+    pub terms: Terms,
     pub taken: TakenText,
     pub created: String,
     pub ended_at: Option<String>,
@@ -322,6 +333,9 @@ impl From<&RunInfo> for Run {
             total: info.counts.total(),
             live: info.counts.live(),
             dropped: info.counts.dropped,
+            stopped: info.counts.stopped.map(|why| why.word().into()),
+            succeeded: info.counts.ended.then(|| info.terms.succeeded(&info.counts)),
+            terms: (&info.terms).into(),
             taken: TakenText { lines: info.taken.lines, hash: hash_text(info.taken.hash) },
             created: time_text(info.created),
             ended_at: info.ended_at.map(time_text),

@@ -10,6 +10,7 @@ use crate::inbox::{Envelope, IdRange, InboxWriter};
 use crate::store::Durability;
 use std::io::{ErrorKind, Read};
 use windlass_core::job::{DATA_MAX, JobId, RunId};
+use windlass_core::run::terms::RunTerms;
 
 const READ: usize = 1 << 20;
 
@@ -51,6 +52,11 @@ impl<'t> InboxDoor<'t> {
             failure.text = format!("{}; {} before that were accepted", failure.text, jobs(self.count));
             failure
         })
+    }
+
+    /// Opens the run that the jobs are of.
+    pub(super) fn open_run(&mut self, run: RunId, terms: &RunTerms) -> Result<(), Failure> {
+        self.writer.open_run(run, terms)
     }
 
     /// No more jobs will join this run from outside; what was pushed before is in.

@@ -23,6 +23,7 @@ mod progress;
 mod push;
 mod run;
 mod schedule;
+mod seal;
 mod serve;
 mod show;
 mod signals;
@@ -97,6 +98,8 @@ enum Verb {
     Run(run::Args),
     /// Serve the queues that the config names
     Serve(serve::Args),
+    /// Say that no more jobs will join a run from outside
+    Seal(seal::Args),
     /// Wait for the end of a run, of jobs, or of everything that can run
     Wait(wait::Args),
     /// List jobs

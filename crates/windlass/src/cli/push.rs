@@ -22,6 +22,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
 use windlass_core::particulars::{OnConflict, Particulars, Scope, Subject, Trace, Unique};
+use windlass_core::run::terms::{END_DATA_MAX, EndJob, RunTerms, Tolerance};
 use windlass_core::time::Time;
 
 const EXAMPLES: &str = "\
@@ -68,6 +69,8 @@ pub(super) struct Args {
     /// Where the key is taken: `ignore` names the job that has it, `replace` cancels that one, `reject` is an error
     #[arg(long, value_name = "ignore|replace|reject", requires = "unique")]
     on_conflict: Option<OnConflict>,
+    #[command(flatten)]
+    limits: Limits,
     /// What an answer means: `full` survives a power cut, `os` the death of any process
     #[arg(long, value_name = "full|os", default_value = "full", value_parser = durability)]
     durability: Durability,
@@ -77,6 +80,44 @@ pub(super) struct Args {
     /// Jobs from stdin end with NUL instead of a newline, and may be empty
     #[arg(short = '0', long)]
     null: bool,
+}
+
+/// The terms of a run that this push makes.
+#[derive(Debug, Default, clap::Args)]
+struct Limits {
+    /// With --run new: when so much time has passed, everything of the run that has not ended is cancelled
+    #[arg(long, value_name = "DURATION", requires = "run")]
+    time_limit: Option<String>,
+    /// With --run new: jobs beyond so many, also emitted ones, are not taken in
+    #[arg(long, value_name = "N", requires = "run")]
+    job_limit: Option<u64>,
+    /// With --run new: so many failures, or such a share (1%), are no failure of the run; with more the rest is cancelled
+    #[arg(long, value_name = "N|N%", requires = "run")]
+    tolerate: Option<Tolerance>,
+    /// With --run new: a job that announces the run's end; without DATA it is told what the run came to
+    #[arg(long, value_name = "QUEUE[:DATA]", requires = "run")]
+    end_job: Option<OsString>,
+}
+
+impl Limits {
+    fn terms(&self) -> Result<RunTerms, Failure> {
+        let usage = |what: String| Failure::new(Kind::Usage, what);
+        let end_job = |text: &OsString| {
+            let mut parts = text.as_bytes().splitn(2, |byte| *byte == b':');
+            let queue = QueueName::new(parts.next().unwrap_or_default()).map_err(|e| usage(e.to_string()))?;
+            let data = parts.next().unwrap_or_default().to_vec();
+            if data.len() > END_DATA_MAX {
+                return Err(usage(format!("the end job has {} bytes, expected at most {END_DATA_MAX}", data.len())));
+            }
+            Ok(EndJob { queue, priority: Priority::NORMAL, data })
+        };
+        Ok(RunTerms {
+            time_limit: self.time_limit.as_deref().map(when::duration).transpose().map_err(usage)?,
+            job_limit: self.job_limit,
+            tolerate: self.tolerate,
+            end_job: self.end_job.as_ref().map(end_job).transpose()?,
+        })
+    }
 }
 
 pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
@@ -95,6 +136,8 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
 struct Terms {
     envelope: Envelope,
     durability: Durability,
+    /// Those of the run that this push makes.
+    run: RunTerms,
 }
 
 /// One push under way.
@@ -126,6 +169,7 @@ impl Door<'_> {
             }
             _ => {
                 let mut inbox = InboxDoor::open(&self.dir, &self.terms.envelope, self.terms.durability)?;
+                open(&mut inbox, self.fresh, &self.terms.run)?;
                 inbox.push_all(&data)?;
                 seal(&mut inbox, self.fresh)?;
                 inbox.ids().map(|id| id.to_string()).collect()
@@ -149,6 +193,7 @@ impl Door<'_> {
         let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
         let envelope = self.terms.envelope.clone();
         let mut inbox = InboxDoor::open(&self.dir, &envelope, self.terms.durability)?;
+        open(&mut inbox, self.fresh, &self.terms.run)?;
         inbox.push_input(if self.args.null { 0 } else { b'\n' }, &mut input)?;
         let count = seal(&mut inbox, self.fresh)?;
         self.announce(inbox.ids().map(|id| id.to_string()), self.args.ids);
@@ -188,6 +233,14 @@ impl Door<'_> {
     }
 }
 
+/// Opens the run that this push makes, where there are terms to tell; else its first job does.
+fn open(inbox: &mut InboxDoor<'_>, fresh: Option<RunId>, terms: &RunTerms) -> Result<(), Failure> {
+    match fresh.filter(|_| !terms.is_empty()) {
+        Some(run) => inbox.open_run(run, terms),
+        None => Ok(()),
+    }
+}
+
 /// Ends the run that this push made, and makes everything durable.
 fn seal(inbox: &mut InboxDoor<'_>, fresh: Option<RunId>) -> Result<u64, Failure> {
     if let Some(run) = fresh {
@@ -218,7 +271,11 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
     let not_before = not_before.filter(|time| *time > now);
     let particulars = particulars(args)?;
     let envelope = Envelope { queue, priority: args.priority, run, not_before, particulars };
-    Ok((Terms { envelope, durability: args.durability }, fresh))
+    let run = args.limits.terms()?;
+    if fresh.is_none() && !run.is_empty() {
+        return Err(Failure::new(Kind::Usage, "limits belong to a run that is made: --run new"));
+    }
+    Ok((Terms { envelope, durability: args.durability, run }, fresh))
 }
 
 /// What the jobs have that most lack.
@@ -340,6 +397,11 @@ mod tests {
             &["q", "--unique", "k", "--unique-scope", "ever"],
             &["q", "--unique", "k", "--unique-scope", "run"],
             &["q", "--on-conflict", "reject"],
+            &["q", "--job-limit", "5"],
+            &["q", "--run", "r-0123456789", "--job-limit", "5"],
+            &["q", "--run", "new", "--tolerate", "101%"],
+            &["q", "--run", "new", "--end-job", ":x"],
+            &["q", "--run", "new", "--time-limit", "5"],
         ] {
             let Err(failure) = read(words) else { panic!("{words:?} was taken") };
             assert_eq!(failure.kind, Kind::Usage, "{words:?}");

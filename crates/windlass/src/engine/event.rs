@@ -317,6 +317,7 @@ pub struct OpenRun {
     /// The name it is found again by; empty for `push --run new`.
     pub name: String,
     pub service: Option<RunService>,
+    pub terms: RunTerms,
 }
 
 /// How the jobs of a `windlass run` are served.

@@ -29,6 +29,7 @@ mod steer;
 mod stock;
 mod sweep;
 mod tell;
+mod terms;
 pub mod turn;
 pub mod turn_times;
 mod unique;
@@ -284,7 +285,8 @@ impl<S: Store> Engine<S> {
         let steering = self.next_steering();
         let (paced, schedule) = (self.next_paced(), self.next_schedule());
         let within = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at];
-        Ok(within.into_iter().chain([steering, lingers, schedule, paced]).flatten().min())
+        let beside = [steering, lingers, schedule, paced, self.next_run_limit()];
+        Ok(within.into_iter().chain(beside).flatten().min())
     }
 
     /// True when it was told to stop and nothing is in flight any more.

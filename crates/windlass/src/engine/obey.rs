@@ -148,7 +148,8 @@ impl<S: Store> Engine<S> {
             Ok(None) => {
                 let id = RunId::first(Origin::from_random(self.jitter.next()));
                 let spec = request.service.as_ref().map(spec::encode).unwrap_or_default();
-                self.store.open_run(id, &NewRun { name: request.name.clone(), spec }, now)?
+                let run = NewRun { name: request.name.clone(), spec, terms: request.terms.clone() };
+                self.store.open_run(id, &run, now)?
             }
         };
         let changes = self.store.changes();

@@ -8,9 +8,11 @@ use super::event::{Answer, Followed, Follower, OpenRun, RunService};
 use super::spec;
 use crate::error::{Failure, Kind};
 use crate::store::RunInfo;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use windlass_core::job::{RunId, RunNo};
+use windlass_core::run::terms::Stopped;
 use windlass_core::scheduler::{CrewNo, Scheduler};
+use windlass_core::time::{Steady, Time};
 
 /// A run that has not ended.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Run {
     pub info: RunInfo,
     pub service: Option<RunService>,
     crew: Option<CrewNo>,
+    /// When it will have taken too long.
+    limit: Option<Steady>,
     waiting: Vec<Answer<RunInfo>>,
     followers: Vec<Follower>,
 }
@@ -27,6 +31,8 @@ pub struct Run {
 pub struct Runs {
     by_no: HashMap<RunNo, Run>,
     by_id: HashMap<RunId, RunNo>,
+    /// Those that may have to be stopped.
+    limited: BTreeSet<RunNo>,
 }
 
 impl Runs {
@@ -62,7 +68,37 @@ impl Runs {
         let earlier = earlier.max_by_key(|run| run.info.id.generation).and_then(|run| run.service.clone());
         let service = earlier.or_else(|| spec::decode(&info.spec));
         let crew = service.as_ref().filter(|_| serve).map(|service| scheduler.add_crew(spec::policy(service)));
-        self.by_no.insert(info.no, Run { info, service, crew, waiting: Vec::new(), followers: Vec::new() });
+        if info.terms.time_limit.is_some() || info.terms.tolerate.is_some() {
+            self.limited.insert(info.no);
+        }
+        let (waiting, followers) = (Vec::new(), Vec::new());
+        self.by_no.insert(info.no, Run { info, service, crew, limit: None, waiting, followers });
+    }
+
+    /// Runs that are to be stopped. One that is seen for the first time is given the time that it has left.
+    pub fn beyond_terms(&mut self, now: Time, steady: Steady) -> Vec<(RunNo, RunId, Stopped)> {
+        let mut beyond = Vec::new();
+        for no in &self.limited {
+            let Some(run) = self.by_no.get_mut(no) else { continue };
+            let RunInfo { terms, counts, created, id, .. } = &run.info;
+            if let (Some(limit), None) = (terms.time_limit, run.limit) {
+                run.limit = Some(steady.after(created.after(limit).since(now)));
+            }
+            let why = match run.limit {
+                Some(limit) if limit <= steady => Some(Stopped::TimeLimit),
+                _ => terms.fails(counts).then_some(Stopped::Failures),
+            };
+            beyond.extend(why.filter(|_| counts.stopped.is_none()).map(|why| (*no, *id, why)));
+        }
+        for (no, ..) in &beyond {
+            self.limited.remove(no);
+        }
+        beyond
+    }
+
+    /// When the next of them has taken too long.
+    pub fn next_limit(&self) -> Option<Steady> {
+        self.limited.iter().filter_map(|no| self.by_no.get(no)?.limit).min()
     }
 
     /// Forgets runs that the store does not have: they were made in a turn that was dropped.
@@ -71,6 +107,7 @@ impl Runs {
             self.by_no.keys().copied().filter(|no| !open.iter().any(|info| info.no == *no)).collect();
         for no in made_up {
             let Some(run) = self.by_no.remove(&no) else { continue };
+            self.limited.remove(&no);
             self.by_id.remove(&run.info.id);
             self.leave(&run, scheduler);
         }
@@ -159,6 +196,7 @@ impl Runs {
     /// Takes an ended run out: who waited for it, and the crew that served it goes.
     pub fn end(&mut self, info: &RunInfo, scheduler: &mut Scheduler) -> Vec<Answer<RunInfo>> {
         self.by_id.remove(&info.id);
+        self.limited.remove(&info.no);
         let Some(mut run) = self.by_no.remove(&info.no) else { return Vec::new() };
         for follower in &mut run.followers {
             // The run is over: whether somebody still listens no longer matters.

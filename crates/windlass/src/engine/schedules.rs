@@ -146,7 +146,7 @@ impl<S: Store> Engine<S> {
     /// One run with one job, sealed: a job that lists the others emits them within it.
     fn fire(&mut self, schedule: &Schedule, nominal: Time, run: RunId, now: Time) -> Result<(), StoreError> {
         let name = format!("{}@{}", schedule.name, when::rfc3339(nominal));
-        self.store.open_run(run, &NewRun { name, spec: Vec::new() }, now)?;
+        self.store.open_run(run, &NewRun { name, ..NewRun::default() }, now)?;
         let (origin, offset) = self.options.ids.take(1);
         let mut builder = ChunkBuilder::new(origin);
         builder.push(offset, &schedule.data(nominal));

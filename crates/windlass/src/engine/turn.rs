@@ -143,6 +143,7 @@ impl<S: Store> Engine<S> {
         }
         let changes = self.store.changes();
         self.learn(changes, effects);
+        self.look_at_run_terms(now, progress, effects)?;
         self.scheduler.set_stall(self.stall());
         if absorbed.wide {
             self.turn_again = true;
@@ -319,7 +320,8 @@ impl<S: Store> Engine<S> {
         for (index, (lot, durability, _)) in absorbed.pushed.iter_mut().enumerate() {
             unique::stamp(lot, &self.scheduler);
             let free = self.refuse_taken_keys(lot)?;
-            if let Err(failure) = free.and_then(|()| self.check_taken(lot)) {
+            let fits = free.and_then(|()| self.refuse_over_limit(lot));
+            if let Err(failure) = fits.and_then(|()| self.check_taken(lot)) {
                 refused.push((index, failure));
                 continue;
             }

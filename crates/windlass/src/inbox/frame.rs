@@ -17,6 +17,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, Origin, Priority, QUEUE_NAME_MAX, QueueName, RunId};
 use windlass_core::particulars::{self, Particulars};
+use windlass_core::run::terms::RunTerms;
 use windlass_core::time::Time;
 
 /// The length of the header of our files.
@@ -130,6 +131,8 @@ pub enum Kind {
     Job = 1,
     Block = 2,
     Seal = 3,
+    /// The run in the frame is opened on the terms that are its data.
+    Open = 4,
 }
 
 /// A frame that passed its checksums.
@@ -166,13 +169,23 @@ impl<'a> Frame<'a> {
         Particulars::decode(&encoded).ok().map(|particulars| Some(Arc::new(particulars)))
     }
 
-    /// What a seal says: the positions it must not overtake.
-    pub fn seal_positions(&self) -> Vec<(Origin, u64)> {
+    fn given_data(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.plain_data() {
             Some(data) => bytes.extend_from_slice(data),
             None => self.unescape_into(&mut bytes),
         }
+        bytes
+    }
+
+    /// What an opening says: the terms of the run.
+    pub fn run_terms(&self) -> Option<RunTerms> {
+        RunTerms::decode(&self.given_data())
+    }
+
+    /// What a seal says: the positions it must not overtake.
+    pub fn seal_positions(&self) -> Vec<(Origin, u64)> {
+        let bytes = self.given_data();
         let pairs = bytes.chunks_exact(16);
         pairs.map(|pair| (Origin::from_random(u64_at(pair, 0)), u64_at(pair, 8))).collect()
     }
@@ -206,6 +219,7 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
         1 => Kind::Job,
         2 => Kind::Block,
         3 => Kind::Seal,
+        4 => Kind::Open,
         _ => return Decoded::DamagedHead,
     };
     let (flags, queue_length, data_length) = (bytes[14], usize::from(bytes[16]), u32_at(bytes, 17) as usize);
@@ -294,6 +308,12 @@ pub fn write_front(into: &mut Vec<u8>, seed: Origin, kind: Kind, envelope: &Enve
 /// Writes one whole job.
 pub fn write_job(into: &mut Vec<u8>, seed: Origin, envelope: &Envelope, data: &[u8]) {
     write_whole(into, seed, Kind::Job, envelope, data);
+}
+
+/// Writes the opening of a run on these terms.
+pub fn write_open(into: &mut Vec<u8>, seed: Origin, run: RunId, terms: &RunTerms) {
+    let Ok(queue) = QueueName::new(b"open") else { unreachable!("a fixed and fine name") };
+    write_whole(into, seed, Kind::Open, &Envelope { run: Some(run), ..Envelope::new(queue) }, &terms.encode());
 }
 
 /// Writes a seal: no job of the run comes after these positions.

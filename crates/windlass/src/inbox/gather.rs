@@ -13,6 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, Origin, Priority, QueueName, RunId};
 use windlass_core::particulars::Particulars;
+use windlass_core::run::terms::RunTerms;
 use windlass_core::time::Time;
 
 /// Particulars are often a job's own: so many are remembered.
@@ -90,6 +91,7 @@ pub struct Gatherer {
     notes: Vec<Note>,
     unescaped: Vec<u8>,
     seals: Vec<Seal>,
+    opens: Vec<(RunId, RunTerms)>,
     last: u32,
 }
 
@@ -127,6 +129,11 @@ impl Gatherer {
         if frame.kind == Kind::Seal {
             let run = frame.run.ok_or(Reason::Garbage)?;
             self.seals.push(Seal { run, after: frame.seal_positions() });
+            return Ok(());
+        }
+        if frame.kind == Kind::Open {
+            let run = frame.run.ok_or(Reason::Garbage)?;
+            self.opens.push((run, frame.run_terms().ok_or(Reason::Particulars)?));
             return Ok(());
         }
         let particulars = frame.particulars().ok_or(Reason::Particulars)?;
@@ -219,6 +226,11 @@ impl Gatherer {
     fn new_group(&mut self, queue: QueueName, kin: Kin) -> u32 {
         self.groups.push(Group { queue, kin, count: 0 });
         (self.groups.len() - 1) as u32
+    }
+
+    /// The runs that the stretch opens; asked for with its end.
+    pub fn take_opens(&mut self) -> Vec<(RunId, RunTerms)> {
+        std::mem::take(&mut self.opens)
     }
 
     /// Ends the stretch: its jobs in chunks, in the order in which each group was first seen.

@@ -305,6 +305,7 @@ impl<D: Disk> Reader<D> {
             return Err(failure);
         }
         self.lot.seals.extend(seals);
+        self.lot.opens.extend(self.gatherer.take_opens());
         // While something is being passed over the cursor stays in front of it: a restart must begin there.
         let cursor = match (skip, damaged.last()) {
             (None, _) => source.position + consumed,

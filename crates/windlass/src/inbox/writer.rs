@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use windlass_core::job::{DATA_MAX, JobId, Origin, RunId};
+use windlass_core::run::terms::RunTerms;
 
 /// How many files a writer tries when lock after lock is stuck.
 const FILES_MAX: u32 = 16;
@@ -141,6 +142,11 @@ impl InboxWriter {
         })?;
         let ids = starts.into_inner().into_iter().map(|at| JobId { offset: first.offset + at, ..first });
         Ok(ids.collect())
+    }
+
+    /// Opens a run on these terms, before its first job.
+    pub fn open_run(&mut self, run: RunId, terms: &RunTerms) -> Result<(), Failure> {
+        self.append(false, |record, origin| frame::write_open(record, origin, run, terms)).map(|_| ())
     }
 
     /// Says that nobody adds to the run any more, after everything this writer has written.

@@ -3,11 +3,14 @@
 //! A key is the first half of the SHA-256 of what it was given as, so that a row has a fixed size; two texts with the
 //! same one are not met by chance. It must not know how a store keeps it.
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, ChunkBuilder};
+use super::{NewJobs, RunInfo};
 use ring::digest::{SHA256, digest};
 use std::ops::Range;
+use std::sync::Arc;
 use windlass_core::job::{JobId, QueueNo, RunNo};
 use windlass_core::particulars::{OnConflict, Scope, Unique};
+use windlass_core::run::terms::EndJob;
 
 /// A key within its scope: a run's, or a queue's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +55,18 @@ pub fn freed(jobs: &Chunk, range: Range<usize>, queue: QueueNo, step: Step) -> V
     let key = |index| Some((key_of(unique, queue, None, jobs.data(index))?, jobs.id(index)));
     range.filter_map(key).collect()
 }
+
+/// The job that announces the end of a run. Its id is a function of the run's, so that there can only be one; lines of a
+/// run's input have far smaller numbers.
+pub fn end_job(run: &RunInfo) -> Option<NewJobs> {
+    let EndJob { queue, priority, data } = run.terms.end_job.clone()?;
+    let mut builder = ChunkBuilder::new(run.id.origin);
+    let report = || run.counts.report(run.id).into_bytes();
+    builder.push(END_OFFSET + u64::from(run.id.generation), &if data.is_empty() { report() } else { data });
+    Some(NewJobs { queue, priority, run: None, not_before: None, jobs: Arc::new(builder.finish()) })
+}
+
+const END_OFFSET: u64 = 1 << 62;
 
 /// A job that was not taken in, because another has its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

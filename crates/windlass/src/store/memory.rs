@@ -5,7 +5,7 @@
 //! in `memory/verbs.rs`. It must not draw a number by chance: given the same calls it does the same.
 
 use super::chunk::Chunk;
-use super::keys::{Key, Step};
+use super::keys::{Key, Step, end_job};
 use super::{
     AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError, Taken,
 };
@@ -371,6 +371,9 @@ impl Memory {
             if run.counts.take_end() {
                 run.ended_at = Some(now);
                 self.runs.put(no, Some(run.clone()));
+                if let Some(new) = end_job(&run) {
+                    self.admit_jobs(&new, None, now);
+                }
                 self.changes.ended.push(run);
             }
         }
@@ -394,6 +397,7 @@ impl Memory {
             id,
             name: run.name.clone(),
             spec: run.spec.clone(),
+            terms: run.terms.clone(),
             counts: RunCounts { sealed, ..RunCounts::default() },
             taken: Taken::default(),
             seal_after: Vec::new(),
@@ -411,17 +415,18 @@ impl Memory {
     /// generation, else a new one. Later generations are sealed from the start and take what comes until they end.
     fn joined_run(&mut self, id: RunId, now: Time) -> RunNo {
         let named = self.run_ids.get(&id).and_then(|no| self.runs.get(no));
-        if let Some(run) = named.filter(|run| !run.counts.sealed) {
+        if let Some(run) = named.filter(|run| !run.counts.sealed || run.counts.stopped.is_some()) {
             return run.no;
         }
         let newest = self.runs.rows().values().filter(|run| run.id.origin == id.origin);
         let Some(newest) = newest.max_by_key(|run| run.id.generation).cloned() else {
             return self.make_run(id, &NewRun::default(), false, now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended {
+        if newest.id.generation > 1 && !newest.counts.ended || newest.counts.stopped.is_some() {
             return newest.no;
         }
-        self.make_run(newest.id.next_generation(), &NewRun { name: newest.name, spec: newest.spec }, true, now)
+        let RunInfo { id, name, spec, terms, .. } = newest;
+        self.make_run(id.next_generation(), &NewRun { name, spec, terms }, true, now)
     }
 }
 

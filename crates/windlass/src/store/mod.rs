@@ -12,6 +12,7 @@ use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
+use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;
 
 pub mod chunk;
@@ -90,6 +91,8 @@ pub struct Lot {
     /// Inbox files that were removed; their cursors can go.
     pub closed: Vec<Origin>,
     pub seals: Vec<Seal>,
+    /// Runs that this lot opens, on these terms; one that is known stays as it is.
+    pub opens: Vec<(RunId, RunTerms)>,
     /// The new position in a run's input; refused if the run is not at the first of the two.
     pub taken: Option<(RunId, Taken, Taken)>,
     /// Where the bytes of each of `jobs` are on disk already; none where the store is to write them itself.
@@ -110,7 +113,7 @@ impl Lot {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.cursors.is_empty() && self.seals.is_empty() && self.closed.is_empty()
+        self.jobs.is_empty() && self.cursors.is_empty() && self.seals.is_empty() && self.closed.is_empty() && self.opens.is_empty()
     }
 }
 
@@ -121,6 +124,7 @@ pub struct NewRun {
     pub name: String,
     /// What serves it, encoded by the engine; empty for a run that is only a set of jobs.
     pub spec: Vec<u8>,
+    pub terms: RunTerms,
 }
 
 /// Please claim up to `most` jobs from the head of this lane.
@@ -298,6 +302,7 @@ pub struct RunInfo {
     pub id: RunId,
     pub name: String,
     pub spec: Vec<u8>,
+    pub terms: RunTerms,
     pub counts: RunCounts,
     pub taken: Taken,
     /// The inbox positions a pending seal waits for.
@@ -389,7 +394,7 @@ pub trait Store {
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
     /// Takes in a lot, but for jobs whose unique key is taken: those are told as duplicates and counted as dropped by
-    /// their run. A key is taken in the transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
+    /// their run. So are jobs that are more than their run takes, but they are not told. A key is taken in the transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
     /// the first takes jobs until it ends, else the next is made, sealed from the start, with the same name and spec.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
 
@@ -398,6 +403,9 @@ pub trait Store {
 
     /// Opens a run; a name is found again by the engine through `open_runs`.
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError>;
+
+    /// A run takes no more jobs and is sealed; what of it has not ended is the engine's to cancel.
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError>;
 
     /// Takes from the heads of lanes, oldest first (retries by due time); may give less than was ordered.
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError>;

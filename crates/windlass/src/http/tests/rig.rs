@@ -46,6 +46,7 @@ pub(crate) fn run_info(ended: bool) -> RunInfo {
         id: run_id(),
         name: "nightly".into(),
         spec: Vec::new(),
+        terms: RunTerms::default(),
         counts,
         taken: Taken { lines: 2, hash: 0xabc },
         seal_after: Vec::new(),

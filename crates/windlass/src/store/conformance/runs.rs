@@ -214,7 +214,7 @@ fn taken<B: Bench>(rig: &mut Rig<'_, B>) {
 }
 
 fn opened<B: Bench>(rig: &mut Rig<'_, B>) {
-    let new = NewRun { name: "nightly".into(), spec: vec![0, 255, 3] };
+    let new = NewRun { name: "nightly".into(), spec: vec![0, 255, 3], ..NewRun::default() };
     let now = rig.now;
     let no = ok(rig.store().open_run(run_id(1), &new, now));
     rig.step();

@@ -23,6 +23,9 @@ impl Turn<'_> {
         if let Some((id, from, to)) = lot.taken {
             self.m.runs.take(self.db, id, from, to)?;
         }
+        for open in &lot.opens {
+            self.m.runs.open_on(self.db, &mut self.m.state, open.clone(), now)?;
+        }
         let mut spans: Vec<Span> = Vec::new();
         let mut runs: Vec<(RunId, RunNo)> = Vec::new();
         for (at, new) in lot.jobs.iter().enumerate().filter(|(_, new)| !new.jobs.is_empty()) {
@@ -46,8 +49,16 @@ impl Turn<'_> {
         for seal in &lot.seals {
             self.m.runs.seal(self.db, &mut self.m.state, seal, now)?;
         }
-        self.end_runs(now);
-        Ok(())
+        self.end_runs(now)
+    }
+
+    /// Jobs of no run.
+    pub(super) fn admit_all(&mut self, jobs: &[NewJobs], now: Time) -> Result<(), StoreError> {
+        let mut spans = Vec::new();
+        for new in jobs {
+            spans.extend(self.admit_chunk(new, None, None, now)?);
+        }
+        self.save_spans(spans)
     }
 
     /// What settled jobs emitted; whether their run is sealed does not matter, since they are of it.

@@ -45,7 +45,7 @@ impl Turn<'_> {
                 None => Amended::Unknown,
             });
         }
-        self.end_runs(now);
+        self.end_runs(now)?;
         Ok(answers)
     }
 
@@ -58,7 +58,7 @@ impl Turn<'_> {
                 None => Deleted::Unknown,
             });
         }
-        self.end_runs(now);
+        self.end_runs(now)?;
         Ok(answers)
     }
 

@@ -19,7 +19,13 @@ use windlass_core::particulars::{OnConflict, Scope};
 use windlass_core::time::Time;
 
 impl Turn<'_> {
-    /// The jobs of a chunk that may come in, with their keys taken; the others are told.
+    /// How many more jobs a run takes in; `None` is any number.
+    fn room_in(&mut self, run: Option<RunNo>) -> Result<Option<u64>, StoreError> {
+        let Some(no) = run else { return Ok(None) };
+        Ok(self.m.runs.run(self.db, no)?.and_then(|run| run.terms.room(&run.counts)))
+    }
+
+    /// The jobs of a chunk that may come in, with their keys taken; of the others those whose keys are taken are told.
     pub(super) fn take_keys(
         &mut self,
         jobs: &Arc<Chunk>,
@@ -28,20 +34,34 @@ impl Turn<'_> {
         now: Time,
     ) -> Result<Arc<Chunk>, StoreError> {
         let unique = jobs.particulars().and_then(|particulars| particulars.unique.clone());
-        let Some(unique) = unique else { return Ok(jobs.clone()) };
+        let mut room = self.room_in(run)?.unwrap_or(u64::MAX);
+        if unique.is_none() && room >= jobs.len() as u64 {
+            return Ok(jobs.clone());
+        }
         let mut kept = vec![true; jobs.len()];
         for (index, kept) in kept.iter_mut().enumerate() {
-            let (id, key) = (jobs.id(index), keys::key_of(&unique, queue, run, jobs.data(index)));
-            let Some(key) = key else { continue };
-            let Some(of) = holder(self.db, key)? else {
-                take(self.db, key, id)?;
+            let key = |unique| keys::key_of(unique, queue, run, jobs.data(index));
+            let (id, key, on_conflict) = match &unique {
+                Some(unique) => (jobs.id(index), key(unique), unique.on_conflict),
+                None => (jobs.id(index), None, OnConflict::Ignore),
+            };
+            let Some(left) = room.checked_sub(1) else {
+                *kept = false;
                 continue;
             };
-            if self.gives_way(of, jobs, unique.on_conflict, now)? {
-                take(self.db, key, id)?;
-            } else {
-                *kept = false;
-                self.m.changes.duplicates.push(Duplicate { id, of });
+            let Some(key) = key else {
+                room = left;
+                continue;
+            };
+            match holder(self.db, key)? {
+                Some(of) if !self.gives_way(of, jobs, on_conflict, now)? => {
+                    *kept = false;
+                    self.m.changes.duplicates.push(Duplicate { id, of });
+                }
+                Some(_) | None => {
+                    take(self.db, key, id)?;
+                    room = left;
+                }
             }
         }
         let dropped = kept.iter().filter(|kept| !**kept).count();

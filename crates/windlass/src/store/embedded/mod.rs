@@ -5,6 +5,7 @@
 //! waits. Read `schema` for the tables, `part` for marks, then the verbs: `admit`, `lanes`, `settle`, `turns`,
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
+use super::keys::end_job;
 use super::{
     Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs, NewRun,
     Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
@@ -17,6 +18,7 @@ use std::ops::Range;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
 mod admit;
@@ -248,6 +250,13 @@ impl Store for Embedded {
 
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
         self.verb(|turn| turn.m.runs.make(turn.db, &mut turn.m.state, id, run, now))
+    }
+
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
+        self.verb(|turn| {
+            turn.m.runs.stop(turn.db, no, why)?;
+            turn.end_runs(now)
+        })
     }
 
     fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
@@ -513,10 +522,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the runs that this verb finished.
-    fn end_runs(&mut self, now: Time) {
+    /// Ends the runs that this verb finished, and takes in the jobs that announce it.
+    fn end_runs(&mut self, now: Time) -> Result<(), StoreError> {
         let ended = self.m.runs.take_ended(now);
+        let announced: Vec<NewJobs> = ended.iter().filter_map(end_job).collect();
         self.m.changes.ended.extend(ended);
+        self.admit_all(&announced, now)
     }
 
     /// Changes the marks of neighbours in a chunk, and keeps its lane and its end in step.

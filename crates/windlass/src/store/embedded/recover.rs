@@ -49,7 +49,7 @@ impl Turn<'_> {
         }
         self.m.running.retain(|arrival, _| elsewhere.contains(arrival));
         self.m.windows.clear();
-        self.end_runs(now);
+        self.end_runs(now)?;
         Ok(recovered)
     }
 

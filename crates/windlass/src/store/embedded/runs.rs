@@ -14,10 +14,11 @@ use std::collections::{BTreeSet, HashMap};
 use windlass_core::job::{Origin, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::run::RunCounts;
+use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;
 
 const COLUMNS: &str = "no, origin, generation, name, spec, created, sealed, seal_after, lines, hash, progress.ended, \
-                       counts, run.sum FROM run JOIN progress ON progress.run = run.no";
+                       counts, run.sum, terms FROM run JOIN progress ON progress.run = run.no";
 
 /// The runs in memory, and how far each inbox file was read.
 #[derive(Debug, Default)]
@@ -114,17 +115,18 @@ impl Runs {
             id,
             name: run.name.clone(),
             spec: run.spec.clone(),
+            terms: run.terms.clone(),
             counts: RunCounts::default(),
             taken: Taken::default(),
             seal_after: Vec::new(),
             created: now,
             ended_at: None,
         };
-        let sql = "INSERT INTO run (no, origin, generation, name, spec, created, sum) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let sql = "INSERT INTO run (no, origin, generation, name, spec, created, sum, terms) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let sum = run_sum(&info);
-        let key = params![no, id.origin.bits(), id.generation, run.name, run.spec, now.as_micros(), sum];
+        let (sum, terms) = (run_sum(&info), (!run.terms.is_empty()).then(|| run.terms.encode()));
+        let key = params![no, id.origin.bits(), id.generation, run.name, run.spec, now.as_micros(), sum, terms];
         statement.execute(key).map_err(failed)?;
         self.keep(info);
         self.dirty.insert(no);
@@ -150,7 +152,8 @@ impl Runs {
         id: RunId,
         now: Time,
     ) -> Result<RunNo, StoreError> {
-        if let Some(run) = self.find(db, id)?.filter(|run| !run.counts.sealed) {
+        let takes = |run: &&mut RunInfo| !run.counts.sealed || run.counts.stopped.is_some();
+        if let Some(run) = self.find(db, id)?.filter(takes) {
             return Ok(run.no);
         }
         let newest = "SELECT max(generation) FROM run WHERE origin = ?1";
@@ -160,10 +163,11 @@ impl Runs {
         let Some(newest) = newest.map(|id| self.find(db, id)).transpose()?.flatten() else {
             return self.make(db, state, id, &NewRun::default(), now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended {
+        if newest.id.generation > 1 && !newest.counts.ended || newest.counts.stopped.is_some() {
             return Ok(newest.no);
         }
-        let next = NewRun { name: newest.name.clone(), spec: newest.spec.clone() };
+        let RunInfo { name, spec, terms, .. } = newest.clone();
+        let next = NewRun { name, spec, terms };
         let at = newest.id.next_generation();
         let no = self.make(db, state, at, &next, now)?;
         if let Some(run) = self.known.get_mut(&no.0) {
@@ -192,6 +196,29 @@ impl Runs {
             }
         }
         self.apply_seals();
+        Ok(())
+    }
+
+    /// Opens a run that was agreed on elsewhere; one that is known stays as it is.
+    pub(super) fn open_on(
+        &mut self,
+        db: &Connection,
+        state: &mut StateRow,
+        (id, terms): (RunId, RunTerms),
+        now: Time,
+    ) -> Result<(), StoreError> {
+        if self.find(db, id)?.is_none() {
+            self.make(db, state, id, &NewRun { terms, ..NewRun::default() }, now)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop(&mut self, db: &Connection, no: RunNo, why: Stopped) -> Result<(), StoreError> {
+        if let Some(run) = self.run(db, no)?.filter(|run| !run.counts.ended) {
+            run.counts.stopped = Some(why);
+            run.counts.sealed = true;
+            run.seal_after.clear();
+        }
         Ok(())
     }
 
@@ -366,7 +393,7 @@ fn run_sum(run: &RunInfo) -> u32 {
     let RunId { origin, generation } = run.id;
     let numbers =
         [i64::from(run.no.0), origin.bits() as i64, i64::from(generation), run.created.as_micros(), i64::from(name)];
-    sum(numbers, &run.spec)
+    if run.terms.is_empty() { sum(numbers, &run.spec) } else { sum(numbers, &[&run.spec[..], &run.terms.encode()].concat()) }
 }
 
 fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> {
@@ -374,16 +401,22 @@ fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> 
     let ended_at = r.get::<_, Option<i64>>(10)?.map(Time);
     let sealed = r.get(6)?;
     let decoded = decode_seal(seal.as_deref()).and_then(|seal| Ok((seal, decode_counts(&counts)?)));
-    let (seal_after, (by_state, dropped)) = match decoded {
+    let (seal_after, counts) = match decoded {
         Ok(decoded) => decoded,
         Err(error) => return Ok(Err(error)),
+    };
+    let terms = match r.get_ref(13)?.as_blob_or_null()?.map(RunTerms::decode) {
+        Some(Some(terms)) => terms,
+        None => RunTerms::default(),
+        Some(None) => return Ok(Err(corrupt("the terms of a run cannot be read"))),
     };
     Ok(Ok(RunInfo {
         no: RunNo(r.get(0)?),
         id: RunId { origin: Origin::from_random(r.get(1)?), generation: r.get(2)? },
         name: r.get(3)?,
         spec: r.get(4)?,
-        counts: RunCounts { by_state, sealed, ended: ended_at.is_some(), dropped },
+        terms,
+        counts: RunCounts { sealed, ended: ended_at.is_some(), ..counts },
         taken: Taken { lines: r.get(8)?, hash: r.get::<_, i64>(9)? as u64 },
         seal_after,
         created: Time(r.get(5)?),
@@ -412,17 +445,22 @@ fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
 
 fn encode_counts(counts: &RunCounts) -> Vec<u8> {
     let mut writer = Writer::begin();
-    counts.by_state.iter().chain([&counts.dropped]).for_each(|count| writer.number(*count));
+    let stopped = Stopped::ALL.iter().position(|why| Some(*why) == counts.stopped).map_or(0, |at| at as u64 + 1);
+    counts.by_state.iter().chain([&counts.dropped, &stopped]).for_each(|count| writer.number(*count));
     writer.finish()
 }
 
-/// By state, and how many were dropped, which older formats did not count.
-fn decode_counts(bytes: &[u8]) -> Result<([u64; State::ALL.len()], u64), StoreError> {
+/// Those of older formats end after the states.
+fn decode_counts(bytes: &[u8]) -> Result<RunCounts, StoreError> {
     let mut reader = Reader::open(bytes, "a run's counters")?;
-    let mut by_state = [0; State::ALL.len()];
-    for count in &mut by_state {
+    let mut counts = RunCounts::default();
+    for count in &mut counts.by_state {
         *count = reader.number()?;
     }
-    let dropped = if reader.is_done() { 0 } else { reader.number()? };
-    if reader.is_done() { Ok((by_state, dropped)) } else { Err(corrupt("a run's counters are too long")) }
+    if !reader.is_done() {
+        counts.dropped = reader.number()?;
+        let stopped = reader.small::<usize>()?.checked_sub(1);
+        counts.stopped = stopped.and_then(|at| Stopped::ALL.get(at).copied());
+    }
+    if reader.is_done() { Ok(counts) } else { Err(corrupt("a run's counters are too long")) }
 }

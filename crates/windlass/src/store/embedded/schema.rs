@@ -93,6 +93,7 @@ ALTER TABLE run ADD COLUMN sum INTEGER;
 /// What format 4 adds to a new store and to an older one alike.
 const BESIDE_4: &str = "
 ALTER TABLE job ADD COLUMN particulars BLOB;
+ALTER TABLE run ADD COLUMN terms BLOB;
 CREATE TABLE unique_key (
     scope INTEGER NOT NULL, of INTEGER NOT NULL, hash BLOB NOT NULL, origin INTEGER NOT NULL, offset INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (scope, of, hash)) WITHOUT ROWID;
@@ -166,7 +167,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     // A reader changes nothing, so an older store looks to it as if it were up to date.
     let found = known_format(&db)?;
     let of_jobs = if found < 3 { "NULL AS sum, NULL AS particulars" } else { "NULL AS particulars" };
-    let lacking = [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum")];
+    let lacking = [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum, NULL AS terms")];
     for (table, columns) in lacking.iter().filter(|_| found < FORMAT) {
         let view = format!("CREATE TEMP VIEW {table} AS SELECT *, {columns} FROM main.{table}");
         db.execute_batch(&view).map_err(failed)?;

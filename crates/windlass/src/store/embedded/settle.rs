@@ -39,8 +39,7 @@ impl Turn<'_> {
         rows::insert_all(self.db, &left)?;
         rows::succeed_all(self.db, self.number(), &over)?;
         self.admit_follow_ups(follow_ups, now)?;
-        self.end_runs(now);
-        Ok(())
+        self.end_runs(now)
     }
 
     /// Checks that a claim is still held, before anything changes.

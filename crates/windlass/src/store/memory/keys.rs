@@ -14,17 +14,24 @@ impl Memory {
     /// The jobs that may come in, with their keys taken; the others are told.
     pub(super) fn take_keys(&mut self, jobs: &Arc<Chunk>, queue: QueueNo, run: Option<RunNo>, now: Time) -> Arc<Chunk> {
         let unique = jobs.particulars().and_then(|particulars| particulars.unique.clone());
-        let Some(unique) = unique else { return jobs.clone() };
+        let limited = run.and_then(|no| self.runs.get(&no)).and_then(|run| run.terms.room(&run.counts));
+        let mut room = limited.unwrap_or(u64::MAX);
         let mut kept = vec![true; jobs.len()];
         for (index, kept) in kept.iter_mut().enumerate() {
-            let id = jobs.id(index);
-            let Some(key) = key_of(&unique, queue, run, jobs.data(index)) else { continue };
-            match self.keys.get(&key).copied() {
-                Some(of) if !self.gives_way(of, jobs, unique.on_conflict, now) => {
+            let (id, unique) = (jobs.id(index), unique.as_ref());
+            let key = unique.and_then(|unique| Some((key_of(unique, queue, run, jobs.data(index))?, unique.on_conflict)));
+            let holder = key.and_then(|(key, _)| self.keys.get(&key).copied());
+            match (key, holder) {
+                _ if room == 0 => *kept = false,
+                (Some((_, on_conflict)), Some(of)) if !self.gives_way(of, jobs, on_conflict, now) => {
                     *kept = false;
                     self.changes.duplicates.push(Duplicate { id, of });
                 }
-                Some(_) | None => self.keys.put(key, Some(id)),
+                (Some((key, _)), _) => {
+                    self.keys.put(key, Some(id));
+                    room -= 1;
+                }
+                (None, _) => room -= 1,
             }
         }
         let dropped = kept.iter().filter(|kept| !**kept).count() as u64;

@@ -15,6 +15,7 @@ use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::outcome::Outcome;
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::Stopped;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -67,6 +68,11 @@ impl Store for Memory {
                 return Err(StoreError::Stale(format!("{id} has taken {at:?}, expected {from:?}")));
             }
         }
+        for (id, terms) in &lot.opens {
+            if self.run_ids.get(id).is_none() {
+                self.make_run(*id, &NewRun { terms: terms.clone(), ..NewRun::default() }, false, now);
+            }
+        }
         for new in lot.jobs.iter().filter(|new| !new.jobs.is_empty()) {
             let run = new.run.map(|id| self.joined_run(id, now));
             self.admit_jobs(new, run, now);
@@ -102,6 +108,18 @@ impl Store for Memory {
             return Err(StoreError::Stale(format!("{id} is there already")));
         }
         Ok(self.make_run(id, run, false, now))
+    }
+
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
+        if self.runs.get(&no).is_some_and(|run| !run.counts.ended) {
+            self.change_run(no, |run| {
+                run.counts.stopped = Some(why);
+                run.counts.sealed = true;
+                run.seal_after.clear();
+            });
+        }
+        self.end_runs(now);
+        Ok(())
     }
 
     fn claim(&mut self, orders: &[Order], _now: Time) -> Result<Vec<Held>, StoreError> {
@@ -326,7 +344,7 @@ impl Memory {
         self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
     }
 
-    fn admit_jobs(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) {
+    pub(super) fn admit_jobs(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) {
         let queue = self.queue_no(&new.queue);
         let later = new.not_before.filter(|time| *time > now);
         let state = if later.is_some() { State::Scheduled } else { State::Ready };

@@ -7,7 +7,7 @@ use rusqlite::types::Value;
 /// A store with ready retries, one that waits for its time, a failed one, a running one, chunks and a run.
 fn filled() -> Bed {
     let mut bed = Bed::new();
-    let run = NewRun { name: "lint".into(), spec: b"{}".to_vec() };
+    let run = NewRun { name: "lint".into(), spec: b"{}".to_vec(), ..NewRun::default() };
     let id = RunId::first(Origin::from_random(77));
     bed.store().open_run(id, &run, NOW).unwrap();
     bed.admit(vec![NewJobs { run: Some(id), ..jobs("a", 1, 0..6) }, jobs("b", 2, 0..9)]);

@@ -101,7 +101,7 @@ fn a_seal_does_not_overtake_the_inbox() {
 #[test]
 fn the_input_of_a_run_is_taken_line_by_line_and_never_twice() {
     let mut bed = Bed::new();
-    let new = NewRun { name: "thumbs".into(), spec: vec![1, 2, 3] };
+    let new = NewRun { name: "thumbs".into(), spec: vec![1, 2, 3], ..NewRun::default() };
     let no = bed.store().open_run(run(9), &new, NOW).unwrap();
     let lot = |taken| Lot { jobs: vec![of_run(jobs("a", 1, 0..1), run(9))], taken: Some(taken), ..Lot::default() };
     let zero = (run(9), Taken::default(), Taken { lines: 1, hash: u64::MAX - 5 });

@@ -1,0 +1,75 @@
+//! The terms of runs while they go on: who has taken too long, or has failed too often, is stopped.
+//!
+//! A stopped run takes no more jobs; what of it has not ended is swept, and then it ends as any other does. How long a
+//! run has taken is counted on a clock that nobody sets, from where the wall's clock stood when the server began. It
+//! must not decide what the terms mean: `RunTerms` does.
+
+use super::Engine;
+use super::effects::Effects;
+use super::turn::Progress;
+use crate::error::{Failure, Kind};
+use crate::sabotage::{self, Sabotage};
+use crate::store::{Durability, Lot, Store, StoreError};
+use std::collections::BTreeMap;
+use windlass_core::job::{RunId, RunNo};
+use windlass_core::run::terms::Stopped;
+use windlass_core::time::Time;
+
+impl<S: Store> Engine<S> {
+    /// Stops the runs that have gone beyond their terms.
+    pub(super) fn look_at_run_terms(
+        &mut self,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        if self.full_until.is_some() || sabotage::on(Sabotage::RunLimitForgotten) {
+            return Ok(());
+        }
+        let beyond: Vec<(RunNo, RunId, Stopped)> = self.runs.beyond_terms(now, self.steady);
+        for (no, id, why) in &beyond {
+            self.store.stop_run(*no, *why, now)?;
+            self.sweep(*id, why.sentence())?;
+            if let Some(run) = self.runs.get_mut(*no) {
+                run.info.counts.stopped = Some(*why);
+                run.info.counts.sealed = true;
+            }
+            effects.notes.push(format!("run {id} is stopped: {}", why.sentence()));
+            progress.needs(Durability::Os);
+        }
+        if !beyond.is_empty() {
+            let changes = self.store.changes();
+            self.learn(changes, effects);
+        }
+        Ok(())
+    }
+
+    /// When the next run will have taken too long.
+    pub(super) fn next_run_limit(&self) -> Option<Time> {
+        let next = self.runs.next_limit().filter(|_| self.full_until.is_none())?;
+        Some(self.now.after(next.since(self.steady)))
+    }
+
+    /// What is more than a run takes is refused while there is somebody to tell.
+    pub(super) fn refuse_over_limit(&self, lot: &Lot) -> Result<(), Failure> {
+        let mut wanted: BTreeMap<RunId, u64> = BTreeMap::new();
+        for new in &lot.jobs {
+            *new.run.map_or(&mut 0, |run| wanted.entry(run).or_default()) += new.jobs.len() as u64;
+        }
+        for (id, count) in wanted {
+            let Some(info) = self.runs.by_id(id).map(|run| &run.info) else { continue };
+            if info.terms.room(&info.counts).is_some_and(|room| room < count) {
+                let why = match info.counts.stopped {
+                    Some(why) => why.sentence().to_owned(),
+                    None => format!("run {id} takes {} jobs and has {}", limit(info), info.counts.total()),
+                };
+                return Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn limit(info: &crate::store::RunInfo) -> u64 {
+    info.terms.job_limit.unwrap_or(u64::MAX)
+}
