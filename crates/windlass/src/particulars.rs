@@ -131,12 +131,14 @@ mod tests {
 
     #[test]
     fn what_is_said_comes_back_and_what_is_not_is_absent() {
-        let text = r#"{"parent":"j-0000000007-1","subject":{"type":"customer","id":"42"},"trace":{"parent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#;
+        let trace = r#"{"parent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#;
+        let subject = r#"{"type":"customer","id":"42"}"#;
+        let text = &format!(r#"{{"parent":"j-0000000007-1","subject":{subject},"trace":{trace}}}"#);
         let read: Particulars = serde_json::from_str(text).unwrap();
         let checked = read.clone().checked().unwrap().unwrap();
         assert_eq!(checked.subject.as_ref().unwrap().kind, "customer");
         assert_eq!(Particulars::from(Some(&*checked)), read);
-        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!(&serde_json::to_string(&read).unwrap(), text);
         assert_eq!(serde_json::to_string(&Particulars::from(None)).unwrap(), "{}");
         assert_eq!(Particulars::default().checked().unwrap(), None);
         let bad = Particulars { parent: Some("r-1".into()), ..Particulars::default() };

@@ -1,3 +1,5 @@
+//! Everything that particulars hold comes back, and what a door must refuse is refused.
+
 use super::*;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
