@@ -112,6 +112,10 @@ sabotages! {
         unit("store::embedded::tests::bodies::a_body_file_goes_when_its_last_chunk_is_forgotten_on_disk");
     SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
         unit("store::embedded::tests::runs::a_seal_does_not_overtake_the_inbox");
+    KeyOutsideTransaction: "a unique key is committed before the job that has it",
+        test("store_embedded", "the_embedded_store_passes_the_suite");
+    KeyFreedEarly: "the key of a job that must be alone while it is active is freed when it starts",
+        test("store_embedded", "the_embedded_store_passes_the_suite");
     // The turn.
     AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(20);
     StartBeforeCommit: "the starts of a turn that found no space are performed", sim(20);
@@ -124,6 +128,8 @@ sabotages! {
     DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
     WallClockTrusted: "a wait is stretched when the wall clock is set back",
         unit("engine::tests::a_clock_that_is_set_back_stretches_no_wait");
+    RunLimitForgotten: "a run goes on when its time is over or when it has failed too often",
+        unit("engine::tests::terms::a_run_that_takes_too_long_is_stopped_and_ends");
     // What core decides.
     FailuresNotCounted: "the judge forgets the failures before this one", sim(20);
     NeighboursConvicted: "a job is convicted the first time that its server dies", sim(20);

@@ -137,7 +137,7 @@ impl World {
             output_max: 1000,
         };
         self.ledger.services.insert(service.queue.clone(), service.slots);
-        let request = OpenRun { name: format!("feeder {number}"), service: Some(service) };
+        let request = OpenRun { name: format!("feeder {number}"), service: Some(service), terms: Default::default() };
         let answer = self.people.ask(Ask::OpenFeeder(number), |info: &RunInfo| Said::Run(info.clone()));
         self.send(Event::OpenRun { request, answer });
     }

@@ -226,10 +226,17 @@ mod tests {
 
     #[test]
     fn failures_are_borne_up_to_the_number_or_the_share() {
-        for (text, failed, succeeded, fails) in
-            [("0", 0, 9, false), ("0", 1, 9, true), ("5", 5, 0, false), ("5", 6, 900, true), ("1%", 1, 99, false),
-             ("1%", 1, 98, true), ("0.5%", 1, 199, false), ("0%", 0, 0, false), ("100%", 9, 0, false)]
-        {
+        for (text, failed, succeeded, fails) in [
+            ("0", 0, 9, false),
+            ("0", 1, 9, true),
+            ("5", 5, 0, false),
+            ("5", 6, 900, true),
+            ("1%", 1, 99, false),
+            ("1%", 1, 98, true),
+            ("0.5%", 1, 199, false),
+            ("0%", 0, 0, false),
+            ("100%", 9, 0, false),
+        ] {
             let terms = RunTerms { tolerate: Some(text.parse().unwrap()), ..RunTerms::default() };
             let counts = counts(failed, succeeded);
             let at_once = fails && !text.ends_with('%');

@@ -268,6 +268,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Push(args) => push::push(&args, context),
         Verb::Run(args) => run::run(&args, context),
         Verb::Serve(args) => serve::serve(&args, context),
+        Verb::Seal(args) => seal::seal(&args, context),
         Verb::Wait(args) => wait::wait(&args, context),
         Verb::Ls(args) => ls::ls(&args, context),
         Verb::Show(args) => show::show(&args, context),

@@ -6,6 +6,7 @@ mod rates;
 mod runs;
 mod schedules;
 mod steer;
+mod terms;
 
 use super::event::{
     Answer, Drained, FlightInfo, Followed, Follower, NewOperation, NewRules, OpenRun, Report, RunService, Wish,
@@ -15,6 +16,7 @@ use crate::audit::Audited;
 use crate::error::{Failure, Kind};
 use crate::runner::{Emitted, Finished, Start, Stop};
 use crate::store::chunk::ChunkBuilder;
+use crate::store::keys::Duplicate;
 use crate::store::memory::Memory;
 use crate::store::{Amended, Amendment, Lot, NewJobs, RunInfo, StoreView, Taken};
 use std::sync::mpsc::{Receiver, channel};

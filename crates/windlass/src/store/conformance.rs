@@ -19,6 +19,7 @@ mod particulars;
 pub mod rig;
 mod runs;
 mod steer;
+mod terms;
 #[cfg(test)]
 mod tests;
 

@@ -113,7 +113,11 @@ impl Lot {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.cursors.is_empty() && self.seals.is_empty() && self.closed.is_empty() && self.opens.is_empty()
+        self.jobs.is_empty()
+            && self.cursors.is_empty()
+            && self.seals.is_empty()
+            && self.closed.is_empty()
+            && self.opens.is_empty()
     }
 }
 

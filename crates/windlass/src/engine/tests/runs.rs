@@ -6,7 +6,7 @@ use windlass_core::job::RunId;
 fn run_service(queue: &str) -> OpenRun {
     let command = Command { argv: vec![b"echo".to_vec(), b"{}".to_vec()], ..Command::default() };
     let service = RunService { queue: queue.into(), command, slots: 2, attempts: 1, output_max: 1 << 20 };
-    OpenRun { name: "n".into(), service: Some(service) }
+    OpenRun { name: "n".into(), service: Some(service), terms: Default::default() }
 }
 
 fn open(world: &mut World, request: OpenRun) -> Result<RunInfo, Failure> {

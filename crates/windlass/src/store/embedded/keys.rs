@@ -10,6 +10,7 @@ use super::Turn;
 use super::rows::Row;
 use super::schema::failed;
 use super::sums::{check, sum};
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::ops::Range;
 use std::sync::Arc;
@@ -141,7 +142,11 @@ fn take(db: &Connection, key: Key, id: JobId) -> Result<(), StoreError> {
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let sum = key_sum(key, id);
     let row = params![key.scope as u8, key.of, key.hash, id.origin.bits(), id.offset, sum];
-    statement.execute(row).map_err(failed).map(|_| ())
+    statement.execute(row).map_err(failed)?;
+    if sabotage::on(Sabotage::KeyOutsideTransaction) {
+        db.execute_batch("COMMIT; BEGIN IMMEDIATE").map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// A key that another job has by now stays with that one.

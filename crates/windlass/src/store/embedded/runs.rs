@@ -393,7 +393,11 @@ fn run_sum(run: &RunInfo) -> u32 {
     let RunId { origin, generation } = run.id;
     let numbers =
         [i64::from(run.no.0), origin.bits() as i64, i64::from(generation), run.created.as_micros(), i64::from(name)];
-    if run.terms.is_empty() { sum(numbers, &run.spec) } else { sum(numbers, &[&run.spec[..], &run.terms.encode()].concat()) }
+    if run.terms.is_empty() {
+        sum(numbers, &run.spec)
+    } else {
+        sum(numbers, &[&run.spec[..], &run.terms.encode()].concat())
+    }
 }
 
 fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> {

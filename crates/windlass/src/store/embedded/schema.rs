@@ -167,7 +167,8 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     // A reader changes nothing, so an older store looks to it as if it were up to date.
     let found = known_format(&db)?;
     let of_jobs = if found < 3 { "NULL AS sum, NULL AS particulars" } else { "NULL AS particulars" };
-    let lacking = [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum, NULL AS terms")];
+    let lacking =
+        [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum, NULL AS terms")];
     for (table, columns) in lacking.iter().filter(|_| found < FORMAT) {
         let view = format!("CREATE TEMP VIEW {table} AS SELECT *, {columns} FROM main.{table}");
         db.execute_batch(&view).map_err(failed)?;

@@ -19,7 +19,8 @@ impl Memory {
         let mut kept = vec![true; jobs.len()];
         for (index, kept) in kept.iter_mut().enumerate() {
             let (id, unique) = (jobs.id(index), unique.as_ref());
-            let key = unique.and_then(|unique| Some((key_of(unique, queue, run, jobs.data(index))?, unique.on_conflict)));
+            let key =
+                unique.and_then(|unique| Some((key_of(unique, queue, run, jobs.data(index))?, unique.on_conflict)));
             let holder = key.and_then(|(key, _)| self.keys.get(&key).copied());
             match (key, holder) {
                 _ if room == 0 => *kept = false,
