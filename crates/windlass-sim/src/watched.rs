@@ -8,11 +8,12 @@ use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
-    RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
+    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
 /// One verb as it was called, with what came of it.
@@ -186,6 +187,14 @@ impl Store for Watched {
         let no = self.memory.open_run(id, run, now)?;
         self.verbs.push(Verb::Opened(id));
         Ok(no)
+    }
+
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        self.memory.holders(new)
+    }
+
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
+        self.memory.stop_run(no, why, now)
     }
 
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {

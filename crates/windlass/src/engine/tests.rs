@@ -115,7 +115,7 @@ fn failed() -> Outcome {
 fn a_pushed_job_is_answered_started_settled_and_archived() {
     let mut world = World::new(vec![serving("q")]);
     let given = world.push("q", 2);
-    assert_eq!(given.try_recv().unwrap(), Ok(()));
+    assert_eq!(given.try_recv().unwrap(), Ok(Vec::new()));
     assert_eq!(world.under_way.len(), 2);
     let effects = world.finish(succeeded());
     assert_eq!(effects.archive.len(), 1);

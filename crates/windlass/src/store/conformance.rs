@@ -47,16 +47,9 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
-    [
-        life::cases(),
-        order::cases(),
-        runs::cases(),
-        durable::cases(),
-        steer::cases(),
-        particulars::cases(),
-        keys::cases(),
-    ]
-    .concat()
+    let stories = [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases()];
+    let besides = [particulars::cases(), keys::cases(), terms::cases()];
+    [stories.concat(), besides.concat()].concat()
 }
 
 /// Runs every case and panics with all that failed.

@@ -3,11 +3,12 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
-    RunInfo, Settlement, Steer, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
+    Recovered, RunInfo, Settlement, Steer, StoreError, Unarchived,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
 /// The model store on the bench.
@@ -135,8 +136,14 @@ impl Store for Liar {
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
         self.store.admit(lot, now)
     }
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        self.store.holders(new)
+    }
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
         self.store.open_run(id, run, now)
+    }
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
+        self.store.stop_run(no, why, now)
     }
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
         let mut orders = orders.to_vec();
