@@ -211,13 +211,28 @@ impl Data {
 
 /// A request for a run; `service` is taken over the Unix socket only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NewRun {
     #[serde(default)]
     pub name: String,
     #[serde(default)]
     pub service: Option<NewService>,
-    #[serde(flatten)]
-    pub terms: Terms,
+    /// The terms are those of `Terms`: what is flattened could not refuse what it does not know.
+    #[serde(default)]
+    pub time_limit: Option<String>,
+    #[serde(default)]
+    pub job_limit: Option<u64>,
+    #[serde(default)]
+    pub tolerate: Option<String>,
+    #[serde(default)]
+    pub end_job: Option<NewEndJob>,
+}
+
+impl NewRun {
+    pub fn terms(&self) -> Terms {
+        let NewRun { time_limit, job_limit, tolerate, end_job, .. } = self.clone();
+        Terms { time_limit, job_limit, tolerate, end_job }
+    }
 }
 
 /// How the jobs of a run are served; bytes, because arguments need not be text.

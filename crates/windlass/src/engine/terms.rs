@@ -54,7 +54,9 @@ impl<S: Store> Engine<S> {
     pub(super) fn refuse_over_limit(&self, lot: &Lot) -> Result<(), Failure> {
         let mut wanted: BTreeMap<RunId, u64> = BTreeMap::new();
         for new in &lot.jobs {
-            *new.run.map_or(&mut 0, |run| wanted.entry(run).or_default()) += new.jobs.len() as u64;
+            if let Some(run) = new.run {
+                *wanted.entry(run).or_default() += new.jobs.len() as u64;
+            }
         }
         for (id, count) in wanted {
             let Some(info) = self.runs.by_id(id).map(|run| &run.info) else { continue };

@@ -27,7 +27,8 @@ pub(super) fn stamp(lot: &mut Lot, scheduler: &Scheduler) {
         if own.is_some_and(|own| own.unique.is_some()) || scheduler.unique_of(new.queue.as_str()).is_none() {
             continue;
         }
-        let particulars = with_rules(own.map_or(&Particulars::default(), |own| own), &new.queue, scheduler);
+        let own = own.map(|own| Particulars::clone(own)).unwrap_or_default();
+        let particulars = with_rules(&own, &new.queue, scheduler);
         new.jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
     }
 }

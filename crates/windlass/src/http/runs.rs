@@ -30,7 +30,8 @@ pub(super) async fn open(mut call: Call) -> Result<Response, Problem> {
         return Err(Problem::refused(format!("a run's name has at most {NAME_MAX} bytes and no control characters")));
     }
     let service = asked.service.as_ref().map(api::NewService::to_service).transpose()?;
-    let request = OpenRun { name: asked.name, service, terms: asked.terms.checked()? };
+    let terms = asked.terms().checked()?;
+    let request = OpenRun { name: asked.name, service, terms };
     let info = call.app.ask(|answer| Event::OpenRun { request, answer }).await?;
     Ok(located(json(StatusCode::CREATED, &api::Run::from(&info))?, &format!("/api/v1/runs/{}", info.id)))
 }

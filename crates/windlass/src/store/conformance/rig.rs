@@ -7,7 +7,7 @@ use super::Bench;
 use super::audit::{self, Mirror};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{
-    Amended, Amendment, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,
+    Amended, Amendment, Changes, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,
     Settlement, Store, StoreError, StoreView,
 };
 use std::sync::Arc;

@@ -12,7 +12,6 @@ use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{BTreeSet, HashMap};
 use windlass_core::job::{Origin, RunId, RunNo};
-use windlass_core::life_cycle::State;
 use windlass_core::run::RunCounts;
 use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;

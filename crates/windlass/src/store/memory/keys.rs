@@ -39,7 +39,10 @@ impl Memory {
         if let Some(no) = run.filter(|_| dropped > 0) {
             self.change_run(no, |run| run.counts.dropped += dropped);
         }
-        Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |index| kept[index]))
+        match dropped {
+            0 => jobs.clone(),
+            _ => Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |index| kept[index])),
+        }
     }
 
     /// Whether the job that has a key makes room for another: one that waits is cancelled.
