@@ -111,6 +111,27 @@ pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: 
     }
 }
 
+/// Why a job is late.
+pub fn late_sentence(begin: bool) -> &'static str {
+    if begin { "the time by which it had to begin has passed" } else { "the time by which it had to end has passed" }
+}
+
+/// A job that is to be tried again, or was stopped, and is past the time by which it had to end, has failed.
+pub fn in_time(verdict: Verdict, finish_by: Option<Time>, now: Time) -> Verdict {
+    let late = finish_by.is_some_and(|by| by <= now);
+    match verdict {
+        Verdict::Succeed { .. } | Verdict::Fail { .. } | Verdict::Suspect(Ruling::Convicted) => verdict,
+        Verdict::Retry { .. } | Verdict::Snooze { .. } | Verdict::Return | Verdict::Suspect(_) | Verdict::Cancel
+            if late =>
+        {
+            Verdict::Fail { reason: Reason::Expired, error: late_sentence(false).into() }
+        }
+        Verdict::Retry { .. } | Verdict::Snooze { .. } | Verdict::Return | Verdict::Suspect(_) | Verdict::Cancel => {
+            verdict
+        }
+    }
+}
+
 fn charge(
     error: String,
     at_least: Option<std::time::Duration>,

@@ -9,6 +9,7 @@
 //!               └ snooze ───┼────────────────────────┤                              ▼
 //!                           └──── retrying ◄─ retry ─┘                            ready
 //!
+//!  scheduled, ready, retrying, suspended ── expire ──► failed
 //!  scheduled, ready, retrying ── suspend ──► suspended ── resume ──► ready
 //!  scheduled, ready, retrying, suspended, running ── cancel ──► cancelled ── revive ──► ready
 //! ```
@@ -114,10 +115,12 @@ pub enum Change {
     Cancel,
     /// A person asked for another try.
     Revive,
+    /// The time by which it had to begin or to end has passed.
+    Expire,
 }
 
 impl Change {
-    pub const ALL: [Change; 11] = [
+    pub const ALL: [Change; 12] = [
         Change::Release,
         Change::Claim,
         Change::Succeed,
@@ -129,11 +132,12 @@ impl Change {
         Change::Resume,
         Change::Cancel,
         Change::Revive,
+        Change::Expire,
     ];
 }
 
 /// The whole life cycle: every legal change, and nothing else is.
-pub const TRANSITIONS: [(State, Change, State); 22] = {
+pub const TRANSITIONS: [(State, Change, State); 26] = {
     use {Change as C, State as S};
     [
         (S::Scheduled, C::Release, S::Ready),
@@ -160,6 +164,11 @@ pub const TRANSITIONS: [(State, Change, State); 22] = {
         (S::Cancelled, C::Revive, S::Ready),
         // A failed job may be given up for good; its data then goes with its retention.
         (S::Failed, C::Cancel, S::Cancelled),
+        // What runs is stopped first; then it fails as what runs does.
+        (S::Scheduled, C::Expire, S::Failed),
+        (S::Ready, C::Expire, S::Failed),
+        (S::Retrying, C::Expire, S::Failed),
+        (S::Suspended, C::Expire, S::Failed),
     ]
 };
 

@@ -116,6 +116,8 @@ sabotages! {
         test("store_embedded", "the_embedded_store_passes_the_suite");
     KeyFreedEarly: "the key of a job that must be alone while it is active is freed when it starts",
         test("store_embedded", "the_embedded_store_passes_the_suite");
+    AfterReleasedEarly: "a job that waits for several goes on when the first of them has succeeded",
+        test("store_embedded", "the_embedded_store_passes_the_suite");
     // The turn.
     AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(20);
     StartBeforeCommit: "the starts of a turn that found no space are performed", sim(20);

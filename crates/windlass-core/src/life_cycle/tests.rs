@@ -23,6 +23,9 @@ fn every_state_meets_every_change() {
                 Change::Suspend => {
                     assert_eq!(to.is_some(), !from.is_end() && !matches!(from, State::Running | State::Suspended));
                 }
+                Change::Expire => {
+                    assert_eq!(to, Some(State::Failed).filter(|_| !from.is_end() && from != State::Running));
+                }
                 Change::Cancel => {
                     assert_eq!(to.is_some(), !matches!(from, State::Succeeded | State::Cancelled));
                 }

@@ -19,7 +19,7 @@ use crate::supervisor::Ended;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
-use windlass_core::judge::{Verdict, judge};
+use windlass_core::judge::{Verdict, in_time, judge};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome;
 use windlass_core::scheduler::CrewNo;
@@ -143,6 +143,10 @@ impl<S: Store> Engine<S> {
         }
         let changes = self.store.changes();
         self.learn(changes, effects);
+        if !effects.archive.is_empty() {
+            // Also what expired: its turn's number must not be given out again.
+            progress.needs(Durability::Full);
+        }
         self.look_at_run_terms(now, progress, effects)?;
         self.scheduler.set_stall(self.stall());
         if absorbed.wide {
@@ -269,6 +273,8 @@ impl<S: Store> Engine<S> {
                 progress.heard.push((flight.crew, held.clone(), outcome.sign()));
                 leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
+                let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
+                let verdict = in_time(verdict, finish_by, now);
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                     follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids, &self.scheduler));
@@ -398,6 +404,9 @@ impl<S: Store> Engine<S> {
         self.count(&changes);
         effects.ended.extend(changes.ended);
         effects.duplicates.extend(changes.duplicates);
+        effects.cancelled.extend(changes.overdue);
+        let expired = changes.expired.iter();
+        effects.archive.extend(expired.map(|last| entry(&self.queues, &self.runs, last, Output::default())));
     }
 
     /// Keeps the counters of queues and runs in step with the store's.

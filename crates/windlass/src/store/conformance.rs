@@ -22,6 +22,7 @@ mod steer;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod times;
 
 /// How the suite gets at a store.
 pub trait Bench {
@@ -48,7 +49,7 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
     let stories = [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases()];
-    let besides = [particulars::cases(), keys::cases(), terms::cases()];
+    let besides = [particulars::cases(), keys::cases(), terms::cases(), times::cases()];
     [stories.concat(), besides.concat()].concat()
 }
 

@@ -24,6 +24,7 @@ mod keys;
 mod table;
 #[cfg(test)]
 mod tests;
+mod times;
 mod verbs;
 mod view;
 
@@ -118,6 +119,10 @@ pub struct Memory {
     jobs: Table<Arrival, Job>,
     ids: Table<JobId, Arrival>,
     keys: Table<Key, JobId>,
+    /// Jobs that must have begun (true) or ended by a time.
+    expiry: Table<(Time, Arrival, bool), ()>,
+    /// Jobs that wait, by what they wait for.
+    waits_for: Table<(JobId, Arrival), ()>,
     ready: Table<(Lane, Time, Arrival), ()>,
     due: Table<(Time, Arrival), ()>,
     queues: Table<QueueNo, (QueueName, QueueStats)>,
@@ -134,6 +139,8 @@ pub struct Memory {
     changes: Changes,
     /// Runs whose counters this verb changed.
     touched: BTreeSet<RunNo>,
+    /// Jobs that this verb ended, and whether they succeeded.
+    ends: Vec<(JobId, bool)>,
     failure: Option<Failure>,
     failed_commits: u64,
     /// A claim or note that is to fail after so many more that do not.
@@ -148,6 +155,8 @@ impl Memory {
             jobs: Table::default(),
             ids: Table::default(),
             keys: Table::default(),
+            expiry: Table::default(),
+            waits_for: Table::default(),
             ready: Table::default(),
             due: Table::default(),
             queues: Table::default(),
@@ -162,6 +171,7 @@ impl Memory {
             notes: Table::default(),
             changes: Changes::default(),
             touched: BTreeSet::new(),
+            ends: Vec::new(),
             failure: None,
             failed_commits: 0,
             failing_verb: None,
@@ -243,6 +253,7 @@ impl Memory {
     fn forget_turn(&mut self) {
         self.changes = Changes::default();
         self.touched.clear();
+        self.ends.clear();
     }
 
     fn end_turn(&mut self, durability: Durability) {
@@ -254,6 +265,8 @@ impl Memory {
         act(&mut self.jobs);
         act(&mut self.ids);
         act(&mut self.keys);
+        act(&mut self.expiry);
+        act(&mut self.waits_for);
         act(&mut self.ready);
         act(&mut self.due);
         act(&mut self.queues);
@@ -306,6 +319,9 @@ impl Memory {
         if to.is_end() || to == State::Running {
             let step = if to.is_end() { Step::Ended } else { Step::Begun };
             self.free_keys(&job, step);
+        }
+        if to.is_end() {
+            self.ends.push((job.id, to == State::Succeeded));
         }
         let run = job.run;
         if before.run == run {
@@ -366,6 +382,7 @@ impl Memory {
 
     /// Announces the end of every run that this verb brought to it.
     fn end_runs(&mut self, now: Time) {
+        self.end_waits(now);
         for no in std::mem::take(&mut self.touched) {
             let Some(mut run) = self.runs.get(&no).cloned() else { continue };
             if run.counts.take_end() {

@@ -261,6 +261,9 @@ pub enum Amended {
 /// The archive's word for the last line of a job that a person deleted.
 pub const DELETED: &str = "deleted";
 
+/// The archive's word for the last line of a job that was too late.
+pub const EXPIRED: &str = "expired";
+
 /// What came of the wish to delete one job.
 #[derive(Clone, Debug)]
 pub enum Deleted {
@@ -297,6 +300,10 @@ pub struct Changes {
     pub ended: Vec<RunInfo>,
     /// Jobs that were not taken in.
     pub duplicates: Vec<Duplicate>,
+    /// The last lines of jobs that had not begun or ended in time.
+    pub expired: Vec<Settlement>,
+    /// Jobs that run past the time by which they had to end: the engine asks the runner to stop them.
+    pub overdue: Vec<JobId>,
 }
 
 /// Everything that is known of a run.
@@ -421,7 +428,7 @@ pub trait Store {
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
 
-    /// Makes about `limit` due jobs ready, earliest first. Jobs that were admitted as one go together, so the last ones
+    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Jobs that were admitted as one go together, so the last ones
     /// may go over the limit.
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
 

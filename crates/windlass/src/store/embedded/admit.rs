@@ -8,6 +8,7 @@ use super::Turn;
 use super::chunks::{self, Span};
 use super::part::Head;
 use super::schema::failed;
+use super::times::NEVER;
 use crate::sabotage::{self, Sabotage};
 use std::sync::Arc;
 use windlass_core::job::{Lane, LaneKind, QueueName, QueueNo, RunId, RunNo};
@@ -88,7 +89,9 @@ impl Turn<'_> {
             return Ok(None);
         }
         let lane = Lane { queue, priority: new.priority, kind: LaneKind::Fresh };
-        let due = new.not_before.filter(|time| *time > now);
+        let (unmet, doomed) = if jobs.is_plain() { (Vec::new(), None) } else { self.unmet(jobs)? };
+        let waits = !unmet.is_empty() || doomed.is_some();
+        let due = if waits { Some(NEVER) } else { new.not_before.filter(|time| *time > now) };
         let count = jobs.len() as u16;
         let head = Head { first: self.m.state.next_arrival, count, lane, run, admitted: now, due };
         self.m.state.next_arrival += u64::from(count);
@@ -102,7 +105,16 @@ impl Turn<'_> {
         }
         let state = if due.is_some() { State::Scheduled } else { State::Ready };
         self.shift(lane, run, None, Some(state), u64::from(count), false)?;
-        Ok(Some(Span::of(head.first, jobs)))
+        let span = Span::of(head.first, jobs);
+        if !jobs.is_plain() {
+            self.list_waits(&head, jobs, &unmet)?;
+        }
+        if let Some(because) = doomed {
+            // Its jobs are found by their ids.
+            span.save(self.db)?;
+            self.give_up(head.first, because, now)?;
+        }
+        Ok(Some(span))
     }
 
     pub(super) fn number_of(&mut self, name: &QueueName) -> Result<QueueNo, StoreError> {

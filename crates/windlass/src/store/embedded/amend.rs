@@ -19,21 +19,21 @@ use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::time::Time;
 
 /// A job that was found, and where it is in its chunk, if it is still in one.
-struct Found {
-    row: Row,
-    inside: Option<Inside>,
+pub(super) struct Found {
+    pub(super) row: Row,
+    pub(super) inside: Option<Inside>,
 }
 
 /// A place in a chunk.
 #[derive(Clone)]
-struct Inside {
+pub(super) struct Inside {
     head: Head,
     jobs: Arc<Chunk>,
     index: usize,
 }
 
 /// The chunk that was looked into last: neighbours are mostly asked for together.
-type LookedInto = Option<(Head, Arc<Chunk>)>;
+pub(super) type LookedInto = Option<(Head, Arc<Chunk>)>;
 
 impl Turn<'_> {
     pub(super) fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -95,7 +95,7 @@ impl Turn<'_> {
         }))
     }
 
-    fn find(&self, id: JobId, last: &mut LookedInto) -> Result<Option<Found>, StoreError> {
+    pub(super) fn find(&self, id: JobId, last: &mut LookedInto) -> Result<Option<Found>, StoreError> {
         if let Some(row) = rows::by_id(self.db, id)? {
             return Ok((row.state != State::Succeeded).then_some(Found { row, inside: None }));
         }
@@ -143,6 +143,7 @@ impl Turn<'_> {
             },
         };
         self.free_keys(&held.jobs, held.range(), lane.queue, Step::Ended)?;
+        self.note_end(row.id, false);
         let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
         self.note_outcome(&last);
         match inside {
@@ -162,7 +163,7 @@ impl Turn<'_> {
         self.mark(head.first, *index..*index + 1, Mark::Waiting, Mark::Gone)
     }
 
-    fn amend_one(&mut self, found: Found, amendment: Amendment, now: Time) -> Result<Amended, StoreError> {
+    pub(super) fn amend_one(&mut self, found: Found, amendment: Amendment, now: Time) -> Result<Amended, StoreError> {
         let from = found.row.state;
         let change = match amendment {
             Amendment::Priority(priority) => return self.reprioritise(found, priority),
@@ -250,7 +251,7 @@ impl Turn<'_> {
         Ok(Amended::Done { from: state, to: state })
     }
 
-    fn store(&mut self, row: &Row, inside: Option<Inside>) -> Result<(), StoreError> {
+    pub(super) fn store(&mut self, row: &Row, inside: Option<Inside>) -> Result<(), StoreError> {
         match inside {
             Some(inside) => {
                 self.leave(&inside)?;

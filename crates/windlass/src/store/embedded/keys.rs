@@ -116,7 +116,10 @@ impl Turn<'_> {
     }
 
     /// The same for a single job, which may have ended now.
-    pub(super) fn free_keys_of(&self, row: &Row) -> Result<(), StoreError> {
+    pub(super) fn free_keys_of(&mut self, row: &Row) -> Result<(), StoreError> {
+        if row.state.is_end() {
+            self.note_end(row.id, false);
+        }
         if row.particulars.is_none() || !row.state.is_end() && row.state != State::Running {
             return Ok(());
         }

@@ -307,7 +307,7 @@ impl Turn<'_> {
         std::mem::take(&mut self.m.released).values().try_for_each(|released| rows::release_all(self.db, released))
     }
 
-    fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {
+    pub(super) fn release_chunk(&mut self, head: Head) -> Result<u64, StoreError> {
         chunks::unlist(self.db, &head)?;
         let ready = Head { due: None, ..head };
         chunks::list(self.db, &ready)?;

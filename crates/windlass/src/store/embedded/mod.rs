@@ -13,7 +13,7 @@ use super::{
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, params};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
@@ -39,6 +39,7 @@ pub mod snapshot;
 mod steer;
 mod sums;
 mod tally;
+mod times;
 mod turns;
 mod view;
 mod wal;
@@ -109,6 +110,9 @@ struct Memory {
     /// The outcomes of this turn, encoded.
     outcomes: Writer,
     span: Option<chunks::Span>,
+    /// Jobs that others wait for, and those of them that this verb has ended.
+    awaited: HashSet<JobId>,
+    ends: Vec<(JobId, bool)>,
     changes: Changes,
 }
 
@@ -283,7 +287,11 @@ impl Store for Embedded {
         if self.next_due()?.is_none_or(|due| due > now) {
             return Ok(());
         }
-        self.verb(|turn| turn.release(now, limit))
+        self.verb(|turn| {
+            turn.expire(now, limit)?;
+            turn.release(now, limit)?;
+            turn.end_runs(now)
+        })
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
@@ -294,7 +302,8 @@ impl Store for Embedded {
         if due.is_none() && timed > 0 {
             return Err(corrupt(format!("{timed} jobs wait for their time, and no index has one of them")));
         }
-        Ok(due)
+        let next = times::next_expiry(&self.db)?;
+        Ok(due.into_iter().chain(next).min())
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -415,6 +424,8 @@ impl Memory {
             turns: VecDeque::new(),
             outcomes: Writer::default(),
             span: None,
+            awaited: times::load_awaited(db)?,
+            ends: Vec::new(),
             changes: Changes::default(),
         };
         let mut finished = chunks::load_parts(db, &mut memory.parts)?;
@@ -524,6 +535,7 @@ impl Turn<'_> {
 
     /// Ends the runs that this verb finished, and takes in the jobs that announce it.
     fn end_runs(&mut self, now: Time) -> Result<(), StoreError> {
+        self.end_waits(now)?;
         let ended = self.m.runs.take_ended(now);
         let announced: Vec<NewJobs> = ended.iter().filter_map(end_job).collect();
         self.m.changes.ended.extend(ended);

@@ -97,6 +97,13 @@ ALTER TABLE run ADD COLUMN terms BLOB;
 CREATE TABLE unique_key (
     scope INTEGER NOT NULL, of INTEGER NOT NULL, hash BLOB NOT NULL, origin INTEGER NOT NULL, offset INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (scope, of, hash)) WITHOUT ROWID;
+CREATE TABLE expiry (
+    at INTEGER NOT NULL, first INTEGER NOT NULL, begin INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (at, first, begin)) WITHOUT ROWID;
+CREATE TABLE waits_for (
+    origin INTEGER NOT NULL, offset INTEGER NOT NULL, first INTEGER NOT NULL,
+    PRIMARY KEY (origin, offset, first)) WITHOUT ROWID;
+CREATE INDEX waits_for_first ON waits_for (first);
 ";
 
 /// The one row of small numbers.

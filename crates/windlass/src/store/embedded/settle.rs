@@ -115,11 +115,13 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn free_ended(&self, Settlement { held, verdict, .. }: &Settlement) -> Result<(), StoreError> {
-        match verdict.state().is_end() {
-            true => self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended),
-            false => Ok(()),
+    fn free_ended(&mut self, Settlement { held, verdict, .. }: &Settlement) -> Result<(), StoreError> {
+        let state = verdict.state();
+        if !state.is_end() {
+            return Ok(());
         }
+        held.ids().for_each(|id| self.note_end(id, state == State::Succeeded));
+        self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended)
     }
 
     /// Adds to the sums of waiting and running times of the queue.

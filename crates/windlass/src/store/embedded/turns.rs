@@ -3,7 +3,7 @@
 //! The data stays where it is: a chunk of which everything is gone, and a row that succeeded, are deleted only when
 //! the archive holds every turn that refers to them. This file owns the encoding of outcomes and that deletion.
 
-use super::super::{DELETED, Held, Place, Settlement, StoreError, Unarchived};
+use super::super::{DELETED, EXPIRED, Held, Place, Settlement, StoreError, Unarchived};
 use super::Turn;
 use super::bodies::Bodies;
 use super::schema::{corrupt, failed};
@@ -21,8 +21,9 @@ use windlass_core::time::Time;
 use super::super::chunk::Chunk;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 11] = [
+const WORDS: [&str; 12] = [
     DELETED,
+    EXPIRED,
     "succeeded",
     "snoozed",
     "retry_later",

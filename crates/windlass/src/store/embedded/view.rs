@@ -147,7 +147,7 @@ impl Names {
             run: row.run.map(|no| self.run(db, no)).transpose()?.flatten(),
             record: row.record,
             admitted: row.admitted,
-            not_before: row.due,
+            not_before: row.due.filter(|due| *due != super::times::NEVER),
             ended: row.ended,
             reason: row.reason,
             errors: row.errors,

@@ -4,6 +4,7 @@
 //! the counters of a run that ended stay as they were at its end, also when one of its jobs is tried again in the
 //! next generation; a suspended job has lost its time. It must not touch a table but through `Memory`'s writers.
 
+use super::times::NEVER;
 use super::{Job, Memory, Number};
 use crate::store::{
     Amended, Amendment, Changes, DELETED, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
@@ -171,6 +172,7 @@ impl Store for Memory {
     }
 
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+        self.expire(now, limit);
         let due = self.due.rows().keys().take_while(|(time, _)| *time <= now).take(limit as usize);
         for (_, arrival) in due.copied().collect::<Vec<_>>() {
             if let Some(job) = self.jobs.get(&arrival).cloned() {
@@ -182,7 +184,9 @@ impl Store for Memory {
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
-        Ok(self.due.rows().keys().next().map(|(time, _)| *time))
+        let due = self.due.rows().keys().next().map(|(time, _)| *time);
+        let expiry = self.expiry.rows().keys().next().map(|(time, ..)| *time);
+        Ok(due.into_iter().chain(expiry).min())
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -338,7 +342,7 @@ impl Memory {
         Ok(held)
     }
 
-    fn note_outcomes(&mut self, settlements: &[Settlement]) {
+    pub(super) fn note_outcomes(&mut self, settlements: &[Settlement]) {
         let turn = self.number(Number::Turn) + 1;
         let before = self.outcomes.get(&turn).cloned().unwrap_or_default();
         self.outcomes.put(turn, Some([before, settlements.to_vec()].concat()));
@@ -346,7 +350,9 @@ impl Memory {
 
     pub(super) fn admit_jobs(&mut self, new: &NewJobs, run: Option<RunNo>, now: Time) {
         let queue = self.queue_no(&new.queue);
-        let later = new.not_before.filter(|time| *time > now);
+        let (unmet, doomed) = self.unmet(&new.jobs);
+        let waits = !unmet.is_empty() || doomed.is_some();
+        let later = if waits { Some(NEVER) } else { new.not_before.filter(|time| *time > now) };
         let state = if later.is_some() { State::Scheduled } else { State::Ready };
         let jobs = self.take_keys(&new.jobs, queue, run, now);
         let first = self.draw(Number::Arrival, jobs.len() as u64);
@@ -368,7 +374,10 @@ impl Memory {
                 chunk_start: Arrival(first),
             };
             self.count(job.lane(), run, None, Some(state));
-            self.write(Arrival(first + index as u64), Some(job));
+            let arrival = Arrival(first + index as u64);
+            self.write(arrival, Some(job));
+            self.list_waits(arrival, &jobs, &unmet);
+            doomed.into_iter().for_each(|because| self.give_up(arrival, because, now));
         }
     }
 
@@ -539,7 +548,7 @@ fn waits(state: State) -> bool {
     }
 }
 
-fn hold(job: &Job) -> Held {
+pub(super) fn hold(job: &Job) -> Held {
     Held {
         place: Place::Chunk(job.chunk_start),
         lane: job.lane(),

@@ -1,5 +1,6 @@
 //! The committed state of the model store, as everyone but the engine sees it: an open turn is not in it.
 
+use super::times::NEVER;
 use super::{Job, Memory};
 use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, RunInfo, StoreError, StoreView};
 use windlass_core::job::{Arrival, JobId, QueueName, RunId};
@@ -76,7 +77,7 @@ impl Job {
             run,
             record,
             admitted: self.admitted,
-            not_before: self.due_key(Arrival(0)).map(|(due, _)| due),
+            not_before: self.due_key(Arrival(0)).map(|(due, _)| due).filter(|due| *due != NEVER),
             ended: self.ended,
             reason: self.reason,
             errors: self.errors.clone(),

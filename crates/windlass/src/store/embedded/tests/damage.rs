@@ -106,6 +106,7 @@ fn age(bed: &Bed, format: u32) {
     let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
     db.execute_batch("ALTER TABLE state DROP COLUMN parts; ALTER TABLE job DROP COLUMN particulars;").unwrap();
     db.execute_batch("ALTER TABLE run DROP COLUMN terms; DROP TABLE unique_key;").unwrap();
+    db.execute_batch("DROP TABLE expiry; DROP TABLE waits_for;").unwrap();
     for table in ["queue", "chunk", "run"] {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).unwrap();
     }

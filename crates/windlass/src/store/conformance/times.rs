@@ -1,0 +1,132 @@
+//! Cases about times by which jobs must have begun or ended, and about jobs that wait for others.
+
+use super::rig::{Rig, fail, ok, retry, succeed};
+use super::{Bench, Case};
+use crate::store::{Amendment, EXPIRED, NewJobs, Store};
+use std::sync::Arc;
+use windlass_core::job::{JobId, LaneKind};
+use windlass_core::judge::Reason;
+use windlass_core::life_cycle::State;
+use windlass_core::particulars::Particulars;
+use windlass_core::time::Time;
+
+pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
+    vec![
+        ("a job that has not begun by its time fails as expired, one that has begun goes on", start_by),
+        (
+            "a job that has not ended by its time fails as expired wherever it waits, and is told while it runs",
+            finish_by,
+        ),
+        ("a job waits until all it waits for have succeeded, across a restart", after),
+        ("a job whose forerunner fails, is cancelled or is deleted is cancelled, and so are those behind it", in_vain),
+    ]
+}
+
+impl<B: Bench> Rig<'_, B> {
+    fn push_with(&mut self, queue: &str, particulars: Particulars) -> JobId {
+        let new = self.new_jobs(queue, 1);
+        let jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
+        self.admit(vec![NewJobs { jobs, ..new }])[0]
+    }
+
+    fn push_after(&mut self, queue: &str, after: &[JobId]) -> JobId {
+        self.push_with(queue, Particulars { after: after.to_vec(), ..Particulars::default() })
+    }
+}
+
+fn by(start_by: Option<Time>, finish_by: Option<Time>) -> Particulars {
+    Particulars { start_by, finish_by, ..Particulars::default() }
+}
+
+fn start_by<B: Bench>(rig: &mut Rig<'_, B>) {
+    let at = rig.in_seconds(10);
+    let late = rig.push_with("late", by(Some(at), None));
+    let begun = rig.push_with("begun", by(Some(at), None));
+    let held = rig.claim("begun", 1);
+    rig.settle(&held[0], retry(rig.in_seconds(60)));
+    assert_eq!(ok(rig.store().next_due()), Some(at));
+    rig.later(9);
+    rig.release(10);
+    assert_eq!(rig.state(late), Some(State::Ready), "its time has not come");
+    rig.crash(&|_, _| true, true);
+    rig.later(1);
+    rig.release(10);
+    let job = rig.job(late);
+    assert_eq!((job.state, job.reason), (State::Failed, Some(Reason::Expired)));
+    assert_eq!(job.errors.len(), 1);
+    assert_eq!(rig.state(begun), Some(State::Retrying));
+    let outcomes = ok(rig.store().unarchived()).into_iter().flat_map(|turn| turn.settlements);
+    assert_eq!(outcomes.filter(|last| last.outcome == EXPIRED).count(), 1);
+    assert!(rig.claim("late", 1).is_empty());
+}
+
+fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {
+    let at = rig.in_seconds(10);
+    let ids: Vec<JobId> = ["ready", "retrying", "running"].map(|q| rig.push_with(q, by(None, Some(at)))).into();
+    let held = rig.claim("retrying", 1);
+    rig.settle(&held[0], retry(rig.in_seconds(60)));
+    let held = rig.claim("running", 1);
+    rig.later(10);
+    let now = rig.now;
+    ok(rig.store().release(now, 10));
+    ok(rig.store().commit(crate::store::Durability::Full));
+    let changes = rig.store().changes();
+    rig.learn(&changes);
+    assert_eq!((changes.overdue, changes.expired.len()), (vec![ids[2]], 2));
+    assert_eq!([0, 1, 2].map(|n| rig.state(ids[n])), [Some(State::Failed), Some(State::Failed), Some(State::Running)]);
+    assert!(ok(rig.store().next_due()).is_some_and(|next| next > now), "it is asked for again, not at once");
+    rig.settle(&held[0], fail());
+    rig.later(60);
+    rig.release(10);
+    assert_eq!(rig.job(ids[0]).reason, Some(Reason::Expired));
+}
+
+fn after<B: Bench>(rig: &mut Rig<'_, B>) {
+    let first = rig.push("first", 2);
+    let last = rig.push_after("last", &first);
+    let job = rig.job(last);
+    assert_eq!((job.state, job.not_before), (State::Scheduled, None));
+    let held = rig.claim("first", 1);
+    rig.settle(&held[0], succeed());
+    rig.later(100_000);
+    rig.release(10);
+    assert_eq!(rig.state(last), Some(State::Scheduled), "one is left");
+    rig.crash(&|_, _| true, true);
+    let held = rig.claim("first", 1);
+    rig.settle(&held[0], retry(rig.now));
+    assert_eq!(rig.state(last), Some(State::Scheduled), "it is tried again");
+    rig.release(10);
+    let lane = rig.lane("first", 0, LaneKind::Retry);
+    let held = rig.claim_lane(lane, 1);
+    rig.step();
+    rig.settle(&held[0], succeed());
+    assert_eq!(rig.state(last), Some(State::Ready));
+    assert_eq!(rig.claim("last", 1).len(), 1);
+    let late = rig.push_after("late", &first);
+    assert_eq!(rig.state(late), Some(State::Ready), "they have succeeded long ago");
+}
+
+fn in_vain<B: Bench>(rig: &mut Rig<'_, B>) {
+    for (number, end) in ["fails", "cancelled", "deleted"].into_iter().enumerate() {
+        let first = rig.push(end, 1)[0];
+        let second = rig.push_after(&format!("second-{number}"), &[first]);
+        let third = rig.push_after(&format!("third-{number}"), &[second]);
+        let now = rig.now;
+        match end {
+            "fails" => {
+                let held = rig.claim(end, 1);
+                rig.settle(&held[0], fail());
+            }
+            "cancelled" => drop(rig.amend(first, Amendment::Cancel)),
+            _ => {
+                ok(rig.store().delete(&[first], now));
+                rig.step();
+            }
+        }
+        assert_eq!((rig.state(second), rig.state(third)), (Some(State::Cancelled), Some(State::Cancelled)), "{end}");
+        let why = rig.job(second).errors.pop().map(|error| error.text).unwrap_or_default();
+        assert!(why.contains(&first.to_string()), "{why}");
+        let late = rig.push_after(&format!("late-{number}"), &[second]);
+        assert_eq!(rig.state(late), Some(State::Cancelled), "it was too late from the start");
+    }
+}
