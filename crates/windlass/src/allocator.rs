@@ -6,8 +6,8 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const GIVEN_BACK: libc::c_int = 1 << 20;
 
-/// Bounds what a thread keeps of what it freed. Left to itself glibc raises its bounds to twice the largest piece that it
-/// has seen, and every thread keeps as much. It is for the start of a process, while it has one thread.
+/// Bounds what a thread keeps of what it freed. Left to itself glibc raises its bounds to twice the largest piece that
+/// it has seen, and every thread keeps as much. It is for the start of a process, while it has one thread.
 pub(crate) fn bound_what_is_free() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: nothing else runs in this process yet.

@@ -8,9 +8,9 @@
 //! minutes, the other faults every minute.
 //!
 //! What is free is used again, by the allocator and by the store alike, so what the kernel counts as resident and the
-//! store's file creep up to what the worst moment needed. Neither tells a leak from that, and a leak of a few bytes a job
-//! would be lost in it. So the server is asked what it has in use (TTIN), what lies free beside it has a bound, and of
-//! the store its free pages are taken off. The store's log grows and shrinks by design and has a bound as well.
+//! store's file creep up to what the worst moment needed. Neither tells a leak from that, and a leak of a few bytes a
+//! job would be lost in it. So the server is asked what it has in use (TTIN), what lies free beside it has a bound, and
+//! of the store its free pages are taken off. The store's log grows and shrinks by design and has a bound as well.
 //! Every accepted job must have run. It takes minutes and is only run when asked for:
 //! `cargo xtask prove soak --size MINUTES`.
 
