@@ -40,10 +40,9 @@ pub(crate) fn held() -> Option<(u64, u64)> {
     None
 }
 
-#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+#[cfg(test)]
 mod tests {
-    use super::*;
-
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn what_another_thread_holds_is_counted_and_what_it_let_go_is_not() {
         const MUCH: usize = 64 << 20;
@@ -57,10 +56,10 @@ mod tests {
             drop(pieces);
         });
         held_now.recv().unwrap();
-        let (with, _) = held().unwrap();
+        let (with, _) = super::held().unwrap();
         go.send(()).unwrap();
         thread.join().unwrap();
-        let (without, _) = held().unwrap();
+        let (without, _) = super::held().unwrap();
         // Other tests come and go meanwhile, with far less.
         assert!(with > without + MUCH as u64 / 2, "{with} with it, {without} without");
     }
