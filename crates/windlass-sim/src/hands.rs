@@ -8,8 +8,8 @@ use crate::workload::{self, Script};
 use crate::world::{Due, Outcome, World};
 use std::collections::{BTreeMap, BTreeSet};
 use windlass::engine::Event;
-use windlass::runner::{Finished, Flight, Output, Start, Stop};
-use windlass_core::job::JobId;
+use windlass::runner::{Emitted, Finished, Flight, Output, Start, Stop};
+use windlass_core::job::{JobId, QueueName};
 use windlass_core::outcome;
 use windlass_core::time::Time;
 
@@ -86,6 +86,19 @@ impl World {
         start.held.ids().map(script).collect()
     }
 
+    /// What its jobs emit; whether it counts is the engine's to know.
+    fn emitted(&self, start: &Start) -> Outcome<Vec<Emitted>> {
+        let mut emitted = Vec::new();
+        for (by, index) in (0..).zip(start.held.range()) {
+            let (id, data) = (start.held.jobs.id(index), start.held.jobs.data(index));
+            for (queue, data) in workload::emits(self.seed, start.queue.as_str(), id, data, !start.run.is_empty()) {
+                let queue = QueueName::new(queue.as_bytes()).map_err(|error| error.to_string())?;
+                emitted.push(Emitted { by, queue, data });
+            }
+        }
+        Ok(emitted)
+    }
+
     /// The order to end: it does after a while, if its own end does not come first.
     pub(crate) fn stop(&mut self, flight: Flight, why: Stop) {
         let after = match why {
@@ -114,11 +127,12 @@ impl World {
             Some(Stop::Cancel) => (1, outcome::Outcome::Cancelled),
             Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => (1, outcome::Outcome::Interrupted),
         });
+        let outcomes: Vec<(u16, outcome::Outcome)> = outcomes.collect();
         let finished = Finished {
             flight: flying.start.flight,
             first: 0,
-            outcomes: outcomes.collect(),
-            emitted: Vec::new(),
+            emitted: self.emitted(&flying.start)?,
+            outcomes,
             checkpoints: Vec::new(),
             started: flying.begun.unwrap_or(now),
             finished: now,

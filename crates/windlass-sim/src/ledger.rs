@@ -4,7 +4,7 @@
 //! again from the jobs alone, never from the store's counters. It must not judge: that is the checkers'.
 
 use crate::random;
-use crate::watched::{Committed, Verb};
+use crate::watched::{Committed, Emission, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windlass::engine::event::Wish;
@@ -59,6 +59,8 @@ pub(crate) struct Turned {
     pub(crate) claimed: Vec<Booking>,
     pub(crate) settled: Vec<Settlement>,
     pub(crate) ended: Vec<RunId>,
+    /// Emitted jobs that were taken in, and their data.
+    pub(crate) emitted: Vec<(JobId, u64)>,
     pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
     pub(crate) revived: Vec<JobId>,
@@ -74,6 +76,7 @@ struct Undo {
     runs: Option<BTreeMap<RunId, RunModel>>,
     cursors: Option<BTreeMap<Origin, u64>>,
     overrides: Option<Vec<Override>>,
+    keys: Option<BTreeSet<(RunId, u64)>>,
     settled: usize,
     acts: usize,
 }
@@ -104,6 +107,8 @@ pub(crate) struct Ledger {
     pub(crate) bookings: Vec<Booking>,
     pub(crate) cursors: BTreeMap<Origin, u64>,
     pub(crate) overrides: Vec<Override>,
+    /// Data that a run has seen in the queue whose jobs are unique.
+    keys: BTreeSet<(RunId, u64)>,
     /// Everybody who ever made an override that was committed.
     pub(crate) steered: BTreeSet<String>,
     /// Every wish of a person for a job, as it was met.
@@ -143,6 +148,7 @@ impl Ledger {
         self.version += 1;
         let mut undo = Undo { settled: self.settled.len(), acts: self.acts.len(), ..Undo::default() };
         let (runs, cursors, overrides) = (self.runs.clone(), self.cursors.clone(), self.overrides.clone());
+        let keys = self.keys.clone();
         let mut turned = Turned { now, ..Turned::default() };
         let mut touched = BTreeSet::new();
         let mut left = BTreeMap::new();
@@ -163,6 +169,9 @@ impl Ledger {
                 turned.moved.push((id, before, after));
             }
         }
+        for verb in &committed.verbs {
+            self.check_emitted(verb, &mut turned)?;
+        }
         for booking in &mut turned.claimed {
             let job = booking.left.first().and_then(|id| self.jobs.get(id));
             booking.queue = job.map_or_else(|| "".into(), |job| job.queue.clone());
@@ -178,6 +187,7 @@ impl Ledger {
             undo.runs = Some(runs);
             undo.cursors = Some(cursors);
             undo.overrides = Some(overrides);
+            undo.keys = Some(keys);
             self.at_risk.push(undo);
         }
         Ok(turned)
@@ -233,6 +243,7 @@ impl Ledger {
                 self.bookings.retain(|booking| !booking.left.is_empty());
                 turned.settled.extend(settlements.iter().cloned());
             }
+            Verb::Emitted(emitted) => touched.extend(emitted.iter().map(|one| one.id)),
             Verb::Released => {
                 let timed = |job: &Known| matches!(job.state, State::Scheduled | State::Retrying);
                 touched.extend(self.jobs.iter().filter(|(_, job)| timed(job)).map(|(id, _)| *id));
@@ -246,6 +257,22 @@ impl Ledger {
                 touched.extend(running.map(|(id, _)| *id));
             }
         }
+    }
+
+    /// What was emitted came in with the end of its parent, but for what its run has seen before.
+    fn check_emitted(&mut self, verb: &Verb, turned: &mut Turned) -> Result<(), String> {
+        let Verb::Emitted(emitted) = verb else { return Ok(()) };
+        for Emission { id, unique, run, data } in emitted {
+            let key = run.filter(|_| *unique).map(|run| (run, *data));
+            let is_new = key.is_none_or(|key| self.keys.insert(key));
+            match (is_new, self.jobs.contains_key(id)) {
+                (true, true) => turned.emitted.push((*id, *data)),
+                (true, false) => return Err(format!("{id} was emitted and is not there")),
+                (false, true) => return Err(format!("{id} is a duplicate and was taken in")),
+                (false, false) => {}
+            }
+        }
+        Ok(())
     }
 
     /// What people wished for single jobs, and what came of it.
@@ -408,6 +435,7 @@ impl Ledger {
             self.runs = undo.runs.unwrap_or_default();
             self.cursors = undo.cursors.unwrap_or_default();
             self.overrides = undo.overrides.unwrap_or_default();
+            self.keys = undo.keys.unwrap_or_default();
         }
         self.at_risk.clear();
         changed

@@ -35,6 +35,8 @@ fn witnesses(lie: Lie) -> &'static [&'static str] {
         Lie::ForgetsOverrides => &["what people change holds", "never ended"],
         Lie::HidesDeletions => &["and is gone"],
         Lie::ActsTwice => &["met the wish of operation"],
+        Lie::LosesEmitted => &["was emitted and is not there"],
+        Lie::ForgetsKeys => &["is a duplicate and was taken in"],
         Lie::SkipsWithTheCursor => {
             &["stands in the inbox", "drained is exact", "caught up", "nothing accepted is lost"]
         }

@@ -4,6 +4,7 @@
 //! change what a verb does: the engine must not be able to tell it from the store itself.
 
 use crate::ledger::Came;
+use crate::{random, workload};
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
@@ -16,6 +17,16 @@ use windlass_core::overrides::Override;
 use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
+/// One job that another emitted.
+#[derive(Clone, Debug)]
+pub(crate) struct Emission {
+    pub(crate) id: JobId,
+    /// It must be alone in its run with its data.
+    pub(crate) unique: bool,
+    pub(crate) run: Option<RunId>,
+    pub(crate) data: u64,
+}
+
 /// One verb as it was called, with what came of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Verb {
@@ -24,6 +35,8 @@ pub(crate) enum Verb {
     /// One order: all of it holds one slot.
     Claimed(Vec<Held>),
     Settled(Vec<Settlement>),
+    /// What settled jobs emitted.
+    Emitted(Vec<Emission>),
     Released,
     Amended(Vec<(JobId, Amendment, Amended)>),
     Deleted(Vec<(JobId, Came)>),
@@ -76,11 +89,15 @@ pub(crate) enum Lie {
     HidesDeletions,
     /// A wish is met twice by some jobs.
     ActsTwice,
+    /// Some of what a job emitted does not come in with its end.
+    LosesEmitted,
+    /// Some keys are not looked at.
+    ForgetsKeys,
 }
 
 #[cfg(test)]
 impl Lie {
-    pub(crate) const ALL: [Lie; 13] = [
+    pub(crate) const ALL: [Lie; 15] = [
         Lie::LosesAJob,
         Lie::AltersData,
         Lie::SyncsNothing,
@@ -94,6 +111,8 @@ impl Lie {
         Lie::ForgetsOverrides,
         Lie::HidesDeletions,
         Lie::ActsTwice,
+        Lie::LosesEmitted,
+        Lie::ForgetsKeys,
     ];
 }
 
@@ -149,6 +168,36 @@ impl Watched {
             new.jobs = Arc::new(builder.finish());
         }
         lot
+    }
+
+    /// What becomes of emitted jobs on their way into the store.
+    fn falsified_follow_ups(&mut self, follow_ups: &[FollowUp]) -> Vec<FollowUp> {
+        let mut kept = follow_ups.to_vec();
+        if !kept.is_empty() && self.lies(Lie::LosesEmitted) {
+            kept.pop();
+        }
+        if !kept.is_empty() && self.lies(Lie::ForgetsKeys) {
+            kept.iter_mut().for_each(|new| new.jobs = Arc::new(new.jobs.rebuilt(None, |_| true)));
+        }
+        kept
+    }
+
+    fn emissions(&mut self, follow_ups: &[FollowUp]) -> Result<Vec<Emission>, StoreError> {
+        let mut emitted = Vec::new();
+        for new in follow_ups {
+            let run = match new.run {
+                Some(no) => self.memory.run_numbered(no)?.map(|run| run.id),
+                None => None,
+            };
+            let unique = new.queue.as_str() == workload::WEB;
+            emitted.extend((0..new.jobs.len()).map(|index| Emission {
+                id: new.jobs.id(index),
+                unique,
+                run,
+                data: random::hash(new.jobs.data(index)),
+            }));
+        }
+        Ok(emitted)
     }
 
     fn note(&mut self, durability: Durability) {
@@ -213,10 +262,15 @@ impl Store for Watched {
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
+        let kept = self.falsified_follow_ups(follow_ups);
         if !self.lies(Lie::SettlesNothing) {
-            self.memory.settle(settlements, follow_ups, now)?;
+            self.memory.settle(settlements, &kept, now)?;
         }
         self.verbs.push(Verb::Settled(settlements.to_vec()));
+        if !follow_ups.is_empty() {
+            let emitted = self.emissions(follow_ups)?;
+            self.verbs.push(Verb::Emitted(emitted));
+        }
         Ok(())
     }
 

@@ -6,10 +6,18 @@ use crate::random::{self, Random};
 use std::time::Duration;
 use windlass_core::job::{JobId, Priority};
 use windlass_core::outcome::Outcome;
+use windlass_core::particulars::Scope;
 use windlass_core::policy::{Backoff, Command, Policy, Service};
 
 /// Queues that producers use; the last is served by nobody.
 pub(crate) const QUEUES: [&str; 6] = ["mail", "thumb.a", "thumb.b", "report", "bulk", "nobody"];
+
+/// Jobs of a run lead to nodes of a graph, each of which is taken in once: cycles and duplicates come by themselves.
+pub(crate) const WEB: &str = "web";
+/// Jobs that lead to others with one step less to go: trees.
+pub(crate) const TREE: &str = "tree";
+/// The nodes of the graph.
+const NODES: u64 = 30;
 
 /// How one start goes.
 #[derive(Clone, Debug)]
@@ -22,7 +30,7 @@ pub(crate) struct Script {
 /// Draws a set of rules.
 pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
     let mut policies = Vec::new();
-    for pattern in ["mail", "thumb.*", "report", "bulk"] {
+    for pattern in ["mail", "thumb.*", "report", "bulk", WEB, TREE] {
         let service = if random.chance(500) {
             Service::Command(Command { argv: vec![b"work".to_vec()], ..Command::default() })
         } else {
@@ -34,6 +42,7 @@ pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
         policy.attempts = random.between(0, 5) as u32;
         policy.backoff = Backoff { base: Duration::from_millis(random.between(1, 2000)), cap: Duration::from_secs(60) };
         policy.enabled = !random.chance(30);
+        policy.unique = (pattern == WEB).then_some(Scope::Run);
         policies.push(policy);
     }
     (policies, random.between(1, 8) as u32)
@@ -51,6 +60,29 @@ pub(crate) fn data(random: &mut Random) -> Vec<u8> {
         1 => [b"\x18\n\x10c".as_slice(), &number.to_le_bytes()].concat(),
         2 => vec![number as u8; random.between(1, 3000) as usize],
         _ => format!("job {number:x}").into_bytes(),
+    }
+}
+
+/// What a job emits when it succeeds, a function of what it is. Where nothing makes nodes unique, nothing leads to them.
+pub(crate) fn emits(seed: u64, queue: &str, id: JobId, data: &[u8], in_run: bool) -> Vec<(&'static str, Vec<u8>)> {
+    let word = |text: String| random::hash(text.as_bytes());
+    let node = |number: u64| (WEB, format!("node {}", number % NODES).into_bytes());
+    let text = String::from_utf8_lossy(data);
+    match queue {
+        WEB => {
+            let links = word(format!("{seed} {text}")) % 4;
+            (0..links).map(|link| node(word(format!("{seed} {text} {link}")))).collect()
+        }
+        TREE => {
+            let left = text.strip_prefix("steps ").and_then(|left| left.parse::<u64>().ok()).unwrap_or(0);
+            let children = if left == 0 { 0 } else { word(format!("{seed} {id}")) % 3 };
+            (0..children).map(|_| (TREE, format!("steps {}", left - 1).into_bytes())).collect()
+        }
+        _ => match word(format!("{seed} {id} emits")) % 8 {
+            0 if in_run => vec![node(word(format!("{seed} {id} to")))],
+            1 => vec![(TREE, b"steps 4".to_vec())],
+            _ => Vec::new(),
+        },
     }
 }
 

@@ -417,6 +417,9 @@ impl World {
             let Some(engine) = &mut self.engine else { return Ok(()) };
             let turned = self.ledger.learn(&committed, &engine.store().memory, now)?;
             self.show_rules()?;
+            for (id, data) in &turned.emitted {
+                self.show(&Seen::Offered { id: *id, data: *data, not_before: None })?;
+            }
             for (id, before, after) in &turned.moved {
                 let from = before.as_ref().map_or("new", |job| job.state.word());
                 self.tell(|| format!("  {id} {from} -> {} {:?}", after.state, after.record));

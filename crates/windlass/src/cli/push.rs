@@ -127,7 +127,7 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
     }
     let dir = context.data_dir()?;
-    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
+    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new(), duplicates: 0 };
     if from_stdin { door.lines() } else { door.arguments() }
 }
 
@@ -151,6 +151,8 @@ struct Door<'a> {
     out: Out,
     /// Kept only for the one document of `--json`.
     ids: Vec<String>,
+    /// Jobs that were not stored, because others have their keys.
+    duplicates: u64,
 }
 
 impl Door<'_> {
@@ -165,7 +167,9 @@ impl Door<'_> {
         let listens = server.is_some();
         let ids: Vec<String> = match server {
             Some(mut server) if self.terms.durability == Durability::Full && self.fresh.is_none() => {
-                through_server(&mut server, &self.terms, &data)?
+                let (ids, duplicates) = through_server(&mut server, &self.terms, &data)?;
+                self.duplicates = duplicates;
+                ids
             }
             _ => {
                 let mut inbox = InboxDoor::open(&self.dir, &self.terms.envelope, self.terms.durability)?;
@@ -175,7 +179,7 @@ impl Door<'_> {
                 inbox.ids().map(|id| id.to_string()).collect()
             }
         };
-        let count = ids.len() as u64;
+        let count = ids.len() as u64 - self.duplicates;
         self.announce(ids.into_iter(), self.fresh.is_none() || self.args.ids || self.context.json);
         self.close(count, listens, None)
     }
@@ -220,13 +224,18 @@ impl Door<'_> {
             let run = self.terms.envelope.run.map(|run| run.to_string());
             let document = json!({
                 "count": count, "ids": self.ids, "durability": word, "run": run, "server": listens,
-                "interrupted": signal.is_some(),
+                "interrupted": signal.is_some(), "duplicates": self.duplicates,
             });
             self.out.line(document);
         } else {
             let interrupted = if signal.is_some() { "interrupted: " } else { "" };
             let absent = if listens { "" } else { "; no server is running" };
-            self.context.say(format_args!("{interrupted}{} accepted ({word}){absent}", jobs(count)));
+            let there = match self.duplicates {
+                0 => String::new(),
+                1 => "; 1 job was not stored: it was there already".into(),
+                more => format!("; {} were not stored: they were there already", jobs(more)),
+            };
+            self.context.say(format_args!("{interrupted}{} accepted ({word}){there}{absent}", jobs(count)));
         }
         self.out.finish_accepted();
         Ok(signal.map_or(0, exit_code))
@@ -316,13 +325,13 @@ fn random_origin() -> Result<Origin, Failure> {
     Ok(Origin::from_random(bits))
 }
 
-fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
+fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> Result<(Vec<String>, u64), Failure> {
     let request: Vec<Value> = data.iter().map(|data| request(terms, data)).collect();
     let answer: Value = server.post_json("/api/v1/jobs", &Value::Array(request))?;
     let ids = answer.get("ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str));
     let ids: Vec<String> = ids.into_iter().flatten().map(str::to_owned).collect();
     match ids.len() == data.len() {
-        true => Ok(ids),
+        true => Ok((ids, answer.get("duplicates").and_then(Value::as_array).map_or(0, |found| found.len() as u64))),
         false => {
             let text = format!("the server answered {} jobs with {} ids", data.len(), ids.len());
             Err(Failure::new(Kind::Internal, text))
