@@ -270,13 +270,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Drains and ends it; it must end well.
-    #[track_caller]
     /// As by `kill -9`.
     pub(crate) fn kill(self) {
         self.process.kill();
     }
 
+    /// Drains and ends it; it must end well.
+    #[track_caller]
     pub(crate) fn stop(self) -> String {
         self.process.signal(Signal::TERM);
         let told = self.process.end();
