@@ -75,7 +75,7 @@ impl World {
         Lot { jobs: vec![new], ..Lot::default() }
     }
 
-    fn push(&mut self, queue: &str, count: u64) -> Receiver<Result<(), Failure>> {
+    fn push(&mut self, queue: &str, count: u64) -> Receiver<Result<Vec<Duplicate>, Failure>> {
         let lot = self.lot(queue, count);
         let (answer, given) = answer();
         self.turn([Event::Pushed { lot, durability: Durability::Full, answer }]);

@@ -270,6 +270,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// As by `kill -9`.
+    pub(crate) fn kill(self) {
+        self.process.kill();
+    }
+
     /// Drains and ends it; it must end well.
     #[track_caller]
     pub(crate) fn stop(self) -> String {

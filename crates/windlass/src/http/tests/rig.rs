@@ -24,6 +24,7 @@ use windlass_core::job::{Arrival, JobId, LaneKind, Origin, Priority, QueueName, 
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::Override;
 use windlass_core::run::RunCounts;
+use windlass_core::run::terms::RunTerms;
 use windlass_core::scheduler::Closed;
 use windlass_core::time::Time;
 
