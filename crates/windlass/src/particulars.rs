@@ -3,11 +3,13 @@
 //! ```text
 //! "parent": "j-…", "subject": {"type": "customer", "id": "42"},
 //! "trace": {"parent": "00-…-…-01", "state": "…", "baggage": "…"},
+//! "start_by": "2030-01-31T12:00:00Z", "finish_by": "…", "after": ["j-…"],
 //! "unique": {"key": "…" (or "key_base64"; none: the data), "scope": "active", "on_conflict": "ignore"}
 //! ```
 
-use crate::api::base64;
+use crate::api::{base64, time_from_text};
 use crate::error::{Failure, Kind};
+use crate::when;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use windlass_core::particulars::{self as core, Particulars as Checked};
@@ -25,6 +27,15 @@ pub struct Particulars {
     pub trace: Option<Trace>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<Unique>,
+    /// Failed as expired where it has not begun by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_by: Option<String>,
+    /// The same where it has not ended by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_by: Option<String>,
+    /// Scheduled until all of these have succeeded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
 }
 
 /// One job at a time with this key.
@@ -100,6 +111,9 @@ impl From<Option<&Checked>> for Particulars {
             subject: subject.map(|subject| Subject { kind: subject.kind, id: subject.id }),
             trace: trace.map(|trace| Trace { parent: trace.parent, state: trace.state, baggage: trace.baggage }),
             unique: checked.unique.clone().map(Unique::from),
+            start_by: checked.start_by.map(when::rfc3339),
+            finish_by: checked.finish_by.map(when::rfc3339),
+            after: checked.after.iter().map(|id| id.to_string()).collect(),
         }
     }
 }
@@ -111,14 +125,17 @@ impl Particulars {
             return Ok(None);
         }
         let bad = |what: String| Failure::new(Kind::BadData, what);
-        let id = |text: &str| text.parse().map_err(|e| bad(format!("the parent {text:?} is {e}")));
+        let id = |text: &str| text.parse().map_err(|e| bad(format!("{text:?} is {e}")));
+        let time = |text: Option<String>| text.as_deref().map(time_from_text).transpose();
         let (subject, trace) = (self.subject, self.trace);
         let checked = Checked {
             parent: self.parent.as_deref().map(id).transpose()?,
             subject: subject.map(|Subject { kind, id }| core::Subject { kind, id }),
             trace: trace.map(|Trace { parent, state, baggage }| core::Trace { parent, state, baggage }),
             unique: self.unique.map(Unique::checked).transpose().map_err(bad)?,
-            ..Checked::default()
+            start_by: time(self.start_by)?,
+            finish_by: time(self.finish_by)?,
+            after: self.after.iter().map(|text| id(text)).collect::<Result<_, _>>()?,
         };
         checked.check().map_err(|e| bad(e.to_string()))?;
         Ok(Some(Arc::new(checked)))

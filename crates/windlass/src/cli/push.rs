@@ -60,6 +60,15 @@ pub(super) struct Args {
     /// The job that these came from
     #[arg(long, value_name = "JOB")]
     parent: Option<JobId>,
+    /// Failed as expired where they have not begun by this time, or so much later
+    #[arg(long, value_name = "TIME|DURATION")]
+    start_by: Option<String>,
+    /// The same where they have not ended by then; what runs is stopped
+    #[arg(long, value_name = "TIME|DURATION")]
+    finish_by: Option<String>,
+    /// Scheduled until these jobs have succeeded; cancelled if one of them does not
+    #[arg(long, value_name = "JOB", num_args = 1.., conflicts_with_all = ["at", "delay"])]
+    after: Vec<JobId>,
     /// One job at a time with this key; `{}` is the job's data
     #[arg(long, value_name = "KEY")]
     unique: Option<OsString>,
@@ -128,6 +137,10 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     let dir = context.data_dir()?;
     let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new(), duplicates: 0 };
+    if !args.after.is_empty() && (from_stdin || door.fresh.is_some()) {
+        let text = "--after is about jobs that are named, and about no new run";
+        return Err(Failure::new(Kind::Usage, text).hint("give them as DATA, without --run new"));
+    }
     if from_stdin { door.lines() } else { door.arguments() }
 }
 
@@ -163,6 +176,9 @@ impl Door<'_> {
             let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data[place].len());
             return Err(Failure::new(Kind::BadData, text));
         }
+        if !self.args.after.is_empty() {
+            return self.after_others(&data);
+        }
         let server = Link::to_server(&self.dir)?;
         let listens = server.is_some();
         let ids: Vec<String> = match server {
@@ -182,6 +198,15 @@ impl Door<'_> {
         let count = ids.len() as u64 - self.duplicates;
         self.announce(ids.into_iter(), self.fresh.is_none() || self.args.ids || self.context.json);
         self.close(count, listens, None)
+    }
+
+    /// Only who knows the store and the archive can say whether the others are there.
+    fn after_others(mut self, data: &[Vec<u8>]) -> Result<u8, Failure> {
+        let (ids, duplicates) = Link::with(&self.dir, |server| through_server(server, &self.terms, data))?;
+        self.duplicates = duplicates;
+        let count = ids.len() as u64 - duplicates;
+        self.announce(ids.into_iter(), true);
+        self.close(count, true, None)
     }
 
     /// Jobs from stdin: always through the inbox, which takes them as fast as the disk does.
@@ -278,7 +303,7 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
         (fresh, _) => fresh,
     };
     let not_before = not_before.filter(|time| *time > now);
-    let particulars = particulars(args)?;
+    let particulars = particulars(args, now)?;
     let envelope = Envelope { queue, priority: args.priority, run, not_before, particulars };
     let run = args.limits.terms()?;
     if fresh.is_none() && !run.is_empty() {
@@ -288,14 +313,16 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
 }
 
 /// What the jobs have that most lack.
-fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
+fn particulars(args: &Args, now: Time) -> Result<Option<Arc<Particulars>>, Failure> {
     let trace = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
     let particulars = Particulars {
         subject: args.subject.clone(),
         trace: args.trace.as_ref().map(trace),
         parent: args.parent,
         unique: args.unique.as_ref().map(|key| unique(args, key)),
-        ..Particulars::default()
+        start_by: args.start_by.as_deref().map(|text| time_or_delay(text, now)).transpose()?,
+        finish_by: args.finish_by.as_deref().map(|text| time_or_delay(text, now)).transpose()?,
+        after: args.after.clone(),
     };
     let in_run = |unique: &Unique| unique.scope == Scope::Run && args.run.is_none();
     if particulars.unique.as_ref().is_some_and(in_run) {
@@ -303,6 +330,11 @@ fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
     }
     particulars.check().map_err(|bad| Failure::new(Kind::Usage, bad.to_string()))?;
     Ok(Some(particulars).filter(|particulars| !particulars.is_empty()).map(Arc::new))
+}
+
+/// `5m` is so much later, everything else a time.
+fn time_or_delay(text: &str, now: Time) -> Result<Time, Failure> {
+    when::duration(text).map(|delay| now.after(delay)).or_else(|_| when::time(text, now))
 }
 
 fn unique(args: &Args, key: &OsStr) -> Unique {

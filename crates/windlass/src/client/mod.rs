@@ -153,6 +153,10 @@ impl Client {
 
     /// The door that needs no server.
     fn push_inbox(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Result<JobId, Failure> {
+        if options.particulars.as_ref().is_some_and(|special| !special.after.is_empty()) {
+            let text = "a job that waits for others needs a server, which knows those";
+            return Err(Failure::new(Kind::NoServer, text).hint("start `windlass serve`"));
+        }
         let PushOptions { priority, at, run, durability, particulars } = options.clone();
         let envelope = Envelope { queue: queue.clone(), priority, run, not_before: at, particulars };
         // A writer whose user panicked left no half record behind: a write is one call.

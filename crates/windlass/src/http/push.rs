@@ -17,7 +17,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
@@ -111,6 +111,7 @@ async fn accept(
         Some((run, before, _)) => (run.origin, before.lines + 1),
         None => app.handle.ids().take(jobs.len() as u64),
     };
+    check_awaited(app, jobs).await?;
     let (mut lot, origin, first) = lay_out(jobs, draw)?;
     let mut duplicates = BTreeMap::new();
     if taken.is_some() || !jobs.is_empty() {
@@ -132,6 +133,30 @@ async fn accept(
     };
     let response = json(StatusCode::CREATED, &answer)?;
     Ok(if jobs.len() == 1 { located(response, &format!("/api/v1/jobs/{}", id(0))) } else { response })
+}
+
+/// Jobs can only wait for jobs that are known, and that may still succeed or have. The store looks again, in its turn.
+async fn check_awaited(app: &App, jobs: &[Incoming<'_>]) -> Result<(), Problem> {
+    let awaited = jobs.iter().filter_map(|job| job.particulars.as_ref()).flat_map(|special| special.after.clone());
+    let awaited: BTreeSet<JobId> = awaited.collect();
+    if awaited.is_empty() {
+        return Ok(());
+    }
+    // An id is told before its job is read in.
+    app.catch_up().await?;
+    let refused = app.read(move |reads| {
+        let view = (reads.view)()?;
+        for id in awaited {
+            if view.job(id)?.is_none() && (reads.archive.find)(id)?.is_empty() {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    });
+    match refused.await? {
+        Some(id) => Err(Problem::not_found(format!("no job {id} to wait for")).hint("nothing was stored")),
+        None => Ok(()),
+    }
 }
 
 /// Numbers the jobs in their order and gathers neighbours of one lane into chunks.
@@ -266,6 +291,10 @@ struct JsonJob<'a> {
     subject: Option<api::Subject>,
     trace: Option<api::Trace>,
     unique: Option<api::Unique>,
+    start_by: Option<String>,
+    finish_by: Option<String>,
+    #[serde(default)]
+    after: Vec<String>,
 }
 
 /// An array of jobs that stops gathering, but not checking, one past the limit.
@@ -327,8 +356,11 @@ impl<'a> JsonJob<'a> {
             (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
             (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
         };
-        let JsonJob { parent, subject, trace, unique, .. } = self;
-        let particulars = api::Particulars { parent, subject, trace, unique };
+        let JsonJob { parent, subject, trace, unique, start_by, finish_by, after, .. } = self;
+        if self.at.is_some() && !after.is_empty() {
+            return Err(at_job(index, &"both at and after are given"));
+        }
+        let particulars = api::Particulars { parent, subject, trace, unique, start_by, finish_by, after };
         let priority = Priority::new(self.priority);
         let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
         Ok(Incoming {

@@ -131,6 +131,12 @@ async fn reasons_of(app: &App, info: &JobInfo) -> Result<(Vec<WhyReason>, Option
         State::Scheduled if info.record.suspicions > 0 => {
             reasons.push(due("suspect_waits", "its server died while it ran; it is tried again"))
         }
+        State::Scheduled if info.not_before.is_none() => {
+            let after = info.particulars.as_ref().map(|special| special.after.clone()).unwrap_or_default();
+            let others: Vec<String> = after.iter().map(|id| id.to_string()).collect();
+            reasons
+                .push(WhyReason::new("after", format!("it waits until these have succeeded: {}", others.join(", "))));
+        }
         State::Scheduled => reasons.push(due("not_before", "its time has not come; it is due")),
         State::Retrying => {
             let failures = info.record.failures;

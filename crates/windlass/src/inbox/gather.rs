@@ -137,6 +137,10 @@ impl Gatherer {
             return Ok(());
         }
         let particulars = frame.particulars().ok_or(Reason::Particulars)?;
+        // Nobody has looked whether these jobs are known.
+        if particulars.as_ref().is_some_and(|special| !special.after.is_empty()) {
+            return Err(Reason::Particulars);
+        }
         let Frame { priority, run, not_before, .. } = *frame;
         let kin = Kin { priority, run, not_before, particulars };
         let group = self.group(frame.queue, kin).ok_or(Reason::QueueName)?;
