@@ -67,7 +67,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME|DURATION")]
     finish_by: Option<String>,
     /// Scheduled until these jobs have succeeded; cancelled if one of them does not
-    #[arg(long, value_name = "JOB", num_args = 1.., conflicts_with_all = ["at", "delay"])]
+    #[arg(long, value_name = "JOB", value_delimiter = ',', conflicts_with_all = ["at", "delay"])]
     after: Vec<JobId>,
     /// One job at a time with this key; `{}` is the job's data
     #[arg(long, value_name = "KEY")]

@@ -147,14 +147,20 @@ async fn check_awaited(app: &App, jobs: &[Incoming<'_>]) -> Result<(), Problem> 
     let refused = app.read(move |reads| {
         let view = (reads.view)()?;
         for id in awaited {
-            if view.job(id)?.is_none() && (reads.archive.find)(id)?.is_empty() {
-                return Ok(Some(id));
+            if view.job(id)?.is_some() {
+                continue;
+            }
+            let succeeded = |last: &serde_json::Value| last.get("state").is_some_and(|state| state == "succeeded");
+            match (reads.archive.find)(id)?.last() {
+                Some(last) if succeeded(last) => {}
+                Some(_) => return Ok(Some(format!("{id} has ended, and did not succeed"))),
+                None => return Ok(Some(format!("no job {id} to wait for"))),
             }
         }
         Ok(None)
     });
     match refused.await? {
-        Some(id) => Err(Problem::not_found(format!("no job {id} to wait for")).hint("nothing was stored")),
+        Some(why) => Err(Problem::refused(why).hint("nothing was stored")),
         None => Ok(()),
     }
 }

@@ -104,3 +104,42 @@ fn a_run_that_nobody_sealed_says_so_and_ends_when_it_is_sealed() {
     rig.call(&["seal", run]).ended(66);
     server.stop();
 }
+
+#[test]
+fn a_job_waits_for_others_and_is_cancelled_if_one_of_them_fails() {
+    let rig = Rig::new();
+    let first = line(&rig, &["push", "first", "0"]);
+    let second = line(&rig, &["push", "first", "3"]);
+    let both = format!("{first},{second}");
+    let waits = line(&rig, &["push", "last", "x", "--after", &first]);
+    let in_vain = line(&rig, &["push", "last", "y", "--after", &both]);
+    rig.call(&["push", "last", "z", "--after", "j-0000000000-1"]).says("to wait for").ended(65);
+    let why = rig.call(&["why", &waits]).fine().to_owned();
+    assert!(why.contains(&first), "{why}");
+    let script = "exit $1";
+    let config = format!(
+        "[queue.first]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n[queue.last]\nrun = [\"true\"]\n"
+    );
+    let server = rig.serve(&config);
+    rig.call(&["wait", &waits]).fine();
+    rig.call(&["wait", "--drained"]);
+    let shown = rig.call(&["show", &in_vain, "--json"]).json();
+    assert_eq!(shown["state"], "cancelled", "{shown}");
+    assert!(shown["errors"][0]["text"].as_str().unwrap().contains(&second), "{shown}");
+    rig.call(&["push", "last", "late", "--after", &first]).fine();
+    server.stop();
+}
+
+#[test]
+fn a_job_that_is_late_fails_as_expired_whether_it_waits_or_runs() {
+    let rig = Rig::new();
+    let server = rig.serve("[queue.hang]\nrun = [\"sleep\", \"600\"]\n");
+    let runs = line(&rig, &["push", "hang", "x", "--finish-by", "1s"]);
+    let waits = line(&rig, &["push", "nobody", "x", "--start-by", "1s"]);
+    for id in [&runs, &waits] {
+        rig.call(&["wait", id]).ended(1);
+        let shown = rig.call(&["show", id, "--json"]).json();
+        assert_eq!((&shown["state"], &shown["reason"]), (&"failed".into(), &"expired".into()), "{shown}");
+    }
+    server.stop();
+}
