@@ -86,6 +86,20 @@ fn weights_share_the_starts_and_a_newcomer_does_not_take_everything() {
 }
 
 #[test]
+fn weights_1_and_9_give_a_tenth_and_nine_tenths_over_a_long_backlog_and_bound_the_wait() {
+    let mut s = with_queues(vec![command("light", 9, 1), command("heavy", 9, 9)], 1, &["light", "heavy"]);
+    s.ready(fresh(0), 1_000_000);
+    s.ready(fresh(1), 1_000_000);
+    let starts = one_by_one(&mut s, 100_000);
+    let light = starts.iter().filter(|l| l.queue.0 == 0).count();
+    assert!((9_900..=10_100).contains(&light), "{light} of 100,000 starts, expected a tenth within 1 %");
+    // Every window of so many starts has one of each queue: the sum of the weights over its own.
+    assert!(starts.windows(10).all(|window| window.iter().any(|l| l.queue.0 == 0)), "nobody waits longer");
+    s.ready(lane(0, 10, LaneKind::Fresh), 50);
+    assert!(one_by_one(&mut s, 50).iter().all(|l| l.priority.value() == 10), "priority goes before weight");
+}
+
+#[test]
 fn starts_at_one_priority_are_not_charged_at_another() {
     let mut s = with_queues(vec![command("*", 9, 1)], 1, &["a", "b"]);
     s.ready(lane(0, 10, LaneKind::Fresh), 500);
