@@ -12,6 +12,7 @@ use crate::error::{Failure, Kind};
 use crate::when;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use windlass_core::job::JobId;
 use windlass_core::particulars::{self as core, Particulars as Checked};
 
 /// The fields, beside those that every job has.
@@ -125,7 +126,7 @@ impl Particulars {
             return Ok(None);
         }
         let bad = |what: String| Failure::new(Kind::BadData, what);
-        let id = |text: &str| text.parse().map_err(|e| bad(format!("{text:?} is {e}")));
+        let id = |text: &str| text.parse::<JobId>().map_err(|e| bad(format!("{text:?} is {e}")));
         let time = |text: Option<String>| text.as_deref().map(time_from_text).transpose();
         let (subject, trace) = (self.subject, self.trace);
         let checked = Checked {

@@ -303,7 +303,7 @@ impl Store for Embedded {
             return Err(corrupt(format!("{timed} jobs wait for their time, and no index has one of them")));
         }
         let next = times::next_expiry(&self.db)?;
-        Ok(due.into_iter().chain(next).min())
+        Ok(due.filter(|due| *due != times::NEVER).into_iter().chain(next).min())
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {

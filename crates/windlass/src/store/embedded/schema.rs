@@ -98,8 +98,8 @@ CREATE TABLE unique_key (
     scope INTEGER NOT NULL, of INTEGER NOT NULL, hash BLOB NOT NULL, origin INTEGER NOT NULL, offset INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (scope, of, hash)) WITHOUT ROWID;
 CREATE TABLE expiry (
-    at INTEGER NOT NULL, first INTEGER NOT NULL, begin INTEGER NOT NULL, count INTEGER NOT NULL,
-    PRIMARY KEY (at, first, begin)) WITHOUT ROWID;
+    at INTEGER NOT NULL, first INTEGER NOT NULL, to_begin INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (at, first, to_begin)) WITHOUT ROWID;
 CREATE TABLE waits_for (
     origin INTEGER NOT NULL, offset INTEGER NOT NULL, first INTEGER NOT NULL,
     PRIMARY KEY (origin, offset, first)) WITHOUT ROWID;

@@ -70,7 +70,7 @@ impl Turn<'_> {
         for entry in entries(self.db, now, limit)? {
             let mut statement = self
                 .db
-                .prepare_cached("DELETE FROM expiry WHERE at = ?1 AND first = ?2 AND begin = ?3")
+                .prepare_cached("DELETE FROM expiry WHERE at = ?1 AND first = ?2 AND to_begin = ?3")
                 .map_err(failed)?;
             statement.execute(params![entry.at.as_micros(), entry.first, entry.begin]).map_err(failed)?;
             let mut runs = false;
@@ -198,14 +198,14 @@ impl Turn<'_> {
 }
 
 fn list(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
-    let sql = "INSERT OR IGNORE INTO expiry (at, first, count, begin) VALUES (?1, ?2, ?3, ?4)";
+    let sql = "INSERT OR IGNORE INTO expiry (at, first, count, to_begin) VALUES (?1, ?2, ?3, ?4)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let row = params![entry.at.as_micros(), entry.first, entry.count, entry.begin];
     statement.execute(row).map_err(failed).map(|_| ())
 }
 
 fn entries(db: &Connection, now: Time, limit: u32) -> Result<Vec<Entry>, StoreError> {
-    let sql = "SELECT at, first, count, begin FROM expiry WHERE at <= ?1 ORDER BY at LIMIT ?2";
+    let sql = "SELECT at, first, count, to_begin FROM expiry WHERE at <= ?1 ORDER BY at LIMIT ?2";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let read =
         |r: &rusqlite::Row<'_>| Ok(Entry { at: Time(r.get(0)?), first: r.get(1)?, count: r.get(2)?, begin: r.get(3)? });

@@ -184,7 +184,7 @@ impl Store for Memory {
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
-        let due = self.due.rows().keys().next().map(|(time, _)| *time);
+        let due = self.due.rows().keys().next().map(|(time, _)| *time).filter(|due| *due != NEVER);
         let expiry = self.expiry.rows().keys().next().map(|(time, ..)| *time);
         Ok(due.into_iter().chain(expiry).min())
     }
