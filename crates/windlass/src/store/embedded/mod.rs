@@ -112,6 +112,8 @@ struct Memory {
     span: Option<chunks::Span>,
     /// Jobs that others wait for, and those of them that this verb has ended.
     awaited: HashSet<JobId>,
+    /// Some job must begin or end by a time; where none did since the opening, nobody looks.
+    expires: bool,
     ends: Vec<(JobId, bool)>,
     changes: Changes,
 }
@@ -302,7 +304,7 @@ impl Store for Embedded {
         if due.is_none() && timed > 0 {
             return Err(corrupt(format!("{timed} jobs wait for their time, and no index has one of them")));
         }
-        let next = times::next_expiry(&self.db)?;
+        let next = if self.memory.expires { times::next_expiry(&self.db)? } else { None };
         Ok(due.filter(|due| *due != times::NEVER).into_iter().chain(next).min())
     }
 
@@ -425,6 +427,7 @@ impl Memory {
             outcomes: Writer::default(),
             span: None,
             awaited: times::load_awaited(db)?,
+            expires: times::any_expiry(db)?,
             ends: Vec::new(),
             changes: Changes::default(),
         };

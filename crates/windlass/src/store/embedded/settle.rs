@@ -120,7 +120,9 @@ impl Turn<'_> {
         if !state.is_end() {
             return Ok(());
         }
-        held.ids().for_each(|id| self.note_end(id, state == State::Succeeded));
+        if !self.m.awaited.is_empty() {
+            held.ids().for_each(|id| self.note_end(id, state == State::Succeeded));
+        }
         self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended)
     }
 

@@ -53,6 +53,7 @@ impl Turn<'_> {
         let Some(particulars) = jobs.particulars() else { return Ok(()) };
         for (at, begin) in [(particulars.start_by, true), (particulars.finish_by, false)] {
             if let Some(at) = at {
+                self.m.expires = true;
                 list(self.db, &Entry { at, first: head.first, count: u64::from(head.count), begin })?;
             }
         }
@@ -133,7 +134,7 @@ impl Turn<'_> {
 
     /// Notes that a job has ended, if somebody waits for it.
     pub(super) fn note_end(&mut self, id: JobId, succeeded: bool) {
-        if !self.m.awaited.is_empty() && self.m.awaited.contains(&id) {
+        if self.m.awaited.contains(&id) {
             self.m.ends.push((id, succeeded));
         }
     }
@@ -218,6 +219,12 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<Time>, StoreError> {
     let mut statement = db.prepare_cached("SELECT min(at) FROM expiry").map_err(failed)?;
     let at: Option<i64> = statement.query_row([], |r| r.get(0)).map_err(failed)?;
     Ok(at.map(Time))
+}
+
+/// Whether there is anything of the kind.
+pub(super) fn any_expiry(db: &Connection) -> Result<bool, StoreError> {
+    let mut statement = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM expiry)").map_err(failed)?;
+    statement.query_row([], |r| r.get(0)).map_err(failed)
 }
 
 /// The jobs that others wait for.
