@@ -312,7 +312,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 22, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -342,8 +342,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (7, 7),
-            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+            (8, 8),
+            "but for `time_limit`, `hours`, `unique`, limits and, in one, `rate` every key has a value"
         );
     }
 

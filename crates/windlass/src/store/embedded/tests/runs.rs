@@ -1,6 +1,7 @@
 //! Runs: their counters, seals that wait for inbox positions, generations, and the end that comes once.
 
 use super::*;
+use windlass_core::particulars::{OnConflict, Particulars, Scope, Unique};
 
 fn run(origin: u64) -> RunId {
     RunId::first(Origin::from_random(origin))
@@ -141,4 +142,26 @@ fn cancelling_the_last_job_ends_the_run_and_its_chunk_goes() {
         [run(9).next_generation()],
         "an ended run stays ended; the next generation has its own"
     );
+}
+
+#[test]
+fn the_keys_of_a_run_go_with_it_a_few_at_a_time() {
+    let mut bed = Bed::new();
+    let unique = Unique { scope: Scope::Run, on_conflict: OnConflict::Ignore, key: None };
+    let particulars = Arc::new(Particulars { unique: Some(unique), ..Particulars::default() });
+    let new = of_run(jobs("a", 1, 0..10), run(9));
+    let keyed = Arc::new(new.jobs.rebuilt(Some(particulars), |_| true));
+    bed.admit(vec![NewJobs { jobs: keyed, ..new }]);
+    seal(&mut bed, run(9), Vec::new());
+    let held = bed.claim(0, LaneKind::Fresh, 99);
+    held.iter().for_each(|held| bed.settle(held, succeed()));
+    let turn = bed.commit();
+    assert_eq!(row_count(&bed, "unique_key"), 10);
+    bed.store().archived(turn).unwrap();
+    assert_eq!(bed.store().forget(at(9_000), 4).unwrap(), 4, "four keys, and the run stays");
+    bed.commit();
+    assert_eq!((row_count(&bed, "unique_key"), row_count(&bed, "run")), (6, 1));
+    assert_eq!(bed.store().forget(at(9_000), 99).unwrap(), 7);
+    bed.commit();
+    assert_eq!((row_count(&bed, "unique_key"), row_count(&bed, "run")), (0, 0));
 }
