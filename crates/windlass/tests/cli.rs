@@ -153,7 +153,7 @@ fn errors_are_one_object_where_json_is_wanted() {
     let (code, stdout, stderr) = told(&run(place.path(), &["--json", "push", "q", "x", "--at", "never"]));
     assert_eq!((code, stdout.as_str()), (64, ""));
     let object: serde_json::Value = serde_json::from_str(&stderr).unwrap();
-    assert_eq!((&object["error"], &object["exit_code"]), (&"usage".into(), &64.into()));
+    assert_eq!((&object["code"], &object["exit_code"]), (&"usage".into(), &64.into()));
 }
 
 #[test]
