@@ -18,6 +18,7 @@ pub mod handlers_dir;
 pub mod http;
 pub mod inbox;
 pub mod log;
+pub mod particulars;
 pub mod runner;
 pub mod sabotage;
 pub mod schedule;
