@@ -44,6 +44,8 @@ fn line(entry: &Entry, index: usize, level: Level) -> Line {
         ("wait_s", seconds(settlement.started.since(held.admitted))),
         ("run_s", seconds(settlement.finished.since(settlement.started))),
     ];
+    let trace = held.jobs.particulars().and_then(|particulars| particulars.trace.as_ref());
+    values.extend(trace.map(|trace| ("trace_id", trace.id().into())));
     values.extend(entry.run.map(|run| ("run", run.to_string().into())));
     let (reason, error) = match &settlement.verdict {
         Verdict::Fail { reason, error } => (Some(reason.word()), error.as_str()),

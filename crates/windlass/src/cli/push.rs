@@ -15,6 +15,7 @@ use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::inbox::Envelope;
+use crate::particulars::trace_of_environment;
 use crate::store::Durability;
 use crate::when;
 use rows::{Converted, Rows};
@@ -58,7 +59,7 @@ pub(super) struct Args {
     /// The record that the jobs are about
     #[arg(long, value_name = "TYPE:ID", value_parser = subject)]
     subject: Option<Subject>,
-    /// The trace that the jobs belong to: a W3C traceparent
+    /// The trace that the jobs belong to: a W3C traceparent; by default that of TRACEPARENT, TRACESTATE and BAGGAGE
     #[arg(long, value_name = "TRACEPARENT")]
     trace: Option<String>,
     /// The job that these came from
@@ -264,10 +265,10 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
 
 /// What the jobs have that most lack.
 fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
-    let trace = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
+    let named = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
     let particulars = Particulars {
         subject: args.subject.clone(),
-        trace: args.trace.as_ref().map(trace),
+        trace: args.trace.as_ref().map(named).or_else(trace_of_environment),
         parent: args.parent,
         ..Particulars::default()
     };

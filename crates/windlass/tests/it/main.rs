@@ -32,6 +32,7 @@ mod server;
 mod server_log;
 mod signals;
 mod steer;
+mod traces;
 mod urls;
 mod verbs;
 mod watch;

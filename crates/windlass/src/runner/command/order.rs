@@ -4,6 +4,7 @@
 //! something parses.
 
 use crate::clock;
+use crate::particulars::{TRACE_VARIABLES, parts};
 use crate::runner::batch::Batch;
 use crate::runner::launcher::{
     Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
@@ -209,8 +210,11 @@ fn lay_strings(
     for argument in argv {
         strings.argument(argument)?;
     }
+    // The jobs of a batch have one environment, and each its own trace or none.
+    let trace = start.trace().filter(|_| control.is_some() && start.held.count == 1);
+    let others = if trace.is_some() { &TRACE_VARIABLES[..] } else { &[] };
     for (name, value) in &command.environment {
-        if !OURS.iter().any(|ours| ours.as_bytes() == name) {
+        if !OURS.iter().chain(others).any(|ours| ours.as_bytes() == name) {
             strings.variable(name, value)?;
         }
     }
@@ -232,6 +236,9 @@ fn lay_strings(
     }
     if !start.checkpoint.is_empty() {
         strings.variable(CHECKPOINT.as_bytes(), start.checkpoint.as_bytes())?;
+    }
+    for (part, text) in trace.into_iter().flat_map(parts) {
+        strings.variable(TRACE_VARIABLES[part].as_bytes(), text.as_bytes())?;
     }
     let control = control_path(dir, *launcher, *number);
     strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;
