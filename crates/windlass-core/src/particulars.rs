@@ -272,8 +272,8 @@ impl Particulars {
 }
 
 impl Trace {
-    /// Out of headers or variables, as their specification has it: without a sound parent there is no trace, and a state or
-    /// baggage that cannot be kept is left out. Of a later version the fields that are known are taken.
+    /// Out of headers or variables, as their specification has it: without a sound parent there is no trace, and a
+    /// state or baggage that cannot be kept is left out. Of a later version the fields that are known are taken.
     pub fn heard(parent: &str, state: &str, baggage: &str) -> Option<Trace> {
         let parent = match (parent.get(..55), parent.as_bytes().get(55)) {
             (Some(known), Some(b'-')) if !parent.starts_with("00-") => format!("00{}", &known[2..]),

@@ -148,8 +148,8 @@ impl Handlers {
 }
 
 impl Loaded {
-    /// Reads a file and what lies beside it in `conf.d`, each once, checks it as `Config::load` does, and notes where each
-    /// value stands.
+    /// Reads a file and what lies beside it in `conf.d`, each once, checks it as `Config::load` does, and notes where
+    /// each value stands.
     pub fn load(path: &Path) -> Result<Loaded, Failure> {
         let mut files = vec![(path.to_owned(), read_text(path)?)];
         for part in parts_of(path)? {

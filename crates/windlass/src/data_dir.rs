@@ -185,8 +185,8 @@ pub fn usual_place(variable: &dyn Fn(&str) -> Option<OsString>, installed: Optio
     given.or_else(|| home().map(|dir| dir.join("windlass")))
 }
 
-/// A directory that a service manager gives its service in a variable. The service may be somebody else's, who only calls
-/// us: one without our name on it is not ours.
+/// A directory that a service manager gives its service in a variable. The service may be somebody else's, who only
+/// calls us: one without our name on it is not ours.
 pub fn of_service_manager(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let given = variable(name)?;
     let ours = |path: &PathBuf| path.is_absolute() && path.components().any(|part| part.as_os_str() == "windlass");

@@ -47,8 +47,8 @@ pub struct Trace {
 pub(crate) const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 pub(crate) const TRACE_VARIABLES: [&str; 3] = ["TRACEPARENT", "TRACESTATE", "BAGGAGE"];
 
-/// The trace that this process was started in: `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its environment. A parent that
-/// is none is as if it were not there.
+/// The trace that this process was started in: `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its environment. A parent
+/// that is none is as if it were not there.
 pub fn trace_of_environment() -> Option<core::Trace> {
     let [parent, state, baggage] = TRACE_VARIABLES.map(|name| std::env::var(name).unwrap_or_default());
     core::Trace::heard(&parent, &state, &baggage)

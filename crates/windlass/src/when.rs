@@ -1,9 +1,9 @@
 //! What people write as a time or a duration, read at the edge; inside there are only `Time` and `Duration`.
 //!
 //! A time is RFC 3339 (`2026-11-15T10:00:00Z`), a local date and time (`2026-11-15 10:00`), a time of day (`07:00`, the
-//! next one) or seconds since 1970 (`@1794736800` or `1794736800`). A local time in the gap of a clock change is moved on by the gap, one that
-//! comes twice is the earlier one; a day alone is its first minute. A time in the past means now. Impossible dates
-//! are refused, never mended.
+//! next one) or seconds since 1970 (`@1794736800` or `1794736800`). A local time in the gap of a clock change is moved
+//! on by the gap, one that comes twice is the earlier one; a day alone is its first minute. A time in the past means
+//! now. Impossible dates are refused, never mended.
 
 use crate::error::{Failure, Kind};
 use jiff::civil::DateTime;

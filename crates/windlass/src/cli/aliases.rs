@@ -1,5 +1,5 @@
-//! Other tools' words for our verbs, so that fingers find what they look for: one table, applied before the arguments are
-//! taken apart. Help, completions and refusals know the real verbs only.
+//! Other tools' words for our verbs, so that fingers find what they look for: one table, applied before the arguments
+//! are taken apart. Help, completions and refusals know the real verbs only.
 
 use clap::Command;
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! A server in the background, for `run --detach` where nobody serves: `serve --idle`, in a session of its own. No other
-//! verb starts anything that outlives it.
+//! A server in the background, for `run --detach` where nobody serves: `serve --idle`, in a session of its own. No
+//! other verb starts anything that outlives it.
 
 use super::Context;
 use super::connect::Link;

@@ -1,8 +1,8 @@
 //! One way to print rows: a listing verb names its columns, and `-o` decides the form.
 //!
-//! `json`, `jsonl` and `yaml` have what the API answers, or the columns of `--fields`; `csv` has cells as a machine reads
-//! them: seconds, plain numbers, times in UTC. Only the table of a terminal is ever shortened, in the middle, and never
-//! an id or the word of a state.
+//! `json`, `jsonl` and `yaml` have what the API answers, or the columns of `--fields`; `csv` has cells as a machine
+//! reads them: seconds, plain numbers, times in UTC. Only the table of a terminal is ever shortened, in the middle, and
+//! never an id or the word of a state.
 
 use super::Context;
 use super::color::painted;
@@ -170,8 +170,8 @@ impl Listing {
         self.out.finish()
     }
 
-    /// Rows that are all there, out of an answer that has more to say: as a whole it is what `json` and `yaml` have. The
-    /// last of the rows may be their sum, which only people want among them.
+    /// Rows that are all there, out of an answer that has more to say: as a whole it is what `json` and `yaml` have.
+    /// The last of the rows may be their sum, which only people want among them.
     pub(super) fn whole(mut self, answer: &Value, items: &[Value], sum: Option<Value>) -> Result<u8, Failure> {
         match self.form {
             Form::Json if !self.chosen => self.out.line(answer),
@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn yaml_says_what_json_says() {
-        let value = json!({ "id": "j-1", "no": true, "list": [1, { "a": null, "bb": [] }, [2, 3]], "map": {}, "text": "a: \"b\"\n" });
+        let list = json!([1, { "a": null, "bb": [] }, [2, 3]]);
+        let value = json!({ "id": "j-1", "no": true, "list": list, "map": {}, "text": "a: \"b\"\n" });
         assert_eq!(
             yaml(&value),
             "id: \"j-1\"\nlist:\n  - 1\n  - \"a\": null\n    bb: []\n  - - 2\n    - 3\nmap: {}\n\"no\": true\n\

@@ -211,8 +211,8 @@ impl Context {
         }
     }
 
-    /// The data directory of a verb that makes nothing: one that somebody named must be there. The usual one may be yet to
-    /// come, and is empty then.
+    /// The data directory of a verb that makes nothing: one that somebody named must be there. The usual one may be yet
+    /// to come, and is empty then.
     fn existing_dir(&self) -> Result<DataDir, Failure> {
         let path = self.dir_path()?;
         match (DataDir::find(&path)?.inspect(|dir| self.tell_place(dir)), &self.dir) {

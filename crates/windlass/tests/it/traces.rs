@@ -17,7 +17,8 @@ fn post(rig: &Rig, path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     write!(
         socket,
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-length: {length}\r\n{headers}\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();
@@ -31,7 +32,8 @@ fn a_trace_goes_from_the_pusher_to_the_command_and_to_what_it_emits() {
     let rig = Rig::new();
     let out = rig.path("out");
     let script = format!(
-        "echo \"$1 $TRACEPARENT|$TRACESTATE|$BAGGAGE\" >> {}; test \"$1\" != first || printf 'q\\tsecond\\n' >> $WINDLASS_EMIT",
+        "echo \"$1 $TRACEPARENT|$TRACESTATE|$BAGGAGE\" >> {}; \
+         test \"$1\" != first || printf 'q\\tsecond\\n' >> $WINDLASS_EMIT",
         out.display()
     );
     let server = rig.serve(&format!(

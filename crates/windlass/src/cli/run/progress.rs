@@ -1,7 +1,7 @@
 //! How far a run is: a bar redrawn in place on a terminal, a heartbeat line now and then elsewhere, or objects.
 //!
-//! It keeps its own clock of when to speak next, and never more often than ten times a second. Terminals that show it in
-//! their frame are told there, too (OSC 9;4), and that is taken back at the end.
+//! It keeps its own clock of when to speak next, and never more often than ten times a second. Terminals that show it
+//! in their frame are told there, too (OSC 9;4), and that is taken back at the end.
 
 use crate::cli::Context;
 use crate::cli::print::{count, grouped};

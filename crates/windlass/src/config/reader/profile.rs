@@ -1,4 +1,5 @@
-//! `[profile.NAME]`: a name for a data directory or a server, chosen with `-P NAME`; read by verbs, and checked with the rest.
+//! `[profile.NAME]`: a name for a data directory or a server, chosen with `-P NAME`; read by verbs, and checked with
+//! the rest.
 
 use super::super::Profile;
 use super::{Source, Table, quoted};

@@ -1,6 +1,6 @@
 //! `${NAME}` and `${NAME:-text}` in the strings of a config: variables of the reader's environment, filled in before
-//! anything is checked. `$${` is a plain `${`. Strings within arrays are left alone: they are the arguments of commands,
-//! and a shell among those has variables of its own.
+//! anything is checked. `$${` is a plain `${`. Strings within arrays are left alone: they are the arguments of
+//! commands, and a shell among those has variables of its own.
 
 use super::{Source, Value};
 use crate::error::Failure;

@@ -1,8 +1,9 @@
-//! What a job says of itself on its standard output: `::windlass progress 40/100 page 40`, `::windlass phase parsing`, for
-//! programs that cannot be changed to say it elsewhere.
+//! What a job says of itself on its standard output: `::windlass progress 40/100 page 40`, `::windlass phase parsing`,
+//! for programs that cannot be changed to say it elsewhere.
 //!
-//! Output often carries foreign text, so nothing but progress and phase is heard here, and nothing follows from them: they
-//! are shown. The newest of each is passed on, at most once a second. This file must not touch what is kept of the output.
+//! Output often carries foreign text, so nothing but progress and phase is heard here, and nothing follows from them:
+//! they are shown. The newest of each is passed on, at most once a second. This file must not touch what is kept of the
+//! output.
 
 use std::time::{Duration, Instant};
 
