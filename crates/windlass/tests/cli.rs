@@ -192,6 +192,9 @@ fn stop_without_a_server_is_69() {
 fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let (code, stdout, _) = told(&run(place.path(), &["doctor", "--json"]));
+    assert!(code == 74 && stdout.contains("there is no data directory at"), "{stdout}");
+    fs::create_dir(place.path().join("data")).unwrap();
+    let (code, stdout, _) = told(&run(place.path(), &["doctor", "--json"]));
     let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     let checks: Vec<&str> =
         report["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();

@@ -66,7 +66,7 @@ impl Finding {
 }
 
 pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let findings = match context.existing_dir() {
+    let findings = match place(context) {
         Ok(dir) => [examine(&dir), vec![config(&dir, context)]].concat(),
         Err(failure) => {
             let remedy = "name another one with --dir, or mend this one";
@@ -96,6 +96,12 @@ pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     out.finish()?;
     Ok(code)
+}
+
+/// The data directory, or an empty one that may become it: whether it is fit for that is what one asks before.
+fn place(context: &Context) -> Result<DataDir, Failure> {
+    let empty = context.dir_path()?.read_dir().is_ok_and(|mut entries| entries.next().is_none());
+    if empty { context.data_dir() } else { context.existing_dir() }
 }
 
 fn examine(dir: &DataDir) -> Vec<Finding> {

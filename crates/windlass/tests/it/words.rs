@@ -229,8 +229,8 @@ fn a_detached_run_goes_on_with_a_server_that_ends_by_itself() {
     let mut server = rig.start(&["serve", "--idle", "300ms"], std::process::Stdio::null());
     server.out_line();
     rig.call(&["push", "unserved", "x"]).fine();
-    rig.call(&["push", "fetch", "now"]).fine();
-    rig.drained();
+    let now = rig.call(&["push", "fetch", "now"]).fine().trim_end().to_owned();
+    rig.call(&["wait", &now]).fine();
     rig.call(&["cancel", "queue:fetch state:scheduled"]).says("1 job cancelled").fine();
     server.end().says("how=idle").fine();
 }
