@@ -246,7 +246,7 @@ fn narrow(widths: &mut [usize], columns: &[&str], width: usize) {
         let giving =
             widths.iter_mut().zip(columns).filter(|(width, name)| **width > NARROWEST && !WHOLE.contains(name));
         match giving.max_by_key(|(width, _)| **width) {
-            Some((widest, _)) if total > width => *widest -= (total - width).min(*widest - NARROWEST).min(8).max(1),
+            Some((widest, _)) if total > width => *widest -= (total - width).min(*widest - NARROWEST).min(8),
             _ => return,
         }
     }
