@@ -7,9 +7,9 @@
 
 use super::command::reading;
 use super::launcher::{Cut, EMIT_MAX, End, Report};
+use super::lines::LinesFile;
 use super::reply::{self, Emits, Said};
 use super::tally::Tally;
-use super::lines::LinesFile;
 use super::{Finished, Flight, Output, Start, Stream};
 use crate::clock;
 use std::collections::HashMap;

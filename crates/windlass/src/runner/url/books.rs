@@ -109,6 +109,18 @@ impl Claim {
         (&self.tallies[tally].start, position)
     }
 
+    /// Jobs with their starts and their positions there; neighbours are mostly of one start.
+    pub(super) fn each(&self, jobs: &[u32]) -> impl Iterator<Item = (u32, &Start, u16)> {
+        let (mut tally, mut of) = (0, 0..0);
+        jobs.iter().map(move |job| {
+            if !of.contains(job) {
+                tally = self.place(*job).0;
+                of = self.firsts[tally]..self.firsts[tally] + u32::from(self.tallies[tally].start.held.count);
+            }
+            (*job, &self.tallies[tally].start, (job - of.start) as u16)
+        })
+    }
+
     pub(super) fn id(&self, job: u32) -> JobId {
         let (start, position) = self.start(job);
         start.held.jobs.id(usize::from(start.held.first + position))
