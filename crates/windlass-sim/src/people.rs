@@ -318,7 +318,10 @@ impl World {
 
     fn open_run(&mut self) -> Outcome<()> {
         let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Said::Run(info.clone()));
-        self.send(Event::OpenRun { request: OpenRun { name: String::new(), service: None }, answer });
+        self.send(Event::OpenRun {
+            request: OpenRun { name: String::new(), service: None, terms: Default::default() },
+            answer,
+        });
         Ok(())
     }
 
