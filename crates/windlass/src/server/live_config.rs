@@ -54,6 +54,8 @@ impl LiveConfig {
             Err(failure) => {
                 let error = ("error", failure.to_string().into());
                 self.log.say(Level::Error, "reload refused, the old config stays", vec![error]);
+                let mut current = self.lock();
+                *current = Arc::new(Loaded { refused: Some(failure.to_string()), ..Loaded::clone(&current) });
             }
         }
         reloaded
