@@ -55,7 +55,7 @@ impl LiveConfig {
                 let error = ("error", failure.to_string().into());
                 self.log.say(Level::Error, "reload refused, the old config stays", vec![error]);
                 let mut current = self.lock();
-                *current = Arc::new(Loaded { refused: Some(failure.to_string()), ..Loaded::clone(&current) });
+                Arc::make_mut(&mut current).refused = Some(failure.to_string());
             }
         }
         reloaded
