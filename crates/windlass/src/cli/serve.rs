@@ -14,6 +14,7 @@ use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
+use crate::runner::progress::Board;
 use crate::server::LiveConfig;
 use crate::service_manager::ServiceManager;
 use std::path::PathBuf;
@@ -98,8 +99,8 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         spawn("watchdog", move || show_life(&engine, &manager, beat, &until))?;
     }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
-    let told = Arc::clone(&manager);
-    spawn("orders", move || obey(&signals, &engine, &live, &orders_log, &told))?;
+    let (told, board) = (Arc::clone(&manager), Arc::clone(server.board()));
+    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told))?;
     let ended = server.join();
     manager.stopping();
     log.info("stopped");
@@ -137,7 +138,14 @@ fn show_life(engine: &EngineHandle, manager: &ServiceManager, beat: Duration, un
 }
 
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log, manager: &ServiceManager) {
+fn obey(
+    signals: &Signals,
+    engine: &EngineHandle,
+    config: &LiveConfig,
+    board: &Board,
+    log: &Log,
+    manager: &ServiceManager,
+) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
@@ -159,7 +167,7 @@ fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log
                 manager.ready(&status(engine));
                 Ok(())
             }
-            libc::SIGTTIN => dump::tell(engine, log),
+            libc::SIGTTIN => dump::tell(engine, board, log),
             libc::SIGTSTP => {
                 // Said when it holds: whoever reads the line may rely on it.
                 let sent = engine.send(Event::Quiet);

@@ -35,3 +35,4 @@ mod urls;
 mod verbs;
 mod watch;
 mod work;
+mod workers;
