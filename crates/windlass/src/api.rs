@@ -22,6 +22,7 @@ pub mod steering;
 pub mod work;
 mod workers;
 
+pub use crate::particulars::{Particulars, Subject, Trace};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
 pub use workers::{StateCounts, Worker, WorkerCounts, WorkerStep, Workers};
@@ -106,6 +107,8 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Worker>,
     #[serde(flatten)]
+    pub particulars: Particulars,
+    #[serde(flatten)]
     pub data: Data,
     /// How long the data is; lists show only its beginning.
     pub data_bytes: usize,
@@ -152,6 +155,7 @@ impl Job {
             phase: None,
             checkpoint: None,
             result: None,
+            particulars: info.particulars.as_deref().into(),
             data: Data::beginning(&info.data, data_max),
             data_bytes: info.data.len(),
             history: Vec::new(),
@@ -493,6 +497,13 @@ impl Problem {
             code: code.into(),
             hint: failure.hint.clone(),
         }
+    }
+
+    /// As HTTP calls a failure of this kind.
+    pub fn of(failure: &Failure) -> Problem {
+        let status = failure.kind.http_status();
+        let known = hyper::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+        Problem::new(status, known.unwrap_or("Error"), failure)
     }
 
     /// The failure as it was on the other side.

@@ -9,9 +9,10 @@ use super::problem::Problem;
 use super::query::{Query, durability};
 use crate::api::{self, IDS_LISTED, JOBS_MAX, base64};
 use crate::engine::event::Event;
+use crate::particulars::TRACE_HEADERS;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, Lot, NewJobs, Taken};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
@@ -20,10 +21,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::{Particulars, Trace};
 use windlass_core::time::Time;
 
 /// What jobs of one chunk have in common.
-type Key<'a> = (&'a str, Priority, Option<RunId>, Option<Time>);
+type Key<'a> = (&'a str, Priority, Option<RunId>, Option<Time>, Option<&'a Arc<Particulars>>);
 
 /// One job of a request, borrowed from its body where it can be.
 #[derive(Clone, Debug)]
@@ -32,20 +34,47 @@ pub(super) struct Incoming<'a> {
     priority: Priority,
     run: Option<RunId>,
     at: Option<Time>,
+    particulars: Option<Arc<Particulars>>,
     data: Cow<'a, [u8]>,
+}
+
+impl Incoming<'_> {
+    /// A job that names no trace belongs to its request's.
+    fn join(&mut self, traced: Option<&Arc<Particulars>>) {
+        let Some(traced) = traced else { return };
+        match &self.particulars {
+            None => self.particulars = Some(Arc::clone(traced)),
+            Some(own) if own.trace.is_some() => {}
+            Some(own) => {
+                let own = Particulars::clone(own);
+                self.particulars = Some(Arc::new(Particulars { trace: traced.trace.clone(), ..own }));
+            }
+        }
+    }
+}
+
+/// The trace that a request belongs to, as its headers say; a parent that is none is as if it were not there.
+fn trace_of(headers: &HeaderMap) -> Option<Arc<Particulars>> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let [parent, state, baggage] = TRACE_HEADERS.map(text);
+    let trace = Trace::heard(parent, state, baggage)?;
+    Some(Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }))
 }
 
 pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
     let (media, whole) = call.body(&[api::JSON, api::LINES, api::BYTES, api::RECORDS]).await?;
+    let traced = trace_of(&call.headers);
     match media {
         api::JSON => {
             let query = call.query(&["durability", "ids"])?;
-            let (jobs, named) = from_json(&whole.bytes)?;
+            let (mut jobs, named) = from_json(&whole.bytes)?;
+            jobs.iter_mut().for_each(|job| job.join(traced.as_ref()));
             accept(&call.app, &jobs, &query, named, None).await
         }
         api::RECORDS => {
             let query = call.query(&["run", "durability", "ids"])?;
-            let jobs = from_records(&whole.bytes, run_of(&query)?)?;
+            let mut jobs = from_records(&whole.bytes, run_of(&query)?)?;
+            jobs.iter_mut().for_each(|job| job.join(traced.as_ref()));
             accept(&call.app, &jobs, &query, None, None).await
         }
         api::LINES | api::BYTES => {
@@ -60,6 +89,7 @@ pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
                     .unwrap_or_default(),
                 run: run_of(&query)?,
                 at: query.get("at").map(api::time_from_text).transpose()?,
+                particulars: traced,
                 data: Cow::Borrowed(&[]),
             };
             let jobs = match media {
@@ -85,6 +115,7 @@ pub(super) async fn push_lines(
         priority: Priority::NORMAL,
         run: Some(run),
         at: None,
+        particulars: None,
         data: Cow::Borrowed(&[]),
     };
     let jobs = from_lines(&whole.bytes, &pattern)?;
@@ -132,7 +163,7 @@ fn lay_out(jobs: &[Incoming<'_>], draw: impl FnOnce() -> (Origin, u64)) -> Resul
     check_sizes(jobs)?;
     let (origin, first) = draw();
     for (index, job) in jobs.iter().enumerate() {
-        let key: Key<'_> = (&job.queue, job.priority, job.run, job.at);
+        let key: Key<'_> = (&job.queue, job.priority, job.run, job.at, job.particulars.as_ref());
         let lane = match place {
             Some((same, lane)) if same == key => lane,
             _ => match places.get(&key) {
@@ -140,7 +171,7 @@ fn lay_out(jobs: &[Incoming<'_>], draw: impl FnOnce() -> (Origin, u64)) -> Resul
                 None => {
                     let queue = QueueName::new(job.queue.as_bytes()).map_err(|bad| at_job(index, &bad))?;
                     let of = NewJobsOf { queue, priority: job.priority, run: job.run, not_before: job.at };
-                    lanes.push((of, ChunkBuilder::new(origin)));
+                    lanes.push((of, ChunkBuilder::new(origin).with(job.particulars.clone())));
                     places.insert(key, lanes.len() - 1);
                     lanes.len() - 1
                 }
@@ -229,7 +260,8 @@ fn read_record<'a>(rest: &mut &'a [u8], run: Option<RunId>) -> Option<Incoming<'
     let priority = Priority::new(i64::from(*rest.split_off_first()? as i8))?;
     let length = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
     let data = rest.split_off(..length as usize)?;
-    Some(Incoming { queue: Cow::Borrowed(queue), priority, run, at: None, data: Cow::Borrowed(data) })
+    let (queue, data) = (Cow::Borrowed(queue), Cow::Borrowed(data));
+    Some(Incoming { queue, priority, run, at: None, particulars: None, data })
 }
 
 /// A job as a client writes it.
@@ -250,6 +282,9 @@ struct JsonJob<'a> {
     run: Option<Cow<'a, str>>,
     #[serde(borrow)]
     durability: Option<Cow<'a, str>>,
+    parent: Option<String>,
+    subject: Option<api::Subject>,
+    trace: Option<api::Trace>,
 }
 
 /// An array of jobs that stops gathering, but not checking, one past the limit.
@@ -311,6 +346,7 @@ impl<'a> JsonJob<'a> {
             (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
             (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
         };
+        let particulars = api::Particulars { parent: self.parent, subject: self.subject, trace: self.trace };
         let priority = Priority::new(self.priority);
         let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
         Ok(Incoming {
@@ -318,6 +354,7 @@ impl<'a> JsonJob<'a> {
             priority: priority.ok_or_else(|| at_job(index, &range))?,
             run: self.run.as_deref().map(read_run).transpose()?,
             at: self.at.as_deref().map(api::time_from_text).transpose()?,
+            particulars: particulars.checked().map_err(|bad| at_job(index, &bad))?,
             data,
         })
     }
