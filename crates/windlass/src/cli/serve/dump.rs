@@ -1,4 +1,4 @@
-//! TTIN: everything that the server is doing, as lines of its log: the engine, memory, queues, flights, workers, threads.
+//! TTIN: everything that the server is doing, as lines of its log: engine, memory, queues, flights, workers, threads.
 
 use crate::allocator;
 use crate::api;
