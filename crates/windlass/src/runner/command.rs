@@ -6,6 +6,7 @@
 //! noticed, its trees are proven dead, its jobs are reported, and another takes its place (`launchers`). What a batch's
 //! end means is `batch`'s affair, what kept workers do is `worker`'s. It must not judge outcomes.
 
+use super::batch::Batch;
 use super::launcher::{self, Outbox, Report};
 use super::progress::Board;
 use super::worker::{News, WorkerRunner};
