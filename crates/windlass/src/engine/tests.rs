@@ -5,6 +5,7 @@ mod checkpoint;
 mod rates;
 mod runs;
 mod schedules;
+mod stalemate;
 mod steer;
 mod terms;
 
