@@ -26,7 +26,7 @@ mod workers;
 pub use crate::particulars::{Particulars, Subject, Trace, Unique};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
-pub use terms::{NewEndJob, Terms};
+pub use terms::{NewEndJob, NewRun, Terms};
 pub use workers::{StateCounts, Worker, WorkerCounts, WorkerStep, Workers};
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
@@ -212,32 +212,6 @@ impl Data {
             (None, Some(text)) => base64::decode(text),
             (None, None) | (Some(_), Some(_)) => None,
         }
-    }
-}
-
-/// A request for a run; `service` is taken over the Unix socket only.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewRun {
-    #[serde(default)]
-    pub name: String,
-    #[serde(default)]
-    pub service: Option<NewService>,
-    /// The terms are those of `Terms`: what is flattened could not refuse what it does not know.
-    #[serde(default)]
-    pub time_limit: Option<String>,
-    #[serde(default)]
-    pub job_limit: Option<u64>,
-    #[serde(default)]
-    pub tolerate: Option<String>,
-    #[serde(default)]
-    pub end_job: Option<NewEndJob>,
-}
-
-impl NewRun {
-    pub fn terms(&self) -> Terms {
-        let NewRun { time_limit, job_limit, tolerate, end_job, .. } = self.clone();
-        Terms { time_limit, job_limit, tolerate, end_job }
     }
 }
 

@@ -1,11 +1,37 @@
 //! The terms of a run in JSON, as they are asked for and shown.
 
-use super::Data;
+use super::{Data, NewService};
 use crate::error::{Failure, Kind};
 use crate::when;
 use serde::{Deserialize, Serialize};
 use windlass_core::job::{Priority, QueueName};
 use windlass_core::run::terms::{END_DATA_MAX, EndJob, RunTerms};
+
+/// A request for a run; `service` is taken over the Unix socket only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRun {
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub service: Option<NewService>,
+    /// The terms are those of `Terms`: what is flattened could not refuse what it does not know.
+    #[serde(default)]
+    pub time_limit: Option<String>,
+    #[serde(default)]
+    pub job_limit: Option<u64>,
+    #[serde(default)]
+    pub tolerate: Option<String>,
+    #[serde(default)]
+    pub end_job: Option<NewEndJob>,
+}
+
+impl NewRun {
+    pub fn terms(&self) -> Terms {
+        let NewRun { time_limit, job_limit, tolerate, end_job, .. } = self.clone();
+        Terms { time_limit, job_limit, tolerate, end_job }
+    }
+}
 
 /// What was agreed on; what is absent has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
