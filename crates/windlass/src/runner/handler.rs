@@ -108,6 +108,7 @@ type Handler = Arc<dyn Fn(&Batch<'_>) -> Verdicts + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Handlers {
     by_name: HashMap<String, Handler>,
+    threads: Option<usize>,
 }
 
 impl Handlers {
@@ -123,6 +124,18 @@ impl Handlers {
     ) -> Handlers {
         self.by_name.insert(name.into(), Arc::new(handler));
         self
+    }
+
+    /// So many batches are handled at once, of all handlers together; without it, as many as there are cores. Handlers
+    /// that wait for somebody else want more of them.
+    pub fn on_threads(self, threads: usize) -> Handlers {
+        Handlers { threads: Some(threads.max(1)), ..self }
+    }
+
+    /// How many threads serve them; none where there is nothing to handle.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.is_empty() { 0 } else { self.threads.unwrap_or_else(cores) }
     }
 
     pub fn is_empty(&self) -> bool {
