@@ -18,7 +18,6 @@ use windlass_core::time::Time;
 
 /// How many errors a job keeps.
 const ERRORS_KEPT: usize = 10;
-const VERSION: u8 = 1;
 
 pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
                                   placed, admitted, ended, reason, turn, errors, sum, data";
@@ -314,7 +313,11 @@ pub(super) fn by_arrivals(db: &Connection, arrivals: &[u64]) -> Result<Vec<Row>,
 /// The row of a job by its id.
 pub(super) fn by_id(db: &Connection, id: JobId) -> Result<Option<Row>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM job WHERE origin = ?1 AND offset = ?2");
-    one(db, &sql, params![id.origin.bits(), id.offset])
+    // The index led there, and only the row has a sum.
+    match one(db, &sql, params![id.origin.bits(), id.offset])? {
+        Some(row) if row.id != id => Err(corrupt(format!("the index of ids has another job for {id}"))),
+        row => Ok(row),
+    }
 }
 
 fn one(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Option<Row>, StoreError> {
@@ -341,6 +344,14 @@ fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<
         found.push(Row::read(row)?);
     }
     Ok(found)
+}
+
+/// An index has no sum: what it led to must be what was looked for.
+pub(super) fn expect(rows: Vec<Row>, what: &str, fits: impl Fn(&Row) -> bool) -> Result<Vec<Row>, StoreError> {
+    match rows.iter().find(|row| !fits(row)) {
+        Some(row) => Err(corrupt(format!("the index of {what} jobs has job {}, which is none", row.arrival))),
+        None => Ok(rows),
+    }
 }
 
 /// A chunk of one, made for a job that left its chunk.
@@ -373,13 +384,13 @@ fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
     if errors.is_empty() {
         return None;
     }
-    let mut writer = Writer::versioned(VERSION);
+    let mut writer = Writer::begin();
     for error in errors {
         writer.number(u64::from(error.start));
         writer.signed(error.at.as_micros());
         writer.text(&error.text);
     }
-    Some(writer.0)
+    Some(writer.finish())
 }
 
 fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
@@ -387,7 +398,7 @@ fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
     if bytes.is_empty() {
         return Ok(errors);
     }
-    let mut reader = Reader::versioned(bytes, VERSION, "a job's list of errors")?;
+    let mut reader = Reader::open(bytes, "a job's list of errors")?;
     while !reader.is_done() {
         errors.push(AttemptError { start: reader.small()?, at: Time(reader.signed()?), text: reader.text()? });
     }
