@@ -143,11 +143,10 @@ fn follow(crawl: &Crawl, events: &Receiver<Event>, context: &Context) -> Result<
                 crawl.drain();
             }
             Ok(Event::Signal(_)) => crawl.halt(),
-            Err(RecvTimeoutError::Disconnected) => {
-                // The answer about the end is dropped with the engine.
-                return signalled.map_or_else(|| Err(gone()), |signal| Ok(Some(signal)));
-            }
             Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::new(Kind::Internal, "all threads of the crawl have ended"));
+            }
         }
         let now = Instant::now();
         if progress.wants(now)
@@ -157,10 +156,6 @@ fn follow(crawl: &Crawl, events: &Receiver<Event>, context: &Context) -> Result<
             progress.changed();
         }
     }
-}
-
-fn gone() -> Failure {
-    Failure::new(Kind::Internal, "the engine of the crawl has ended")
 }
 
 fn tally(run: &RunInfo) -> Tally {

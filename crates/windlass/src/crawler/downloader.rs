@@ -2,8 +2,8 @@
 //! and only what its `robots.txt` does.
 //!
 //! Redirects are not followed here: where they lead is a link like any other. A host that asks for a pause gets it from
-//! everybody. An order to hurry answers whatever has not begun; what has begun ends within its time limit. It must not
-//! know about jobs.
+//! everybody. An order to end answers whatever has not begun; what has begun ends within its time limit, or at once if
+//! that is the order. It must not know about jobs.
 
 use super::order::Order;
 use super::page_url::canonical;
@@ -21,9 +21,12 @@ use hyper::header::{
 use hyper::{Request, Response, Uri};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -71,11 +74,21 @@ struct Asked {
     answer: Sender<(usize, Fetched)>,
 }
 
+/// How much of what was asked for is still done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ending {
+    /// All of it.
+    NotYet,
+    /// What has begun.
+    Drain,
+    Now,
+}
+
 /// The fetchers' end of the thread.
 #[derive(Debug)]
 pub(super) struct Downloader {
     desk: Option<UnboundedSender<Asked>>,
-    hurry: watch::Sender<bool>,
+    ending: watch::Sender<Ending>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,16 +97,16 @@ impl Downloader {
         let failed = |e: std::io::Error| Failure::io("cannot start a thread", &e);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (desk, asked) = unbounded_channel();
-        let (hurry, hurried) = watch::channel(false);
+        let (ending, told) = watch::channel(Ending::NotYet);
         let serve = move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, serve(Rc::new(Desk::new(order)), asked, hurried));
+            local.block_on(&runtime, serve(Rc::new(Desk::new(order)), asked, told));
             drop(local);
             // A name that is being resolved is not waited for.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("downloads".into()).spawn(serve).map_err(failed)?;
-        Ok(Downloader { desk: Some(desk), hurry, thread: Some(thread) })
+        Ok(Downloader { desk: Some(desk), ending, thread: Some(thread) })
     }
 
     /// Fetches a page; the answer comes with its place.
@@ -105,15 +118,14 @@ impl Downloader {
         }
     }
 
-    /// Begins nothing more.
-    pub(super) fn hurry(&self) {
-        self.hurry.send_replace(true);
+    pub(super) fn end(&self, how: Ending) {
+        self.ending.send_replace(how);
     }
 }
 
 impl Drop for Downloader {
     fn drop(&mut self) {
-        self.hurry();
+        self.end(Ending::Now);
         self.desk = None;
         if let Some(thread) = self.thread.take() {
             // One that panicked has told so itself.
@@ -122,15 +134,26 @@ impl Drop for Downloader {
     }
 }
 
-async fn serve(desk: Rc<Desk>, mut asked: UnboundedReceiver<Asked>, hurried: watch::Receiver<bool>) {
+async fn serve(desk: Rc<Desk>, mut asked: UnboundedReceiver<Asked>, ending: watch::Receiver<Ending>) {
     while let Some(Asked { url, place, answer }) = asked.recv().await {
-        let (desk, mut hurried) = (Rc::clone(&desk), hurried.clone());
+        let (desk, ending) = (Rc::clone(&desk), ending.clone());
         tokio::task::spawn_local(async move {
-            let fetched = desk.fetch(&url, &mut hurried).await;
+            let fetched = desk.fetch(&url, ending).await;
             // A fetcher that no longer listens has no use for it.
             let _ = answer.send((place, fetched));
         });
     }
+}
+
+/// Does it unless the end comes first.
+async fn unless<T>(ending: Ending, mut told: watch::Receiver<Ending>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut told, mut work) = (pin!(told.wait_for(|told| *told >= ending)), pin!(work));
+    poll_fn(|context| match told.as_mut().poll(context) {
+        // A sender that is gone has told the same.
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => work.as_mut().poll(context).map(Some),
+    })
+    .await
 }
 
 /// One host, as politeness sees it.
@@ -163,20 +186,13 @@ impl Desk {
         Rc::clone(gates.entry(host_of(url)).or_insert_with(made))
     }
 
-    async fn fetch(&self, url: &Url, hurried: &mut watch::Receiver<bool>) -> Fetched {
+    async fn fetch(&self, url: &Url, ending: watch::Receiver<Ending>) -> Fetched {
         let gate = self.gate(url);
-        // A sender that is gone means the same as one that hurries.
-        let hurry = async {
-            let _ = hurried.wait_for(|hurry| *hurry).await;
-        };
-        tokio::select! {
-            biased;
-            () = hurry => Fetched::Stopped,
-            ready = self.ready(&gate, url) => match ready {
-                Err(fetched) => fetched,
-                // From here on it has begun.
-                Ok(_place) => self.page(&gate, url).await,
-            }
+        let ready = unless(Ending::Drain, ending.clone(), self.ready(&gate, url)).await;
+        match ready {
+            None => Fetched::Stopped,
+            Some(Err(fetched)) => fetched,
+            Some(Ok(_place)) => unless(Ending::Now, ending, self.page(&gate, url)).await.unwrap_or(Fetched::Stopped),
         }
     }
 

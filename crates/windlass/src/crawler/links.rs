@@ -131,7 +131,7 @@ mod tests {
             ("<a href=\"a&amp;b?x=1&amp;y=2\">", "dir/a&b?x=1&y=2"),
             ("<a href=one><a href=one#part><a href=./one>", "dir/one"),
             ("<a href=one href=two>", "dir/one"),
-            ("<a name=x><a href>", "dir/page.html"),
+            ("<a name=x><a href>", ""),
             ("<a href=one", ""),
             ("<a href=late><base href='/other/'><base href='/third/'>", "other/late"),
             ("<base href='mailto:x'><a href=one>", "dir/one"),

@@ -33,7 +33,7 @@ use crate::runner::handler::Handlers;
 use crate::server::{ArchiveOptions, Server, ServerOptions};
 use crate::store::embedded::View;
 use crate::store::{RunInfo, StoreView};
-use downloader::Downloader;
+use downloader::{Downloader, Ending};
 use met::{Met, Next};
 use note::{Note, Skipped};
 use stages::{FETCH, PARSE, PARTIAL, Stages};
@@ -113,7 +113,8 @@ impl Crawl {
     /// The addresses to begin with, and the seal: from now on only pages make more of them.
     fn seed(&self, ended: impl FnOnce(Result<RunInfo, Failure>) + Send + 'static) -> Result<(), Failure> {
         let (handle, run) = (self.server.handle(), self.run.id);
-        handle.send(Event::AwaitRun { run, answer: Answer::new(ended) })?;
+        let mut end = End(Some(ended));
+        handle.send(Event::AwaitRun { run, answer: Answer::new(move |result| end.tell(result)) })?;
         if self.run.counts.sealed {
             return Ok(());
         }
@@ -146,13 +147,13 @@ impl Crawl {
 
     /// Asks for no more pages; what is under way ends.
     pub fn drain(&self) {
-        self.stages.downloader.hurry();
+        self.stages.downloader.end(Ending::Drain);
         self.server.drain();
     }
 
     /// Ends at once.
     pub fn halt(&self) {
-        self.stages.downloader.hurry();
+        self.stages.downloader.end(Ending::Now);
         self.server.halt();
     }
 
@@ -168,6 +169,23 @@ impl Crawl {
         let report = Report::of(&self.order, &self.dir.archive(), self.run.id, ended.since(self.run.created));
         self.server.stop()?;
         report
+    }
+}
+
+/// Tells of the end exactly once: an engine that is stopped drops its answer.
+struct End<F: FnOnce(Result<RunInfo, Failure>)>(Option<F>);
+
+impl<F: FnOnce(Result<RunInfo, Failure>)> End<F> {
+    fn tell(&mut self, result: Result<RunInfo, Failure>) {
+        if let Some(ended) = self.0.take() {
+            ended(result);
+        }
+    }
+}
+
+impl<F: FnOnce(Result<RunInfo, Failure>)> Drop for End<F> {
+    fn drop(&mut self) {
+        self.tell(Err(Failure::new(Kind::TryLater, "the engine of the crawl has ended before the crawl")));
     }
 }
 

@@ -93,7 +93,8 @@ fn is_trap(url: &Url) -> bool {
         segments.windows(whole).any(|window| {
             let mut others = window.chunks(stretch);
             let first = others.next();
-            first.is_some_and(|first| first != [""]) && others.all(|other| Some(other) == first)
+            first.is_some_and(|first| first.iter().any(|segment| !segment.is_empty()))
+                && others.all(|other| Some(other) == first)
         })
     })
 }

@@ -12,6 +12,7 @@ use super::place::place;
 use super::target::Target;
 use super::{links, robots, sitemap};
 use crate::runner::handler::{Batch, Verdicts};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -25,6 +26,8 @@ pub(super) const PARSE: &str = "parse";
 
 /// A page that is being fetched is asked about again after this.
 const MEET_AGAIN: Duration = Duration::from_millis(100);
+/// A batch that is not whole after this time is settled page by page.
+const SETTLE_WITHIN: Duration = Duration::from_millis(100);
 /// Where pages lie until they are whole.
 pub(super) const PARTIAL: &str = ".partial";
 
@@ -52,38 +55,56 @@ impl Done {
         Done { outcome, emits: Vec::new() }
     }
 
+    /// Emits what follows, and tells how the job ended.
+    fn settled(self, batch: &Batch<'_>, at: u16) -> Outcome {
+        let emitted = self.emits.iter().try_for_each(|(queue, target)| batch.emit(at, queue, target.data()));
+        emitted.map_or_else(|error| Outcome::FailedForGood { error: error.to_string() }, |()| self.outcome)
+    }
+
     fn noted(note: &Note, emits: Vec<(&'static str, Target)>) -> Done {
         Done { outcome: Outcome::Succeeded { message: note.to_string() }, emits }
     }
 }
 
 impl Stages {
-    /// All pages of a batch at once.
+    /// All pages of a batch at once. Those that are slow hold up no others: these are settled without them.
     pub(super) fn fetch(&self, batch: &Batch<'_>) -> Verdicts {
         self.ready.wait();
         let (answer, answers) = channel();
         let mut done: Vec<Option<Done>> = Vec::with_capacity(batch.len());
-        let mut targets = Vec::with_capacity(batch.len());
+        let mut awaited: HashMap<usize, Target> = HashMap::new();
         for (at, (_, data)) in batch.jobs().enumerate() {
-            let target = Target::read(data);
-            let ready = match &target {
-                None => Some(no_target(data)),
-                Some(target) => self.begin(target),
+            let Some(target) = Target::read(data) else {
+                done.push(Some(no_target(data)));
+                continue;
             };
-            if let (None, Some(target)) = (&ready, &target) {
+            let ready = self.begin(&target);
+            if ready.is_none() {
                 self.downloader.fetch(target.url.clone(), at, &answer);
+                awaited.insert(at, target);
             }
             done.push(ready);
-            targets.push(target);
         }
         drop(answer);
-        for (at, fetched) in answers {
-            if let Some(target) = &targets[at] {
-                done[at] = Some(self.end(target, fetched));
+        let mut patience = Some(Instant::now() + SETTLE_WITHIN);
+        loop {
+            let left = patience.map(|until| until.saturating_duration_since(Instant::now()));
+            match left.map_or_else(|| answers.recv().map_err(Into::into), |left| answers.recv_timeout(left)) {
+                Ok((at, fetched)) => done[at] = awaited.remove(&at).map(|target| self.end(&target, fetched)),
+                Err(RecvTimeoutError::Timeout) => patience = None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if patience.is_none() {
+                for (at, done) in (0..).zip(&mut done).filter_map(|(at, done)| Some((at, done.take()?))) {
+                    batch.report(at, done.settled(batch, at));
+                }
             }
         }
         // A page of which no word came was not fetched.
-        settle(batch, done.into_iter().map(|done| done.unwrap_or_else(|| Done::of(Outcome::Interrupted))))
+        for (at, target) in awaited {
+            done[at] = Some(self.end(&target, Fetched::Stopped));
+        }
+        Verdicts::each((0..).zip(done).filter_map(|(at, done)| Some(done?.settled(batch, at))))
     }
 
     /// What there is to do without a request; none where the page has to be fetched.
@@ -179,10 +200,10 @@ impl Stages {
 
     pub(super) fn parse(&self, batch: &Batch<'_>) -> Verdicts {
         self.ready.wait();
-        settle(
-            batch,
-            batch.jobs().map(|(_, data)| Target::read(data).map_or_else(|| no_target(data), |t| self.read(&t))),
-        )
+        Verdicts::each((0..).zip(batch.jobs()).map(|(at, (_, data))| {
+            let done = Target::read(data).map_or_else(|| no_target(data), |target| self.read(&target));
+            done.settled(batch, at)
+        }))
     }
 
     fn read(&self, target: &Target) -> Done {
@@ -221,14 +242,6 @@ fn begins_as_xml(body: &[u8]) -> bool {
 fn no_target(data: &[u8]) -> Done {
     let error = format!("`{}` is no page", String::from_utf8_lossy(data));
     Done::of(Outcome::FailedForGood { error })
-}
-
-fn settle(batch: &Batch<'_>, done: impl Iterator<Item = Done>) -> Verdicts {
-    let settled = (0..).zip(done).map(|(at, done)| {
-        let emitted = done.emits.iter().try_for_each(|(queue, target)| batch.emit(at, queue, target.data()));
-        emitted.map_or_else(|error| Outcome::FailedForGood { error: error.to_string() }, |()| done.outcome)
-    });
-    Verdicts::each(settled)
 }
 
 /// Whole or not at all: written aside, then put in its place.

@@ -65,6 +65,36 @@ fn each_job_is_seen_and_judged() {
 }
 
 #[test]
+fn what_was_reported_early_is_not_reported_again() {
+    let handlers = Handlers::new().on("slow", |batch| {
+        (0..5).for_each(|at| batch.emit(at, "next", vec![at as u8]).unwrap());
+        batch.report(3, Outcome::Interrupted);
+        batch.report(3, Outcome::Cancelled);
+        batch.report(1, Outcome::Succeeded { message: "early".into() });
+        batch.report(5, Outcome::Cancelled);
+        Verdicts::succeeded()
+    });
+    let (mut runner, heard) = runner(handlers);
+    runner.start(vec![start(1, "slow", 5)]);
+    drop(runner);
+    let told: Vec<(u16, u16, &str, Vec<u8>)> = heard
+        .iter()
+        .map(|finished| {
+            let emitted = finished.emitted.iter().map(|one| one.data[0]).collect();
+            (finished.first, finished.count(), finished.outcomes[0].1.word(), emitted)
+        })
+        .collect();
+    let expected = [
+        (3, 1, "interrupted", vec![3]),
+        (1, 1, "succeeded", vec![1]),
+        (0, 1, "succeeded", vec![0]),
+        (2, 1, "succeeded", vec![2]),
+        (4, 1, "succeeded", vec![4]),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn what_a_handler_does_wrong_stays_with_its_batch() {
     let handlers = Handlers::new()
         .on("panics", |batch| panic!("on {}", batch.len()))
