@@ -90,6 +90,11 @@ ALTER TABLE chunk ADD COLUMN sum INTEGER;
 ALTER TABLE run ADD COLUMN sum INTEGER;
 ";
 
+/// What format 4 adds to a new store and to an older one alike.
+const BESIDE_4: &str = "
+ALTER TABLE job ADD COLUMN particulars BLOB;
+";
+
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRow {
@@ -157,8 +162,10 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
     // A reader changes nothing, so an older store looks to it as if it were up to date.
     let found = known_format(&db)?;
-    for (table, _) in [("job", 3), ("queue", 4), ("chunk", 4), ("run", 4)].iter().filter(|(_, since)| found < *since) {
-        let view = format!("CREATE TEMP VIEW {table} AS SELECT *, NULL AS sum FROM main.{table}");
+    let of_jobs = if found < 3 { "NULL AS sum, NULL AS particulars" } else { "NULL AS particulars" };
+    let lacking = [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum")];
+    for (table, columns) in lacking.iter().filter(|_| found < FORMAT) {
+        let view = format!("CREATE TEMP VIEW {table} AS SELECT *, {columns} FROM main.{table}");
         db.execute_batch(&view).map_err(failed)?;
     }
     db.pragma_update(None, "query_only", true).map_err(failed)?;
@@ -181,7 +188,7 @@ pub(super) fn known_format(db: &Connection) -> Result<u32, StoreError> {
 /// Adds what an older format lacks, in one transaction; nothing that was there is changed.
 fn bring_up_to_date(db: &Connection, dir: &DataDir, found: u32) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
-    let lacking: String = [(2, SINCE_2), (3, SINCE_3), (4, SINCE_4)]
+    let lacking: String = [(2, SINCE_2), (3, SINCE_3), (4, SINCE_4), (4, BESIDE_4)]
         .iter()
         .filter(|(since, _)| found < *since)
         .map(|(_, sql)| *sql)
@@ -209,7 +216,7 @@ fn steady_plans(db: &Connection) -> Result<(), StoreError> {
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
     let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0, 0); COMMIT;");
-    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{first}")).map_err(failed)?;
+    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{BESIDE_4}{first}")).map_err(failed)?;
     into_main_file(db, dir)
 }
 

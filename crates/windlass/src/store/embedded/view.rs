@@ -151,6 +151,7 @@ impl Names {
             ended: row.ended,
             reason: row.reason,
             errors: row.errors,
+            particulars: row.particulars,
             data: row.data,
         })
     }

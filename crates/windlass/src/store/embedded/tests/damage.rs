@@ -104,7 +104,7 @@ fn a_damaged_row_is_told_in_words_to_whoever_asks_for_it() {
 /// Makes the store what a program of an older format would have left behind.
 fn age(bed: &Bed, format: u32) {
     let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
-    db.execute_batch("ALTER TABLE state DROP COLUMN parts").unwrap();
+    db.execute_batch("ALTER TABLE state DROP COLUMN parts; ALTER TABLE job DROP COLUMN particulars;").unwrap();
     for table in ["queue", "chunk", "run"] {
         db.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).unwrap();
     }
