@@ -15,9 +15,9 @@ use crate::runner::handler::{Batch, Verdicts};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use url::Url;
 use windlass_core::outcome::{Outcome, from_status};
 

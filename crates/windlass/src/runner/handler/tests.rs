@@ -1,8 +1,8 @@
 //! Handlers see their jobs, panic alone, miscount in vain, and are stopped before they begin.
 
 use super::*;
-use crate::store::Place;
 use crate::store::chunk::ChunkBuilder;
+use crate::store::{Held, Place};
 use std::sync::mpsc;
 use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueNo, Record};
 use windlass_core::policy::Policy;
