@@ -3,6 +3,8 @@
 //! This file owns what a process is told about its job. Data becomes one argument or standard input, never text that
 //! something parses.
 
+use crate::clock;
+use crate::particulars::{TRACE_VARIABLES, parts};
 use crate::runner::batch::Batch;
 use crate::runner::launcher::{
     Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
@@ -10,6 +12,7 @@ use crate::runner::launcher::{
 use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
 use crate::runner::{Flight, Start};
+use crate::when::rfc3339;
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -28,8 +31,11 @@ const EMIT: &str = "WINDLASS_EMIT";
 const CHECKPOINT: &str = "WINDLASS_CHECKPOINT";
 const URL: &str = "WINDLASS_URL";
 const TOKEN: &str = "WINDLASS_JOB_TOKEN";
+const MAX_ATTEMPTS: &str = "WINDLASS_MAX_ATTEMPTS";
+const DEADLINE: &str = "WINDLASS_DEADLINE";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 9] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN];
+const OURS: [&str; 11] =
+    [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN, MAX_ATTEMPTS, DEADLINE];
 
 /// Where a process finds its control and emit files.
 #[derive(Clone, Copy, Debug)]
@@ -204,8 +210,11 @@ fn lay_strings(
     for argument in argv {
         strings.argument(argument)?;
     }
+    // The jobs of a batch have one environment, and each its own trace or none.
+    let trace = start.trace().filter(|_| control.is_some() && start.held.count == 1);
+    let others = if trace.is_some() { &TRACE_VARIABLES[..] } else { &[] };
     for (name, value) in &command.environment {
-        if !OURS.iter().any(|ours| ours.as_bytes() == name) {
+        if !OURS.iter().chain(others).any(|ours| ours.as_bytes() == name) {
             strings.variable(name, value)?;
         }
     }
@@ -217,11 +226,19 @@ fn lay_strings(
         return Ok(strings);
     };
     strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
+    strings.variable(MAX_ATTEMPTS.as_bytes(), start.policy.attempts.to_string().as_bytes())?;
+    if let Some(limit) = start.policy.time_limit {
+        // From now on, which is a moment before it begins.
+        strings.variable(DEADLINE.as_bytes(), rfc3339(clock::now().after(limit)).as_bytes())?;
+    }
     if !start.run.is_empty() {
         strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
     }
     if !start.checkpoint.is_empty() {
         strings.variable(CHECKPOINT.as_bytes(), start.checkpoint.as_bytes())?;
+    }
+    for (part, text) in trace.into_iter().flat_map(parts) {
+        strings.variable(TRACE_VARIABLES[part].as_bytes(), text.as_bytes())?;
     }
     let control = control_path(dir, *launcher, *number);
     strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;

@@ -7,6 +7,7 @@ use super::answer::End;
 use super::books::Claim;
 use crate::api::base64;
 use crate::clock;
+use crate::particulars::{TRACE_HEADERS, parts};
 use crate::runner::command::order::field;
 use crate::runner::lines;
 use http_body_util::Full;
@@ -165,6 +166,9 @@ fn head(
     headers.insert(ATTEMPT, HeaderValue::from(start.held.start()));
     if let Some(key) = &prepared.key {
         headers.insert(SIGNATURE, value(signature(key, &id, &now, body))?);
+    }
+    for (part, text) in start.trace().filter(|_| count == 1).into_iter().flat_map(parts) {
+        headers.insert(HeaderName::from_static(TRACE_HEADERS[part]), value(text.as_bytes().to_vec())?);
     }
     headers.insert(ID, value(id.into_bytes())?);
     headers.insert(TIMESTAMP, value(now.into_bytes())?);
