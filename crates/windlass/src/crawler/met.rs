@@ -1,8 +1,8 @@
 //! Which pages this crawl has met, how far from the start, and what followed from each.
 //!
-//! It is no frontier: that is the jobs, each once in the run. It is what the archive says of those that have ended, kept
-//! at hand, so that a link to a page that is known is dropped before it becomes a job, and so that a page which is met
-//! again on a shorter way passes that on without being fetched again. Lost with the process, it is read anew.
+//! It is no frontier: that is the jobs, each once in the run. It is what the archive says of those that have ended,
+//! kept at hand, so that a link to a page that is known is dropped before it becomes a job, and so that a page which
+//! is met again on a shorter way passes that on without being fetched again. Lost with the process, it is read anew.
 
 use super::target::Target;
 use ring::digest::{SHA256, digest};

@@ -60,11 +60,13 @@ mod tests {
 
     #[test]
     fn sitemaps() {
-        let plain = r#"<?xml version="1.0" encoding="UTF-8"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">
+        let plain = r#"<?xml version="1.0" encoding="UTF-8"?>
+            <urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">
             <url><loc> http://example.org/a?b=1&amp;c=2 </loc><lastmod>2026-01-01</lastmod></url>
             <url><loc><![CDATA[http://example.org/b]]></loc><image:image><image:loc>no</image:loc></image:image></url>
             </urlset>"#;
-        let index = "<s:sitemapindex xmlns:s='x'><s:sitemap><s:loc>http://example.org/1.xml</s:loc></s:sitemap></s:sitemapindex>";
+        let index = "<s:sitemapindex xmlns:s='x'><s:sitemap><s:loc>http://example.org/1.xml</s:loc></s:sitemap>\
+                     </s:sitemapindex>";
         let cut = "<urlset><url><loc>http://example.org/a</loc></url><url><loc>http://exa";
         for (xml, expected) in [
             (plain, Some(vec!["http://example.org/a?b=1&c=2", "http://example.org/b"])),

@@ -1,4 +1,5 @@
-//! The nights of `examples/nightly` on virtual time: both changes of the clock, every report once, every run to its end.
+//! The nights of `examples/nightly` on virtual time: both changes of the clock, every report once, every run to its
+//! end.
 
 use super::*;
 use crate::schedule::{Cron, Push, Schedule, What};
