@@ -1,8 +1,9 @@
 //! Runs Rust handlers of the embedding program: up to a batch of jobs a call, on a pool of threads.
 //!
-//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch, at
-//! its end or on some of them before it; one with types (`typed`) is called job by job. A panic ends its batch as crashed and nothing else. A thread cannot be killed:
-//! a handler that runs is asked to stop through its batch and not forced, and time limits are its own affair.
+//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch, at its
+//! end or on some of them before; one with types (`typed`) is called job by job. A panic ends its batch as crashed and
+//! nothing else. A thread cannot be killed: a handler that runs is asked to stop through its batch and not forced, and
+//! time limits are its own affair.
 
 mod typed;
 
