@@ -70,6 +70,7 @@ impl Stages {
     /// All pages of a batch at once. Those that are slow hold up no others: these are settled without them.
     pub(super) fn fetch(&self, batch: &Batch<'_>) -> Verdicts {
         self.ready.wait();
+        batch.phase("downloading");
         let (answer, answers) = channel();
         let mut done: Vec<Option<Done>> = Vec::with_capacity(batch.len());
         let mut awaited: HashMap<usize, Target> = HashMap::new();
@@ -200,6 +201,7 @@ impl Stages {
 
     pub(super) fn parse(&self, batch: &Batch<'_>) -> Verdicts {
         self.ready.wait();
+        batch.phase("parsing");
         Verdicts::each((0..).zip(batch.jobs()).map(|(at, (_, data))| {
             let done = Target::read(data).map_or_else(|| no_target(data), |target| self.read(&target));
             done.settled(batch, at)

@@ -6,6 +6,7 @@ mod nightly;
 mod rates;
 mod runs;
 mod schedules;
+mod stalemate;
 mod steer;
 
 use super::event::{

@@ -13,6 +13,7 @@ use super::command::Hear;
 use super::{Emitted, Finished, Flight, Runner, Start, Stop};
 use crate::clock;
 use crate::error::Failure;
+use crate::supervisor::{About, Kind, Roster, Worker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +23,7 @@ use std::thread::JoinHandle;
 use windlass_core::job::{JobId, QueueName};
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
+use windlass_core::supervisor::WorkerEvent;
 use windlass_core::time::Time;
 
 /// What a handler is called with.
@@ -29,7 +31,9 @@ pub struct Batch<'a> {
     start: &'a Start,
     stopping: &'a AtomicBool,
     hear: &'a Hear,
+    worker: &'a Worker,
     started: Time,
+    has_emitted: AtomicBool,
     emitted: Mutex<Vec<Emitted>>,
     /// Positions of the jobs that were spoken of.
     reported: Mutex<BTreeSet<u16>>,
@@ -68,8 +72,14 @@ impl<'a> Batch<'a> {
     /// A further job, stored if the job at this position of the batch succeeds and not otherwise.
     pub fn emit(&self, by: u16, queue: &str, data: Vec<u8>) -> Result<(), EmitError> {
         let (queue, data) = typed::checked(queue, data)?;
+        self.has_emitted.store(true, Ordering::Relaxed);
         self.emitted.lock().unwrap_or_else(PoisonError::into_inner).push(Emitted { by, queue, data });
         Ok(())
+    }
+
+    /// What the handler is at, in a word of its own, for whoever looks.
+    pub fn phase(&self, phase: &str) {
+        self.worker.is_in(phase);
     }
 
     /// Speaks of one job before the others are done; what it emitted goes with it. Said once, it is left out of what
@@ -229,14 +239,15 @@ impl fmt::Debug for HandlerRunner {
 
 impl HandlerRunner {
     /// `threads` bounds how many batches are handled at once, whatever the policies' slots add up to.
-    pub fn new(handlers: Handlers, threads: usize, hear: Hear) -> Result<HandlerRunner, Failure> {
+    pub fn new(handlers: Handlers, threads: usize, workers: Arc<Roster>, hear: Hear) -> Result<HandlerRunner, Failure> {
         let shared = Arc::new(Shared { handlers, hear, state: Mutex::default(), work: Condvar::new() });
         let mut runner = HandlerRunner { shared, threads: Vec::new() };
         for number in 0..threads {
             let shared = Arc::clone(&runner.shared);
+            let worker = workers.make(About::new(Kind::Thread, None, Flight(number as u64)));
             let thread = std::thread::Builder::new()
                 .name(format!("handler {number}"))
-                .spawn(move || shared.serve())
+                .spawn(move || shared.serve(worker))
                 .map_err(|e| Failure::io("cannot start a thread", &e))?;
             runner.threads.push(thread);
         }
@@ -297,12 +308,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self) {
+    fn serve(&self, mut worker: Worker) {
+        worker.happens(&[WorkerEvent::Up]);
         while let Some((start, flag)) = self.next() {
-            let finished = self.handle(&start, &flag);
+            worker.happens(&[WorkerEvent::Take]);
+            worker.is_at(start.held.ids().next(), u32::from(start.held.count));
+            let (finished, emitted) = self.handle(&start, &flag, &worker);
+            if emitted {
+                worker.happens(&[WorkerEvent::Emit]);
+            }
+            worker.is_at(None, 0);
+            worker.happens(&[WorkerEvent::Finish]);
             self.state().handled.remove(&start.flight);
             finished.into_iter().for_each(|finished| (self.hear)(finished));
         }
+        worker.is_done(false);
     }
 
     /// Waits for work; none means that the runner ends.
@@ -321,15 +341,24 @@ impl Shared {
         }
     }
 
-    fn handle(&self, start: &Start, stopping: &AtomicBool) -> Vec<Finished> {
-        let (hear, started) = (&self.hear, clock::now());
-        let batch = Batch { start, stopping, hear, started, emitted: Mutex::default(), reported: Mutex::default() };
+    /// What is said at the end, and whether anything was emitted.
+    fn handle(&self, start: &Start, stopping: &AtomicBool, worker: &Worker) -> (Vec<Finished>, bool) {
+        let batch = Batch {
+            start,
+            stopping,
+            hear: &self.hear,
+            worker,
+            started: clock::now(),
+            has_emitted: AtomicBool::new(false),
+            emitted: Mutex::default(),
+            reported: Mutex::default(),
+        };
         let verdicts = match self.handler(start) {
             Ok(handler) => catch_unwind(AssertUnwindSafe(|| handler(&batch)))
                 .map_err(|panic| Outcome::Crashed { error: words_of(&*panic) }),
             Err(error) => Err(Outcome::FailedForGood { error }),
         };
-        batch.rest(verdicts)
+        (batch.rest(verdicts), batch.has_emitted.load(Ordering::Relaxed))
     }
 
     fn handler(&self, start: &Start) -> Result<&Handler, String> {

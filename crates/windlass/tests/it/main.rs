@@ -38,3 +38,4 @@ mod verbs;
 mod watch;
 mod words;
 mod work;
+mod workers;

@@ -13,11 +13,8 @@ use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
 use crate::runner::{Flight, Start};
 use crate::when::rfc3339;
-use rustix::fs::MemfdFlags;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
@@ -124,15 +121,15 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
 
 /// Lays the record of a batch's next piece, and its lines as a file that becomes standard input.
 pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
+    let later = |e: std::io::Error| {
+        let error = format!("cannot run: no memory file for the lines: {e}");
+        Outcome::RetryLater { after: None, error }
+    };
     // Where no job of it can be a line, all have their outcome already.
-    let lines = batch.next_piece().ok_or(Outcome::Interrupted)?;
+    let lines = batch.next_piece().map_err(later)?.ok_or(Outcome::Interrupted)?;
     let leader = batch.leader();
     let (job, last, number) = batch.span();
     let strings = strings(leader, job, Some(control))?;
-    let later = |e: rustix::io::Errno| {
-        let error = format!("cannot run: no memory file for the lines: {}", std::io::Error::from(e));
-        Outcome::RetryLater { after: None, error }
-    };
     let most = batch.replies_most();
     let order = Order {
         flight: leader.flight,
@@ -150,7 +147,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
         strings: &strings,
         stdin: &[],
     };
-    Ok((order.lay(), vec![lines_file(&lines).map_err(later)?]))
+    Ok((order.lay(), vec![lines.into()]))
 }
 
 /// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
@@ -173,13 +170,6 @@ pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) ->
         stdin: &[],
     };
     Ok(order.lay())
-}
-
-fn lines_file(lines: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let file = File::from(rustix::fs::memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?);
-    // Written by position, so that the child's reading starts at the beginning.
-    file.write_all_at(lines, 0).map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))?;
-    Ok(file.into())
 }
 
 fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
