@@ -123,7 +123,7 @@ fn wishes(args: &Args) -> Wishes {
 
 /// Stays until the run has ended, or a signal has ended the engine: then with the signal.
 fn follow(crawl: &Crawl, events: &Receiver<Event>, context: &Context) -> Result<Option<i32>, Failure> {
-    let mut progress = Progress::new(context.quiet || context.json);
+    let mut progress = Progress::new(context);
     let mut signalled = None;
     loop {
         let wait =
