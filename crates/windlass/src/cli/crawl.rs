@@ -79,7 +79,8 @@ enum Format {
 }
 
 enum Event {
-    Ended(Result<RunInfo, Failure>),
+    /// The run has ended, or why nobody knows.
+    Ended(Result<(), Failure>),
     Signal(i32),
 }
 
@@ -89,7 +90,7 @@ pub(super) fn crawl(args: &Args, context: &Context) -> Result<u8, Failure> {
     let (sender, events) = channel();
     let ended = sender.clone();
     // Without a main thread there is nobody to tell.
-    let crawl = Crawl::begin(order, move |result| drop(ended.send(Event::Ended(result))))?;
+    let crawl = Crawl::begin(order, move |result| drop(ended.send(Event::Ended(result.map(drop)))))?;
     spawn_signals(signals, move |signal| sender.send(Event::Signal(signal)).is_ok())?;
     if crawl.is_continued() {
         context.say(format!("continuing the crawl in {}", crawl.out().display()));

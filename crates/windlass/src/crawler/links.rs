@@ -104,11 +104,7 @@ pub(crate) fn links(html: &[u8], page: &Url) -> Vec<Url> {
     });
     // Without it what stands in a script would be taken for tags.
     emitter.naively_switch_states(true);
-    for token in Tokenizer::new_with_emitter(html, emitter) {
-        match token {
-            Ok(never) | Err(never) => match never {},
-        }
-    }
+    let Ok(()) = Tokenizer::new_with_emitter(html, emitter).finish();
     if found.nofollow {
         return Vec::new();
     }
