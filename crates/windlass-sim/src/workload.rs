@@ -63,7 +63,8 @@ pub(crate) fn data(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// What a job emits when it succeeds, a function of what it is. Where nothing makes nodes unique, nothing leads to them.
+/// What a job emits when it succeeds, a function of what it is. Without a run, which makes nodes unique, nothing leads
+/// to them.
 pub(crate) fn emits(seed: u64, queue: &str, id: JobId, data: &[u8], in_run: bool) -> Vec<(&'static str, Vec<u8>)> {
     let word = |text: String| random::hash(text.as_bytes());
     let node = |number: u64| (WEB, format!("node {}", number % NODES).into_bytes());

@@ -60,7 +60,7 @@ pub struct Accepted {
     /// The only job was not stored: the one whose id is given has its unique key.
     #[serde(default, skip_serializing_if = "is_false")]
     pub duplicate: bool,
-    /// The jobs, counted from nought, that were not stored; the ids of those that have their keys stand in their places.
+    /// The jobs, counted from nought, that were not stored; the ids in their places are of those that have their keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub duplicates: Vec<usize>,
 }

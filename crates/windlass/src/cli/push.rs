@@ -146,7 +146,7 @@ struct Limits {
     /// With --run new: jobs beyond so many, also emitted ones, are not taken in
     #[arg(long, value_name = "N", requires = "run")]
     job_limit: Option<u64>,
-    /// With --run new: so many failures, or such a share (1%), are no failure of the run; with more the rest is cancelled
+    /// With --run new: so many failures, or such a share (1%), are borne; with more the rest is cancelled
     #[arg(long, value_name = "N|N%", requires = "run")]
     tolerate: Option<Tolerance>,
     /// With --run new: a job that announces the run's end; without DATA it is told what the run came to

@@ -59,7 +59,7 @@ pub fn freed(jobs: &Chunk, range: Range<usize>, queue: QueueNo, step: Step) -> V
     range.filter_map(key).collect()
 }
 
-/// The job that announces the end of a run. Its id is a function of the run's, so that there can only be one; lines of a
+/// The job that announces the end of a run. Its id is a function of the run's, so there is only one; lines of a
 /// run's input have far smaller numbers.
 pub fn end_job(run: &RunInfo) -> Option<NewJobs> {
     let EndJob { queue, priority, data } = run.terms.end_job.clone()?;

@@ -405,7 +405,9 @@ pub trait Store {
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
     /// Takes in a lot, but for jobs whose unique key is taken: those are told as duplicates and counted as dropped by
-    /// their run. So are jobs that are more than their run takes, but they are not told. A key is taken in the transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest generation: one after
+    /// their run. So are jobs that are more than their run takes, but they are not told. A key is taken in the
+    /// transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest
+    /// generation: one after
     /// the first takes jobs until it ends, else the next is made, sealed from the start, with the same name and spec.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
 
@@ -428,7 +430,8 @@ pub trait Store {
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
 
-    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Jobs that were admitted as one go together, so the last ones
+    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Jobs that were
+    /// admitted as one go together, so the last ones
     /// may go over the limit.
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
 

@@ -118,7 +118,8 @@ fn a_job_waits_for_others_and_is_cancelled_if_one_of_them_fails() {
     assert!(why.contains(&first), "{why}");
     let script = "exit $1";
     let config = format!(
-        "[queue.first]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n[queue.last]\nrun = [\"true\"]\n"
+        "[queue.first]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n\
+         [queue.last]\nrun = [\"true\"]\n"
     );
     let server = rig.serve(&config);
     rig.call(&["wait", &waits]).fine();
