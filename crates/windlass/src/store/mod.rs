@@ -430,8 +430,8 @@ pub trait Store {
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
 
-    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Jobs that were
-    /// admitted as one go together, so the last ones
+    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Those that
+    /// were admitted as one go together, so the last ones
     /// may go over the limit.
     fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
 
