@@ -240,7 +240,7 @@ fn unfinished(dir: &DataDir, order: &Order) -> Result<Option<RunInfo>, Failure> 
 }
 
 fn open(handle: &EngineHandle, order: &Order) -> Result<RunInfo, Failure> {
-    let request = OpenRun { name: order.name.clone(), service: None };
+    let request = OpenRun { name: order.name.clone(), service: None, terms: Default::default() };
     handle.ask(|answer| Event::OpenRun { request, answer })
 }
 
