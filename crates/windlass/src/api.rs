@@ -466,7 +466,7 @@ pub enum StopMode {
 pub enum FollowLine {
     /// The run ended; the last line.
     Ended {
-        ended: Run,
+        ended: Box<Run>,
     },
     /// The stream ends here although the run has not; the last line.
     Broken {

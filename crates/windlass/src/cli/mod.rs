@@ -117,7 +117,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Accept jobs: one per DATA, or one per line of stdin
-    Push(push::Args),
+    Push(Box<push::Args>),
     /// Run a command for each line of stdin, and wait for the end
     Run(run::Args),
     /// Crawl a site: save its pages, report what is broken, stop by itself

@@ -146,7 +146,7 @@ struct Writer {
 impl Writer {
     async fn write(mut self, over: Option<api::Run>) -> Result<(), Gone> {
         if let Some(ended) = over {
-            return self.last_line(&api::FollowLine::Ended { ended }).await;
+            return self.last_line(&api::FollowLine::Ended { ended: Box::new(ended) }).await;
         }
         loop {
             if self.letters.letters.is_empty() {
@@ -160,7 +160,7 @@ impl Writer {
                 // Told to watchers only.
                 First::Left(Some(Followed::Change(_) | Followed::Begun(_) | Followed::Amended { .. })) => {}
                 First::Left(Some(Followed::Ended(info))) => {
-                    return self.last_line(&api::FollowLine::Ended { ended: api::Run::from(&info) }).await;
+                    return self.last_line(&api::FollowLine::Ended { ended: Box::new(api::Run::from(&info)) }).await;
                 }
                 First::Left(None) => return self.broken(self.letters.why_silent()).await,
                 First::Right(First::Left(())) => return Err(Gone),

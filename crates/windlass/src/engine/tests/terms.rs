@@ -122,12 +122,10 @@ fn what_a_unique_queue_has_seen_in_a_run_is_not_taken_in_again_whoever_brings_it
     world.pushed = 0;
     let mut lot = world.lot("q", 3);
     lot.jobs[0].run = Some(run);
-    let renumbered = |jobs: &crate::store::chunk::Chunk| {
-        let mut builder = ChunkBuilder::new(Origin::from_random(99));
-        (0..jobs.len()).for_each(|n| builder.push(jobs.id(n).offset, jobs.data(n)));
-        Arc::new(builder.finish())
-    };
-    lot.jobs[0].jobs = renumbered(&lot.jobs[0].jobs);
+    let mut renumbered = ChunkBuilder::new(Origin::from_random(99));
+    let jobs = lot.jobs[0].jobs.clone();
+    (0..jobs.len()).for_each(|n| renumbered.push(jobs.id(n).offset, jobs.data(n)));
+    lot.jobs[0].jobs = Arc::new(renumbered.finish());
     assert_eq!(push(&mut world, lot), Ok(2), "two were there, one is new");
     let start = world.under_way.remove(0);
     let queue = QueueName::new(b"q").unwrap();
