@@ -7,6 +7,7 @@
 pub mod address;
 pub mod circuit;
 pub mod destination;
+pub mod failure;
 pub mod hours;
 pub mod job;
 pub mod judge;
@@ -16,6 +17,7 @@ pub mod overrides;
 pub mod policy;
 pub mod rate;
 pub mod retry;
+pub mod router;
 pub mod run;
 pub mod sabotage;
 pub mod schedule;

@@ -16,12 +16,14 @@ mod rates;
 mod reason;
 mod rules;
 mod stock;
+mod topics;
 mod why;
 
 use crate::circuit::{Passage, Sign};
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::overrides::{Override, Overrides};
 use crate::policy::{HandlerFiles, Policy};
+use crate::router::Router;
 use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
@@ -62,6 +64,9 @@ pub struct Scheduler {
     in_order: Vec<CrewNo>,
     /// The handler files, which decide what some crews serve.
     files: HandlerFiles,
+    /// Who has subscribed to what, and the topics that have something to hand on, best first.
+    router: Router,
+    topics: BTreeSet<(Reverse<Priority>, QueueNo)>,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -103,6 +108,8 @@ impl Scheduler {
             crews: BTreeMap::new(),
             in_order: Vec::new(),
             files: HandlerFiles::new(),
+            router: Router::default(),
+            topics: BTreeSet::new(),
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
@@ -135,6 +142,7 @@ impl Scheduler {
         if !self.queues.contains_key(&number) {
             let mut queue = Queue::new(name.as_str());
             queue.crew = self.crew_for(name.as_str());
+            queue.topic = queue.crew.is_none() && self.router.is_topic(name.as_str());
             self.queues.insert(number, queue);
             self.lay_over_queue(number);
         }
@@ -143,6 +151,7 @@ impl Scheduler {
     /// Forgets a queue that will not be named again; what it has in flight still holds its slots.
     pub fn queue_vanished(&mut self, number: QueueNo) {
         self.unlist(number);
+        self.unroute(number);
         self.look_at_queue(number, None);
         self.metered.remove(&number);
         self.behind_suspect.remove(&number);
@@ -168,6 +177,7 @@ impl Scheduler {
     pub fn clear_ready(&mut self) {
         self.unlist_all();
         self.behind_suspect.clear();
+        self.topics.clear();
         self.queues.values_mut().for_each(Queue::clear);
     }
 
@@ -379,6 +389,10 @@ impl Scheduler {
     /// Puts a queue where it belongs in its crew's order, or nowhere; a queue that stands right keeps its place.
     fn place(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get(&number) else { return };
+        if queue.topic || queue.routed.is_some() {
+            self.place_topic(number);
+        }
+        let Some(queue) = self.queues.get(&number).filter(|queue| !queue.topic) else { return };
         let choice = queue.choose(self.suspects_may());
         if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);

@@ -27,6 +27,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use windlass_core::policy::{Command, HandlerFile, Identity, Limits, Lua, Policy, Service};
+use windlass_core::router::Router;
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -54,6 +55,8 @@ pub struct Config {
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
     pub schedules: Vec<Schedule>,
+    /// Who hears the jobs of which queues.
+    pub router: Router,
 }
 
 /// The directory of handlers, and how its files are run.
@@ -83,6 +86,7 @@ impl Default for Config {
             handlers: None,
             queues: Vec::new(),
             schedules: Vec::new(),
+            router: Router::default(),
         }
     }
 }

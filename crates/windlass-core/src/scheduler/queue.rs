@@ -62,6 +62,10 @@ pub(super) struct Queue {
     pub(super) used: u32,
     /// It waits for more jobs before it fills a batch.
     pub(super) lingers: bool,
+    /// Others have subscribed to it: its jobs are handed on, not started.
+    pub(super) topic: bool,
+    /// Its entry in the order of topics.
+    pub(super) routed: Option<Priority>,
 }
 
 /// The lane a queue's next start takes.
@@ -83,12 +87,15 @@ impl Queue {
             paused: false,
             used: 0,
             lingers: false,
+            topic: false,
+            routed: None,
         }
     }
 
     /// Nothing is ready any more.
     pub(super) fn clear(&mut self) {
         self.levels.clear();
+        self.routed = None;
     }
 
     /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.

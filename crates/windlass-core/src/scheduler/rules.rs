@@ -8,6 +8,7 @@ use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
 use crate::policy::{HandlerFiles, Policy};
+use crate::router::Router;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +37,14 @@ impl Scheduler {
         }
         self.crews.retain(|_, crew| !crew.gone || crew.processes() > 0);
         self.lay_over();
+    }
+
+    /// Takes over who has subscribed to what. What waits in a queue that is a topic now is handed on.
+    pub fn subscribe(&mut self, router: Router) {
+        if self.router != router {
+            self.router = router;
+            self.assign(|_| true);
+        }
     }
 
     /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew, and
@@ -150,6 +159,8 @@ impl Scheduler {
             self.unlist(number);
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
+                queue.topic = crew.is_none() && self.router.is_topic(&queue.name);
+                queue.lingers &= !queue.topic;
                 queue.crew = crew;
                 queue.hope_again();
             }
@@ -174,6 +185,9 @@ impl Scheduler {
 
     pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
         let extra = self.extras.get(name).copied();
+        if extra.is_none() && self.router.is_topic(name) {
+            return None;
+        }
         let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.serves(name, &self.files));
         extra.or_else(of_config)
     }

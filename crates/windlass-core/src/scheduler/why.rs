@@ -45,6 +45,9 @@ impl Scheduler {
             return Reason::Stalled(stall);
         }
         let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
+        if queue.topic {
+            return self.why_topic(number, queue);
+        }
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
         let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| self.pace_hold(number, queue));

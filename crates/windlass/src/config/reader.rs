@@ -20,13 +20,14 @@ use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use windlass_core::job::QUEUE_NAME_MAX;
+use windlass_core::job::{QUEUE_NAME_MAX, QueueName};
 use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
 pub(super) mod limits;
 mod pace;
 mod schedule;
 mod service;
+mod subscribe;
 mod url;
 
 type Value<'i> = Spanned<DeValue<'i>>;
@@ -51,7 +52,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule"])?;
+    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule", "subscribe"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
@@ -70,7 +71,10 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     }
     config.handlers = read_handlers(&root, &config)?;
     config.queues = read_queues(&root, &config)?;
+    let terms = config.handlers.iter().map(|handlers| handlers.policy.clone());
+    check_handlers(&root, &config.queues, &config.queues.iter().cloned().chain(terms).collect::<Vec<_>>())?;
     config.schedules = schedule::read(&root)?;
+    config.router = subscribe::read(&root, &config.queues)?;
     Ok(config)
 }
 
@@ -175,7 +179,7 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 12] = [
+const QUEUE_KEYS: [&str; 13] = [
     "slots",
     "weight",
     "attempts",
@@ -188,6 +192,7 @@ const QUEUE_KEYS: [&str; 12] = [
     "directory",
     "enabled",
     "hours",
+    "on_failure",
 ];
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
@@ -251,6 +256,7 @@ fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure>
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
         hours: table.map("hours", hours)?,
+        on_failure: table.map("on_failure", queue_name)?,
         ..default
     };
     pace::read(table, policy)
@@ -285,6 +291,26 @@ fn positive(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err(format!("{text:?} is no time at all, expected a longer one")),
         longer => Ok(longer),
     }
+}
+
+pub(super) fn queue_name(text: &str) -> Result<QueueName, String> {
+    QueueName::new(text.as_bytes()).map_err(|bad| bad.to_string())
+}
+
+/// A handler's own failures are handled by nobody, so a table that names it and a handler for it says what cannot be.
+fn check_handlers(root: &Table<'_, '_>, queues: &[Policy], all: &[Policy]) -> Result<(), Failure> {
+    for policy in queues.iter().filter(|policy| policy.on_failure.is_some()) {
+        let handles =
+            all.iter().find(|other| other.on_failure.as_ref().is_some_and(|of| of.as_str() == policy.pattern));
+        let Some(other) = handles else { continue };
+        let Some(section) = root.section("queue")? else { continue };
+        let Some(DeValue::Table(table)) = section.get(&policy.pattern).map(Spanned::get_ref) else { continue };
+        let table = Table { source: root.source, title: String::new(), table };
+        let of = if other.pattern == policy.pattern { "its own jobs".into() } else { format!("`{}`", other.pattern) };
+        let why = format!("`{}` handles the failures of {of}, and a handler that fails is not handled", policy.pattern);
+        return Err(table.refuse_value("on_failure", &why).hint("leave `on_failure` out of this table"));
+    }
+    Ok(())
 }
 
 fn check_pattern(pattern: &str) -> Result<(), String> {

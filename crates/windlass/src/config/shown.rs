@@ -50,7 +50,7 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        let live = ["limits", "handlers"].contains(&self.table.as_str());
+        let live = ["limits", "handlers", "subscribe"].contains(&self.table.as_str());
         self.queue || live || self.table.starts_with("schedule.")
     }
 }
@@ -71,7 +71,7 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, hosts, server, archive, log, handlers, queues, schedules } = &self.config;
+        let Config { slots, machine, hosts, server, archive, log, handlers, queues, schedules, router } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -117,6 +117,12 @@ impl Loaded {
                     line,
                 });
             }
+        }
+        for subscription in router.iter() {
+            let names: Vec<String> = subscription.listeners.iter().map(|name| format!("{:?}", name.as_str())).collect();
+            let line = self.lines.get(&("subscribe".to_owned(), subscription.pattern.clone())).copied();
+            let (key, value) = (reader::quoted(&subscription.pattern), Some(format!("[{}]", names.join(", "))));
+            entries.push(Entry { table: "subscribe".to_owned(), queue: false, key, value, line });
         }
         entries
     }
@@ -176,6 +182,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "rate" => policy.rate.map(|rate| format!("\"{rate}\"")),
         "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
         "dead_after" => Some(policy.dead_after.to_string()),
+        "on_failure" => policy.on_failure.as_ref().map(|queue| format!("{:?}", queue.as_str())),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
@@ -311,7 +318,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 22, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -341,8 +348,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (7, 7),
-            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+            (8, 8),
+            "but for `time_limit`, `hours`, `on_failure`, limits and, in one, `rate` every key has a value"
         );
     }
 

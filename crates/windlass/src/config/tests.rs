@@ -32,6 +32,41 @@ fn every_key_of_a_queue_stands_in_the_default_file() {
 }
 
 #[test]
+fn who_handles_failures_is_not_handled() {
+    let queue = |name: &str, handler: &str| format!("[queue.{name}]\nrun = [\"true\"]\non_failure = \"{handler}\"\n");
+    let config = parse(&queue("a", "errors")).unwrap();
+    assert_eq!(config.queues[0].on_failure.as_ref().unwrap().as_str(), "errors");
+    assert!(parse(&(queue("a", "errors") + &queue("'*'", "errors"))).is_ok(), "a pattern may have a handler's name");
+    let refused = parse(&(queue("a", "b") + &queue("b", "c"))).unwrap_err().to_string();
+    assert!(refused.contains("w.toml:6:14: `b` handles the failures of `a`"), "{refused}");
+    let refused = parse(&queue("a", "a")).unwrap_err().to_string();
+    assert!(refused.contains("`a` handles the failures of its own jobs"), "{refused}");
+    assert!(parse(&queue("a", "-x")).unwrap_err().to_string().contains("`on_failure`"));
+}
+
+#[test]
+fn who_has_subscribed_to_what() {
+    let config =
+        parse("[subscribe]\n\"order.*\" = [\"mail\", \"bill\"]\nx = [\"mail\"]\n[queue.mail]\nrun = [\"true\"]\n");
+    let config = config.unwrap();
+    let heard: Vec<String> = config.router.listeners("order.new").iter().map(|name| name.to_string()).collect();
+    assert_eq!(heard, ["mail", "bill"]);
+    for (text, expected) in [
+        ("a = []", "w.toml:2:5: nobody listens"),
+        ("a = \"b\"", "w.toml:2:5: `a` is a string, expected an array of queue names"),
+        ("a = [1]", "w.toml:2:6: `a` is an integer, expected queue names only"),
+        ("a = [\"-x\"]", "w.toml:2:6: "),
+        ("a = [\"b\", \"b\"]", "w.toml:2:11: \"b\" stands here twice"),
+        ("\"a*\" = [\"ab\"]", "w.toml:2:8: a message would go in a circle: \"a*\" -> ab"),
+        ("a = [\"b\"]\nb = [\"a\"]", "w.toml:2:5: a message would go in a circle: a -> b -> a"),
+        ("a = [\"b\"]\n[queue.a]\nrun = [\"true\"]", "w.toml:2:1: [queue.a] would do nothing"),
+    ] {
+        let refused = parse(&format!("[subscribe]\n{text}\n")).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
 fn a_whole_queue() {
     let text = r#"
         [limits]

@@ -15,6 +15,7 @@ pub mod dump;
 pub mod effects;
 mod emit;
 pub mod event;
+mod failure;
 pub mod flights;
 pub mod handle;
 pub mod linger;
@@ -22,6 +23,7 @@ pub mod merge;
 mod obey;
 mod operate;
 pub mod operations;
+mod route;
 pub mod runs;
 mod schedules;
 pub mod spec;
@@ -34,7 +36,7 @@ pub mod waiters;
 
 use crate::runner::Start;
 use crate::schedule::Schedule;
-use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
+use crate::store::{Durability, Evidence, JobInfo, Recovered, Store, StoreError};
 use crate::supervisor::Workers;
 use ask::Leases;
 use event::NewRules;
@@ -47,9 +49,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
 use windlass_core::destination::Destinations;
+use windlass_core::failure::Handlers;
 use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::Policy;
+use windlass_core::router::Router;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
 use windlass_core::time::{Steady, Time};
@@ -75,6 +79,8 @@ pub struct EngineOptions {
     /// Bytes that the processes of all policies may need together; none where nobody counts.
     pub memory: Option<u64>,
     pub schedules: Vec<Schedule>,
+    /// Who hears the jobs of which queues.
+    pub router: Router,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
@@ -109,6 +115,8 @@ pub struct Engine<S> {
     resumed: Vec<Start>,
     operations: Operations,
     schedules: Schedules,
+    /// The queues that are told of failures, as this turn has them.
+    handlers: Handlers,
     /// Runs may be stored that are to be cancelled.
     sweeping: bool,
     /// More of an operation or a sweep is to be done in the next turn, which must not wait for an event.
@@ -176,7 +184,10 @@ impl<S: Store> Engine<S> {
         let (leases, returned) = Leases::read(&mut store, &options.policies)?;
         let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
         let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
-        let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, ..evidence };
+        let handlers = Handlers::of(&options.policies, &options.router);
+        let convicted =
+            |info: &JobInfo, run| failure::of_convicted(info, run, &options.policies, &handlers, &options.ids);
+        let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
         let recovered = match store.recover(evidence, now) {
             // The reserve is given up with the rollback, for just this.
             Err(StoreError::Full(_)) => {
@@ -204,6 +215,7 @@ impl<S: Store> Engine<S> {
             resumed: Vec::new(),
             operations: Operations::default(),
             schedules: Schedules::default(),
+            handlers,
             sweeping: true,
             operations_wait: false,
             queues: Queues::default(),
@@ -227,6 +239,7 @@ impl<S: Store> Engine<S> {
             was_wide: false,
             options,
         };
+        engine.scheduler.subscribe(engine.options.router.clone());
         engine.scheduler.set_memory(engine.options.memory);
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());

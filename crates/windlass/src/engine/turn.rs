@@ -1,4 +1,4 @@
-//! One turn: absorb, judge, settle, obey, admit, release, plan, claim, commit. Then, and only then, effects.
+//! One turn: absorb, judge, settle, obey, admit, release, route, plan, claim, commit. Then, and only then, effects.
 //!
 //! The steps and their order are the whole of this file. Settling comes before planning, so that freed slots count
 //! in the same turn; claiming comes last, so that a crash anywhere earlier costs nothing but a turn. A turn that
@@ -145,6 +145,7 @@ impl<S: Store> Engine<S> {
         if absorbed.wide {
             self.turn_again = true;
         } else {
+            self.route(now, progress, effects)?;
             self.claim(now, progress, effects)?;
         }
         self.stop_what_overstays(now, effects);
@@ -287,6 +288,13 @@ impl<S: Store> Engine<S> {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
+            let handled = self.tell_handlers(&settlements, now)?;
+            if sabotage::on(Sabotage::HandlerAfterwards) {
+                self.store.settle(&settlements, &follow_ups, now)?;
+                follow_ups.clear();
+                settlements.clear();
+            }
+            follow_ups.extend(handled);
             self.store.settle(&settlements, &follow_ups, now)?;
             self.keep_checkpoints(finished, &settlements)?;
             for (held, spoken) in leased {

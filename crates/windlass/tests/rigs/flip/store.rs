@@ -42,7 +42,12 @@ fn queue_names(store: &mut Embedded) -> Result<(BTreeMap<QueueNo, String>, Vec<L
 /// Fills a store: chunks of many sizes in three queues, some jobs done, some retried as rows.
 fn fill(dir: &DataDir, chance: &mut Chance) -> Jobs {
     let (mut store, _) = Embedded::open(dir, BOOT).unwrap();
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW).unwrap();
+    store
+        .recover(
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+            NOW,
+        )
+        .unwrap();
     let origin = Origin::from_random(chance.next());
     let (mut offset, mut jobs) = (0, Jobs::new());
     for _ in 0..6 + chance.below(10) {
@@ -114,7 +119,10 @@ fn settle(held: Held, chance: &mut Chance) -> Settlement {
 /// Everything that the store hands out until nothing is left or it says that something is wrong.
 fn drain(dir: &DataDir, jobs: &mut Vec<(JobId, String, Vec<u8>)>) -> Result<(), StoreError> {
     let (mut store, _) = Embedded::open(dir, BOOT)?;
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+    store.recover(
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+        NOW,
+    )?;
     let (names, lanes) = queue_names(&mut store)?;
     for lane in lanes {
         loop {
