@@ -14,6 +14,7 @@ pub mod judge;
 pub mod life_cycle;
 pub mod outcome;
 pub mod overrides;
+pub mod particulars;
 pub mod policy;
 pub mod rate;
 pub mod retry;

@@ -21,6 +21,7 @@ mod stats;
 pub mod steering;
 pub mod work;
 
+pub use crate::particulars::{Particulars, Subject, Trace};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
 
@@ -101,6 +102,8 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
     #[serde(flatten)]
+    pub particulars: Particulars,
+    #[serde(flatten)]
     pub data: Data,
     /// How long the data is; lists show only its beginning.
     pub data_bytes: usize,
@@ -146,6 +149,7 @@ impl Job {
             phase: None,
             checkpoint: None,
             result: None,
+            particulars: info.particulars.as_deref().into(),
             data: Data::beginning(&info.data, data_max),
             data_bytes: info.data.len(),
             history: Vec::new(),

@@ -3,6 +3,7 @@
 //! This crate does what `windlass_core` decides. Read in this order: `store` (the verbs of a job's life),
 //! `engine` (the turn), `runner` (the hands), then the doors.
 
+mod allocator;
 pub mod api;
 pub mod archiver;
 pub mod audit;
@@ -18,6 +19,7 @@ pub mod handlers_dir;
 pub mod http;
 pub mod inbox;
 pub mod log;
+pub mod particulars;
 pub mod runner;
 pub mod sabotage;
 pub mod schedule;

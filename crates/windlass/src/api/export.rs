@@ -6,10 +6,11 @@
 //! {"end":1}
 //! ```
 
-use super::{AttemptError, Attempts, Data, time_from_text};
+use super::{AttemptError, Attempts, Data, Particulars, time_from_text};
 use crate::error::{Failure, Kind};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read};
+use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
@@ -54,6 +55,8 @@ pub struct Line {
     pub attempts: Option<LineAttempts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<AttemptError>,
+    #[serde(flatten)]
+    pub particulars: Particulars,
     #[serde(flatten)]
     pub data: Data,
 }
@@ -118,6 +121,7 @@ pub struct Job {
     pub priority: Priority,
     pub run: Option<RunId>,
     pub not_before: Option<Time>,
+    pub particulars: Option<Arc<windlass_core::particulars::Particulars>>,
     pub data: Vec<u8>,
 }
 
@@ -144,7 +148,8 @@ impl Line {
         if data.len() > DATA_MAX {
             return Err(bad(format!("{id} has {} bytes, expected at most {DATA_MAX}", data.len())));
         }
-        Ok(Entry::Waits(Job { id, queue, priority, run, not_before, data }))
+        let particulars = self.particulars.clone().checked()?;
+        Ok(Entry::Waits(Job { id, queue, priority, run, not_before, particulars, data }))
     }
 }
 

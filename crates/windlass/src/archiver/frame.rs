@@ -8,16 +8,18 @@
 //! kind 1: u8 state, u8 flags | varint start, turn | i64 admitted, started, finished | text outcome, queue
 //!         [u64 run, varint generation] | [i8 priority] | u64 origin | varint count
 //!         count × varint offset minus the one before | [count × varint length of data] | [text reason, note]
-//!         [2 × output] | the data, end to end
+//!         [2 × output] | [text particulars] | [u64 origin, count × varint: their parents] | the data, end to end
 //! kind 2: varint turn, length of the segment that was synced before
 //! ```
 
 use super::Entry;
 use crate::runner::Stream;
+use crate::store::Held;
 use crate::store::chunk::{read_varint, write_varint};
-use windlass_core::job::{Origin, Priority, RunId};
+use windlass_core::job::{JobId, Origin, Priority, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
+use windlass_core::particulars::Particulars;
 use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
@@ -40,6 +42,8 @@ const NOTE_IS_ERROR: u8 = 8;
 const HAS_OUTPUT: u8 = 16;
 /// Another priority than the normal one.
 const HAS_PRIORITY: u8 = 32;
+const HAS_PARTICULARS: u8 = 64;
+const HAS_PARENTS: u8 = 128;
 
 /// Appends the frame of one entry.
 pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &Entry, keep_bodies: bool) {
@@ -49,6 +53,7 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
     let (reason, note, is_error) = note_of(&settlement.verdict);
     let has_note = !note.is_empty() || !reason.is_empty();
     let has_output = [&entry.output.stdout, &entry.output.stderr].iter().any(|stream| stream.total > 0);
+    let (particulars, parents) = (held.jobs.particulars(), parents_of(held));
     let flags = [
         (entry.run.is_some(), HAS_RUN),
         (keep_bodies, HAS_DATA),
@@ -56,6 +61,8 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
         (is_error, NOTE_IS_ERROR),
         (has_output, HAS_OUTPUT),
         (held.lane.priority != Priority::NORMAL, HAS_PRIORITY),
+        (particulars.is_some(), HAS_PARTICULARS),
+        (parents.is_some(), HAS_PARENTS),
     ];
     into.push(entry.state.index() as u8);
     into.push(flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
@@ -95,10 +102,27 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
         write_stream(into, &entry.output.stdout);
         write_stream(into, &entry.output.stderr);
     }
+    if let Some(particulars) = particulars {
+        let mut encoded = Vec::new();
+        particulars.encode(&mut encoded);
+        write_text(into, &encoded);
+    }
+    if let Some((origin, offsets)) = parents {
+        into.extend_from_slice(&origin.bits().to_le_bytes());
+        offsets.iter().for_each(|offset| write_varint(into, *offset));
+    }
     if keep_bodies {
         into.extend_from_slice(&jobs.as_bytes()[jobs.data_range(held.range())]);
     }
     close(into, begin, seed);
+}
+
+/// Where the parents of a claim's jobs are their own and not shared.
+fn parents_of(held: &Held) -> Option<(Origin, Vec<u64>)> {
+    let shared = held.jobs.particulars().and_then(|particulars| particulars.parent);
+    let parents: Option<Vec<JobId>> = held.range().map(|index| held.jobs.parent(index)).collect();
+    let parents = parents.filter(|_| !held.jobs.is_plain() && shared.is_none())?;
+    Some((parents.first()?.origin, parents.iter().map(|parent| parent.offset).collect()))
 }
 
 /// Appends the frame that ends a turn; `synced` is the length of the segment that is surely on disk.
@@ -175,6 +199,8 @@ pub(super) struct Attempts<'a> {
     pub(super) note_is_error: bool,
     pub(super) stdout: StreamBytes<'a>,
     pub(super) stderr: StreamBytes<'a>,
+    pub(super) particulars: Option<Particulars>,
+    pub(super) parents: Option<Vec<JobId>>,
     /// Where each job's data lies in `data`; `None` where bodies are not kept.
     pub(super) lengths: Option<Vec<u32>>,
     pub(super) data: &'a [u8],
@@ -227,10 +253,22 @@ pub(super) fn read(payload: &[u8]) -> Option<Frame<'_>> {
         true => (bytes.stream()?, bytes.stream()?),
         false => Default::default(),
     };
+    let particulars = match head.flags & HAS_PARTICULARS != 0 {
+        true => Some(Particulars::decode(bytes.slice()?).ok()?),
+        false => None,
+    };
+    let parents = match head.flags & HAS_PARENTS != 0 {
+        true => {
+            let origin = Origin::from_random(bytes.u64()?);
+            let parent = |bytes: &mut Bytes<'_>| Some(JobId { origin, offset: bytes.varint()? });
+            Some((0..count).map(|_| parent(&mut bytes)).collect::<Option<Vec<_>>>()?)
+        }
+        false => None,
+    };
     let data = bytes.rest();
     let expected: u64 = lengths.iter().flatten().map(|length| u64::from(*length)).sum();
     let note_is_error = head.flags & NOTE_IS_ERROR != 0;
-    let attempts = Attempts { head, reason, note, note_is_error, stdout, stderr, lengths, data };
+    let attempts = Attempts { head, reason, note, note_is_error, stdout, stderr, particulars, parents, lengths, data };
     (attempts.data.len() as u64 == expected).then(|| Frame::Attempts(Box::new(attempts)))
 }
 

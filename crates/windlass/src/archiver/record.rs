@@ -3,9 +3,11 @@
 //! This file owns the words of its JSON form. It must not read files.
 
 use super::frame::{Attempts, StreamBytes};
+use crate::particulars;
 use serde_json::{Map, Value, json};
 use windlass_core::job::{JobId, Priority, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 /// What became of one start of one job.
@@ -34,6 +36,7 @@ pub struct AttemptRecord {
     pub data_length: u64,
     pub stdout: Kept,
     pub stderr: Kept,
+    pub particulars: Option<Particulars>,
 }
 
 /// One output stream of an attempt as the archive has it.
@@ -106,6 +109,7 @@ impl AttemptRecord {
             data_length: data.len() as u64,
             stdout: kept(&attempts.stdout, extent),
             stderr: kept(&attempts.stderr, extent),
+            particulars: particulars_of(attempts, index),
         }
     }
 
@@ -132,6 +136,10 @@ impl AttemptRecord {
                 put(key, json!(text));
             }
         }
+        let particulars = serde_json::to_value(particulars::Particulars::from(self.particulars.as_ref()));
+        for (name, value) in particulars.iter().filter_map(Value::as_object).flatten() {
+            put(name, value.clone());
+        }
         if let Some(data) = &self.data {
             match std::str::from_utf8(data) {
                 Ok(text) => put("data", json!(text)),
@@ -147,6 +155,17 @@ impl AttemptRecord {
             }
         }
         Value::Object(line)
+    }
+}
+
+/// What the job had besides, the job it came from among it.
+fn particulars_of(attempts: &Attempts<'_>, index: usize) -> Option<Particulars> {
+    match &attempts.parents {
+        None => attempts.particulars.clone(),
+        Some(parents) => {
+            let shared = attempts.particulars.clone().unwrap_or_default();
+            Some(Particulars { parent: Some(parents[index]), ..shared })
+        }
     }
 }
 

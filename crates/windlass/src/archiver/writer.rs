@@ -12,6 +12,7 @@ use super::index::{Index, IndexFields, Stored};
 use super::retention::Sweep;
 use super::segment::{self, Header, segment_name, segment_path};
 use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request};
+use crate::allocator;
 use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
@@ -377,7 +378,7 @@ impl Writer {
         if let Some(sweep) = &mut self.sweep {
             if !sweep.step() {
                 self.sweep = None;
-                give_memory_back();
+                allocator::give_back();
             }
             return Ok(true);
         }
@@ -385,15 +386,6 @@ impl Writer {
             Some(number) => index_closed(&self.options, number).map(|()| true),
             None => Ok(false),
         }
-    }
-}
-
-/// An allocator keeps what a flood needed for the next one: now and then the kernel gets back what is free.
-fn give_memory_back() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it takes the allocator's own locks, and may be called from any thread at any time.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -8,7 +8,7 @@ use super::connect::{Connection, Link};
 use super::inbox_door::InboxDoor;
 use super::print::{Out, data_of, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
-use crate::api::base64;
+use crate::api::{self, base64};
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use windlass_core::job::{DATA_MAX, Origin, Priority, QueueName, RunId};
+use std::sync::Arc;
+use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::{Particulars, Subject, Trace};
 use windlass_core::time::Time;
 
 const EXAMPLES: &str = "\
@@ -48,6 +50,15 @@ pub(super) struct Args {
     /// Join this run; `new` makes one, seals it at the end of the input and prints its id instead of the jobs'
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
+    /// The record that the jobs are about
+    #[arg(long, value_name = "TYPE:ID", value_parser = subject)]
+    subject: Option<Subject>,
+    /// The trace that the jobs belong to: a W3C traceparent
+    #[arg(long, value_name = "TRACEPARENT")]
+    trace: Option<String>,
+    /// The job that these came from
+    #[arg(long, value_name = "JOB")]
+    parent: Option<JobId>,
     /// What an answer means: `full` survives a power cut, `os` the death of any process
     #[arg(long, value_name = "full|os", default_value = "full", value_parser = durability)]
     durability: Durability,
@@ -196,8 +207,29 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
         (fresh, _) => fresh,
     };
     let not_before = not_before.filter(|time| *time > now);
-    let envelope = Envelope { queue, priority: args.priority, run, not_before };
+    let particulars = particulars(args)?;
+    let envelope = Envelope { queue, priority: args.priority, run, not_before, particulars };
     Ok((Terms { envelope, durability: args.durability }, fresh))
+}
+
+/// What the jobs have that most lack.
+fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
+    let trace = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
+    let particulars = Particulars {
+        subject: args.subject.clone(),
+        trace: args.trace.as_ref().map(trace),
+        parent: args.parent,
+        ..Particulars::default()
+    };
+    particulars.check().map_err(|bad| Failure::new(Kind::Usage, bad.to_string()))?;
+    Ok(Some(particulars).filter(|particulars| !particulars.is_empty()).map(Arc::new))
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    match text.split_once(':') {
+        Some((kind, id)) => Ok(Subject { kind: kind.into(), id: id.into() }),
+        None => Err(format!("expected TYPE:ID, as in customer:42, got: {text}")),
+    }
 }
 
 fn random_origin() -> Result<Origin, Failure> {
@@ -227,6 +259,10 @@ fn request(terms: &Terms, data: &[u8]) -> Value {
         "run": terms.envelope.run.map(|run| run.to_string()),
         "durability": terms.durability.word(),
     });
+    let particulars = serde_json::to_value(api::Particulars::from(terms.envelope.particulars.as_deref()));
+    for (name, value) in particulars.iter().filter_map(Value::as_object).flatten() {
+        request[name] = value.clone();
+    }
     match std::str::from_utf8(data) {
         Ok(text) => request["data"] = text.into(),
         Err(_) => request["data_base64"] = base64::encode(data).into(),
@@ -274,6 +310,10 @@ mod tests {
             &["q", "--durability", "maybe"],
             &["q", "--at", "@5", "--in", "5s"],
             &["q", "--in", "1s", "--in", "2s"],
+            &["q", "--subject", "customer"],
+            &["q", "--subject", ":42"],
+            &["q", "--trace", "00-1-2-01"],
+            &["q", "--parent", "r-1"],
         ] {
             let Err(failure) = read(words) else { panic!("{words:?} was taken") };
             assert_eq!(failure.kind, Kind::Usage, "{words:?}");
@@ -288,6 +328,10 @@ mod tests {
         assert_eq!(terms.envelope.not_before, Some(Time(1_000_000_000 + 5_400_000_000)));
         let (terms, _) = read(&["q", "--at", "1970-01-01T00:00:00Z"]).unwrap();
         assert_eq!(terms.envelope.not_before, None, "the past is now");
+        assert_eq!(terms.envelope.particulars, None);
+        let (terms, _) = read(&["q", "x", "--subject", "customer:4:2"]).unwrap();
+        let told = request(&terms, b"x");
+        assert_eq!((&told["subject"]["type"], &told["subject"]["id"]), (&json!("customer"), &json!("4:2")));
         let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
         assert!(fresh.is_some() && terms.envelope.run == fresh);
     }

@@ -9,6 +9,7 @@ use super::Context;
 use super::connect::{ReadConfig, ServerOptions, start_server};
 use super::print::Out;
 use super::signals::Signals;
+use crate::allocator;
 use crate::config::{self, Loaded};
 use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
@@ -39,22 +40,8 @@ pub(super) struct Args {
     config: Option<PathBuf>,
 }
 
-/// What is freed in one piece of this size, or at the end of what a thread has, goes back to the kernel.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-const GIVEN_BACK: libc::c_int = 1 << 20;
-
-/// Left to itself glibc raises both bounds to twice the largest piece that it has seen, and every thread keeps as much.
-fn bound_free_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: nothing else runs in this process yet.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, GIVEN_BACK);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, GIVEN_BACK);
-    }
-}
-
 pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
-    bound_free_memory();
+    allocator::bound_what_is_free();
     let signals = Signals::take(&TAKEN)?;
     // The config is checked first: a wrong one must not make a data directory.
     let named = args.config.clone();

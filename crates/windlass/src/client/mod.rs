@@ -11,11 +11,13 @@ use crate::error::{Failure, Kind};
 use crate::inbox::{Envelope, InboxWriter};
 use crate::sabotage::{self, Sabotage};
 use crate::store::Durability;
+use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, RunId};
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 pub mod connection;
@@ -36,12 +38,14 @@ const AVOIDED_FOR: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a job is pushed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PushOptions {
     pub priority: Priority,
     pub at: Option<Time>,
     pub run: Option<RunId>,
     pub durability: Durability,
+    /// What most jobs lack: trace, subject, parent.
+    pub particulars: Option<Arc<Particulars>>,
 }
 
 /// An accepted job.
@@ -124,9 +128,14 @@ impl Client {
             let text = format!("the data has {} bytes, expected at most {DATA_MAX}", data.len());
             return Err(Failure::new(Kind::BadData, text));
         }
+        if let Some(particulars) = &options.particulars {
+            particulars.check().map_err(|bad| Failure::new(Kind::BadData, bad.to_string()))?;
+        }
         let delivery = match options {
             PushOptions { durability: Durability::Os, .. } => Delivery::Nobody,
-            PushOptions { at: None, run: None, .. } => self.push_gathered(&queue, data, options.priority),
+            PushOptions { at: None, run: None, particulars: None, .. } => {
+                self.push_gathered(&queue, data, options.priority)
+            }
             _ => self.push_single(&queue, data, &options),
         };
         let id = match delivery {
@@ -139,8 +148,8 @@ impl Client {
 
     /// The door that needs no server.
     fn push_inbox(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Result<JobId, Failure> {
-        let PushOptions { priority, at, run, durability } = *options;
-        let envelope = Envelope { queue: queue.clone(), priority, run, not_before: at };
+        let PushOptions { priority, at, run, durability, particulars } = options.clone();
+        let envelope = Envelope { queue: queue.clone(), priority, run, not_before: at, particulars };
         // A writer whose user panicked left no half record behind: a write is one call.
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let writer = match &mut *inbox {
@@ -257,13 +266,7 @@ impl Client {
     }
 
     fn push_single(&self, queue: &QueueName, data: &[u8], options: &PushOptions) -> Delivery {
-        let mut path = format!("/api/v1/jobs?queue={}&priority={}", query_value(queue.as_str()), options.priority);
-        if let Some(at) = options.at {
-            path.push_str(&format!("&at={}", query_value(&api::time_text(at))));
-        }
-        if let Some(run) = options.run {
-            path.push_str(&format!("&run={run}"));
-        }
+        let body = single(queue, data, options).to_string();
         if self.gathering().is_avoiding() {
             return Delivery::Nobody;
         }
@@ -273,7 +276,7 @@ impl Client {
             Ok(None) => return Delivery::Nobody,
             Err(failure) => return Delivery::Failed(failure),
         };
-        match connection.post(&path, api::BYTES, data).and_then(stored) {
+        match connection.post("/api/v1/jobs", api::JSON, body.as_bytes()).and_then(stored) {
             Ok(id) => {
                 *single = Some(connection);
                 Delivery::Stored(id)
@@ -334,6 +337,30 @@ impl Ticket {
 
     fn lock(&self) -> MutexGuard<'_, Option<Delivery>> {
         self.delivery.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The request for a job that has more than a queue and a priority.
+fn single(queue: &QueueName, data: &[u8], options: &PushOptions) -> Value {
+    let job = (api::Particulars::from(options.particulars.as_deref()), api::Data::new(data));
+    let fields = [serde_json::to_value(job.0), serde_json::to_value(job.1)];
+    let mut request = json!({
+        "queue": queue.as_str(),
+        "priority": options.priority.value(),
+        "at": options.at.map(api::time_text),
+        "run": options.run.map(|run| run.to_string()),
+        "durability": options.durability.word(),
+    });
+    for (name, value) in fields.into_iter().flatten().filter_map(object).flatten() {
+        request[name] = value;
+    }
+    request
+}
+
+fn object(value: Value) -> Option<serde_json::Map<String, Value>> {
+    match value {
+        Value::Object(fields) => Some(fields),
+        _ => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! From what jobs emitted to jobs that the store takes in: they get ids and are laid together by queue.
 //!
-//! They keep the priority and the run of the job that emitted them. It must not check anything: the runner did.
+//! They keep the priority, the run and the trace of the job that emitted them, and know it as their parent. It must
+//! not check anything: the runner did.
 
 use super::IdSource;
 use crate::runner::Emitted;
@@ -8,17 +9,26 @@ use crate::store::chunk::ChunkBuilder;
 use crate::store::{FollowUp, Held};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windlass_core::particulars::Particulars;
 
-/// The follow-ups of one settled stretch, in the order in which they were emitted within each queue.
+/// What a job that stands for another, a copy or a handler's, has of it: the trace and the record it is about.
+pub(super) fn same_lineage(particulars: Option<&Arc<Particulars>>) -> Option<Arc<Particulars>> {
+    let Particulars { trace, subject, .. } = particulars.map(|all| Particulars::clone(all))?;
+    Some(Arc::new(Particulars { trace, subject, ..Particulars::default() }))
+}
+
+/// The follow-ups of what was held by one start, in the order in which they were emitted within each queue.
 pub(super) fn follow_ups<'a>(emitted: impl Iterator<Item = &'a Emitted>, held: &Held, ids: &IdSource) -> Vec<FollowUp> {
     let mut by_queue: BTreeMap<&str, Vec<&Emitted>> = BTreeMap::new();
     for one in emitted {
         by_queue.entry(one.queue.as_str()).or_default().push(one);
     }
+    let trace = held.jobs.particulars().and_then(|particulars| particulars.trace.clone());
+    let kept = trace.map(|trace| Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }));
     let mut follow_ups = Vec::new();
     for jobs in by_queue.into_values() {
         let (origin, first) = ids.take(jobs.len() as u64);
-        let (queue, mut builder) = (&jobs[0].queue, ChunkBuilder::new(origin));
+        let (queue, mut builder) = (&jobs[0].queue, ChunkBuilder::new(origin).with(kept.clone()));
         let mut close = |builder: &mut ChunkBuilder| {
             let jobs = Arc::new(builder.finish());
             follow_ups.push(FollowUp { queue: queue.clone(), priority: held.lane.priority, run: held.run, jobs });
@@ -27,7 +37,8 @@ pub(super) fn follow_ups<'a>(emitted: impl Iterator<Item = &'a Emitted>, held: &
             if builder.is_full() {
                 close(&mut builder);
             }
-            builder.push(offset, &job.data);
+            let parent = held.jobs.id(usize::from(held.first + job.by));
+            builder.push_from(parent, offset, &job.data);
         }
         close(&mut builder);
     }

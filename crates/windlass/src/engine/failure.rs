@@ -3,46 +3,57 @@
 //! The handler's job is in the same run, so the run goes on until it is done. What it is told is the failed job as
 //! `windlass show --json` has it, and its errors. Who handles what is core's to say (`windlass_core::failure`).
 
-use super::{Engine, IdSource};
+use super::{Engine, IdSource, emit};
 use crate::api;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{AttemptError, FollowUp, JobInfo, Settlement, Store, StoreError};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::failure::Handlers;
 use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, Record, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
+use windlass_core::particulars::Particulars;
 use windlass_core::policy::{HandlerFiles, Policy};
 use windlass_core::time::Time;
 
 /// Of a failed job that would be too large with its own data, its handler gets this much, and its length.
 const DATA_SHOWN: usize = 64 << 10;
 
-/// What handlers are told together: by queue, priority and run.
-type Told = BTreeMap<(QueueName, Priority, Option<RunNo>), ChunkBuilder>;
+/// What handlers are told together has this in common.
+#[derive(Clone, PartialEq)]
+struct Key {
+    queue: QueueName,
+    priority: Priority,
+    run: Option<RunNo>,
+    lineage: Option<Arc<Particulars>>,
+}
 
 impl<S: Store> Engine<S> {
     /// The handlers' jobs of those that these settlements end as failed.
     pub(super) fn tell_handlers(&mut self, settlements: &[Settlement], now: Time) -> Result<Vec<FollowUp>, StoreError> {
-        let (mut told, mut follow_ups) = (Told::new(), Vec::new());
+        let (mut told, mut follow_ups) = (Vec::<(Key, ChunkBuilder)>::new(), Vec::new());
         for settlement in settlements.iter().filter(|settlement| settlement.verdict.state() == State::Failed) {
             let lane = settlement.held.lane;
             let Some((_, policy)) = self.scheduler.policy_of(lane.queue) else { continue };
             let handler = self.handlers.handler(&policy, self.queue_name(lane.queue)).cloned();
             let Some(handler) = handler else { continue };
-            let key = (handler, lane.priority, settlement.held.run);
+            let lineage = emit::same_lineage(settlement.held.jobs.particulars());
+            let key = Key { queue: handler, priority: lane.priority, run: settlement.held.run, lineage };
             for info in self.failed(settlement, now)? {
                 let (origin, offset) = self.options.ids.take(1);
-                let builder = told.entry(key.clone()).or_insert_with(|| ChunkBuilder::new(origin));
+                let at = told.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+                    told.push((key.clone(), ChunkBuilder::new(origin).with(key.lineage.clone())));
+                    told.len() - 1
+                });
+                let builder = &mut told[at].1;
                 if builder.is_full() {
-                    follow_ups.push(close(key.clone(), builder));
+                    follow_ups.push(close(&key, builder));
                 }
-                builder.push(offset, &words(&info));
+                builder.push_from(info.id, offset, &words(&info));
             }
         }
-        follow_ups.extend(told.into_iter().map(|(key, mut builder)| close(key, &mut builder)));
+        follow_ups.extend(told.into_iter().map(|(key, mut builder)| close(&key, &mut builder)));
         Ok(follow_ups)
     }
 
@@ -78,6 +89,7 @@ impl<S: Store> Engine<S> {
                 ended: Some(now),
                 reason: Some(reason),
                 errors,
+                particulars: held.jobs.particulars_of(index),
                 data: held.jobs.data(index).to_vec(),
             }
         });
@@ -95,12 +107,14 @@ pub(super) fn of_convicted(
 ) -> Option<FollowUp> {
     let handler = handlers.handler_among(policies, &HandlerFiles::new(), &info.queue)?;
     let (origin, offset) = ids.take(1);
-    let mut builder = ChunkBuilder::new(origin);
-    builder.push(offset, &words(info));
-    Some(close((handler.clone(), info.priority, run), &mut builder))
+    let lineage = emit::same_lineage(info.particulars.as_ref());
+    let mut builder = ChunkBuilder::new(origin).with(lineage.clone());
+    builder.push_from(info.id, offset, &words(info));
+    Some(close(&Key { queue: handler.clone(), priority: info.priority, run, lineage }, &mut builder))
 }
 
-fn close((queue, priority, run): (QueueName, Priority, Option<RunNo>), builder: &mut ChunkBuilder) -> FollowUp {
+fn close(key: &Key, builder: &mut ChunkBuilder) -> FollowUp {
+    let Key { queue, priority, run, .. } = key.clone();
     FollowUp { queue, priority, run, jobs: Arc::new(builder.finish()) }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use windlass_core::job::{Origin, Priority, QueueName, RunId};
 use windlass_core::time::Time;
 
-/// Larger chunks go in as they are: copying them would cost more than it saves.
+/// Larger chunks go in as they are: copying them would cost more than it saves. So do those with particulars, which
+/// are mostly a job's own.
 const SMALL: usize = 64;
 
 type Key = (QueueName, Priority, Option<RunId>, Option<Time>, Origin);
@@ -22,7 +23,7 @@ pub fn merge(pushed: Vec<NewJobs>) -> Vec<NewJobs> {
     let mut small: HashMap<Key, Vec<Arc<Chunk>>> = HashMap::new();
     let mut order: Vec<Key> = Vec::new();
     for new in pushed {
-        if new.jobs.len() > SMALL {
+        if new.jobs.len() > SMALL || !new.jobs.is_plain() {
             merged.push(new);
             continue;
         }

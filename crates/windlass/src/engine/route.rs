@@ -6,7 +6,7 @@
 
 use super::effects::Effects;
 use super::turn::{self, Progress};
-use super::{Engine, IdSource};
+use super::{Engine, IdSource, emit};
 use crate::runner::Output;
 use crate::sabotage::{self, Sabotage};
 use crate::store::chunk::ChunkBuilder;
@@ -78,14 +78,14 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// A copy of each message for each listener, laid together by listener and run.
+/// A copy of each message for each listener, which knows the message as its parent; laid together by listener and run.
 fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowUp> {
     let mut follow_ups = Vec::new();
     for queue in listeners {
-        for run in held.chunk_by(|one, next| one.run == next.run) {
+        for run in held.chunk_by(|one, next| one.run == next.run && one.jobs.particulars() == next.jobs.particulars()) {
             let count = run.iter().map(|held| u64::from(held.count)).sum();
             let (origin, mut offset) = ids.take(count);
-            let mut builder = ChunkBuilder::new(origin);
+            let mut builder = ChunkBuilder::new(origin).with(emit::same_lineage(run[0].jobs.particulars()));
             let (priority, run_no) = (run[0].lane.priority, run[0].run);
             let mut close = |builder: &mut ChunkBuilder| {
                 let jobs = Arc::new(builder.finish());
@@ -95,7 +95,7 @@ fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowU
                 if builder.is_full() {
                     close(&mut builder);
                 }
-                builder.push(offset, held.jobs.data(index));
+                builder.push_from(held.jobs.id(index), offset, held.jobs.data(index));
                 offset += 1;
             }
             close(&mut builder);

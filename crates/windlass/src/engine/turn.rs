@@ -269,7 +269,7 @@ impl<S: Store> Engine<S> {
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
-                    follow_ups.extend(emit::follow_ups(emitted, &held, &self.options.ids));
+                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids));
                 }
                 let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };

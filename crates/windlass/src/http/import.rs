@@ -20,10 +20,11 @@ use http_body_util::{BodyExt, Limited};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use windlass_core::job::{JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 /// What jobs of one chunk have in common.
-type Key = (QueueName, Priority, Option<RunId>, Option<Time>, Origin);
+type Key = (QueueName, Priority, Option<RunId>, Option<Time>, Origin, Option<Arc<Particulars>>);
 
 pub(super) async fn import(mut call: Call) -> Result<Response, Problem> {
     let query = call.query(&["resume"])?;
@@ -104,14 +105,15 @@ fn lay_out(jobs: Vec<Job>) -> Vec<NewJobs> {
     let mut groups: Vec<(Key, ChunkBuilder)> = Vec::new();
     let mut laid = Vec::new();
     let mut finish = |key: &Key, builder: &mut ChunkBuilder| {
-        let (queue, priority, run, not_before, _) = key.clone();
+        let (queue, priority, run, not_before, ..) = key.clone();
         laid.push(NewJobs { queue, priority, run, not_before, jobs: Arc::new(builder.finish()) });
     };
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for job in jobs {
-        let key: Key = (job.queue, job.priority, job.run, job.not_before, job.id.origin);
+        let key: Key = (job.queue, job.priority, job.run, job.not_before, job.id.origin, job.particulars);
         let place = *places.entry(format!("{key:?}")).or_insert_with(|| {
-            groups.push((key, ChunkBuilder::new(job.id.origin)));
+            let builder = ChunkBuilder::new(job.id.origin).with(key.5.clone());
+            groups.push((key, builder));
             groups.len() - 1
         });
         let (key, builder) = &mut groups[place];

@@ -20,10 +20,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 /// What jobs of one chunk have in common.
-type Key<'a> = (&'a str, Priority, Option<RunId>, Option<Time>);
+type Key<'a> = (&'a str, Priority, Option<RunId>, Option<Time>, Option<&'a Arc<Particulars>>);
 
 /// One job of a request, borrowed from its body where it can be.
 #[derive(Clone, Debug)]
@@ -32,6 +33,7 @@ pub(super) struct Incoming<'a> {
     priority: Priority,
     run: Option<RunId>,
     at: Option<Time>,
+    particulars: Option<Arc<Particulars>>,
     data: Cow<'a, [u8]>,
 }
 
@@ -60,6 +62,7 @@ pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
                     .unwrap_or_default(),
                 run: run_of(&query)?,
                 at: query.get("at").map(api::time_from_text).transpose()?,
+                particulars: None,
                 data: Cow::Borrowed(&[]),
             };
             let jobs = match media {
@@ -85,6 +88,7 @@ pub(super) async fn push_lines(
         priority: Priority::NORMAL,
         run: Some(run),
         at: None,
+        particulars: None,
         data: Cow::Borrowed(&[]),
     };
     let jobs = from_lines(&whole.bytes, &pattern)?;
@@ -132,7 +136,7 @@ fn lay_out(jobs: &[Incoming<'_>], draw: impl FnOnce() -> (Origin, u64)) -> Resul
     check_sizes(jobs)?;
     let (origin, first) = draw();
     for (index, job) in jobs.iter().enumerate() {
-        let key: Key<'_> = (&job.queue, job.priority, job.run, job.at);
+        let key: Key<'_> = (&job.queue, job.priority, job.run, job.at, job.particulars.as_ref());
         let lane = match place {
             Some((same, lane)) if same == key => lane,
             _ => match places.get(&key) {
@@ -140,7 +144,7 @@ fn lay_out(jobs: &[Incoming<'_>], draw: impl FnOnce() -> (Origin, u64)) -> Resul
                 None => {
                     let queue = QueueName::new(job.queue.as_bytes()).map_err(|bad| at_job(index, &bad))?;
                     let of = NewJobsOf { queue, priority: job.priority, run: job.run, not_before: job.at };
-                    lanes.push((of, ChunkBuilder::new(origin)));
+                    lanes.push((of, ChunkBuilder::new(origin).with(job.particulars.clone())));
                     places.insert(key, lanes.len() - 1);
                     lanes.len() - 1
                 }
@@ -229,7 +233,8 @@ fn read_record<'a>(rest: &mut &'a [u8], run: Option<RunId>) -> Option<Incoming<'
     let priority = Priority::new(i64::from(*rest.split_off_first()? as i8))?;
     let length = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
     let data = rest.split_off(..length as usize)?;
-    Some(Incoming { queue: Cow::Borrowed(queue), priority, run, at: None, data: Cow::Borrowed(data) })
+    let (queue, data) = (Cow::Borrowed(queue), Cow::Borrowed(data));
+    Some(Incoming { queue, priority, run, at: None, particulars: None, data })
 }
 
 /// A job as a client writes it.
@@ -250,6 +255,9 @@ struct JsonJob<'a> {
     run: Option<Cow<'a, str>>,
     #[serde(borrow)]
     durability: Option<Cow<'a, str>>,
+    parent: Option<String>,
+    subject: Option<api::Subject>,
+    trace: Option<api::Trace>,
 }
 
 /// An array of jobs that stops gathering, but not checking, one past the limit.
@@ -311,6 +319,7 @@ impl<'a> JsonJob<'a> {
             (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
             (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
         };
+        let particulars = api::Particulars { parent: self.parent, subject: self.subject, trace: self.trace };
         let priority = Priority::new(self.priority);
         let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
         Ok(Incoming {
@@ -318,6 +327,7 @@ impl<'a> JsonJob<'a> {
             priority: priority.ok_or_else(|| at_job(index, &range))?,
             run: self.run.as_deref().map(read_run).transpose()?,
             at: self.at.as_deref().map(api::time_from_text).transpose()?,
+            particulars: particulars.checked().map_err(|bad| at_job(index, &bad))?,
             data,
         })
     }

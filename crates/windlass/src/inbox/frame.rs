@@ -4,16 +4,19 @@
 //! file    "windlass-inbox 1 " ORIGIN " " ORIGIN " " ORIGIN " " BOOT " " o|s " " LF          64 bytes
 //! frame   CAN LF STX GS 1 | u32 crc of the head | u32 crc of the rest |
 //!         u8 kind | u8 flags | i8 priority | u8 queue length | u32 data length |            end of the head
-//!         [u64 run, u32 generation] [i64 not before] queue data LF                           little endian
+//!         [u64 run, u32 generation] [i64 not before] queue [particulars] data LF             little endian
 //! ```
 //!
+//! Particulars count as data: three bytes of seven bits with their length, then their encoding, always escaped.
 //! Both checksums are seeded with the file's origin. No frame holds CAN LF behind its head: data that would is
 //! escaped, so CAN LF is always the start of a record. This file must not do I/O.
 
 use crate::sabotage::{self, Sabotage};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, Origin, Priority, QUEUE_NAME_MAX, QueueName, RunId};
+use windlass_core::particulars::{self, Particulars};
 use windlass_core::time::Time;
 
 /// The length of the header of our files.
@@ -33,7 +36,9 @@ pub const HEAD: usize = 21;
 /// The most lines in one block.
 pub const BLOCK_LINES: usize = 1000;
 /// The longest frame: a block is closed at this many bytes of data, and its last line may be a whole job.
-pub const FRAME_MAX: usize = HEAD + 20 + QUEUE_NAME_MAX + BLOCK_BYTES + DATA_MAX + 1;
+pub const FRAME_MAX: usize = HEAD + 20 + QUEUE_NAME_MAX + PARTICULARS_MAX + BLOCK_BYTES + DATA_MAX + 1;
+/// The longest particulars: their length, and every byte escaped.
+const PARTICULARS_MAX: usize = 3 + 2 * particulars::ENCODED_MAX;
 /// A block is closed once it holds this many bytes.
 pub const BLOCK_BYTES: usize = 256 << 10;
 
@@ -49,6 +54,7 @@ const ESCAPED_DLE: u8 = b'd';
 const HAS_RUN: u8 = 1;
 const HAS_TIME: u8 = 2;
 const ESCAPED: u8 = 4;
+const HAS_PARTICULARS: u8 = 8;
 
 /// What the header of one of our files says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,11 +115,12 @@ pub struct Envelope {
     pub run: Option<RunId>,
     /// Not before that time; `None` is at once.
     pub not_before: Option<Time>,
+    pub particulars: Option<Arc<Particulars>>,
 }
 
 impl Envelope {
     pub fn new(queue: QueueName) -> Envelope {
-        Envelope { queue, priority: Priority::NORMAL, run: None, not_before: None }
+        Envelope { queue, priority: Priority::NORMAL, run: None, not_before: None, particulars: None }
     }
 }
 
@@ -133,6 +140,7 @@ pub struct Frame<'a> {
     pub run: Option<RunId>,
     pub not_before: Option<Time>,
     pub queue: &'a [u8],
+    particulars: &'a [u8],
     data: &'a [u8],
     escaped: bool,
 }
@@ -145,13 +153,17 @@ impl<'a> Frame<'a> {
 
     /// Appends the data as it was given.
     pub fn unescape_into(&self, into: &mut Vec<u8>) {
-        let mut bytes = self.data.iter();
-        while let Some(byte) = bytes.next() {
-            into.push(match byte {
-                &DLE if bytes.next() == Some(&ESCAPED_CAN) => CAN,
-                other => *other,
-            });
+        unescape(self.data, into);
+    }
+
+    /// What the job has besides; none where it cannot be understood, and the job must not be run in ignorance of it.
+    pub fn particulars(&self) -> Option<Option<Arc<Particulars>>> {
+        if self.particulars.is_empty() {
+            return Some(None);
         }
+        let mut encoded = Vec::with_capacity(self.particulars.len());
+        unescape(self.particulars, &mut encoded);
+        Particulars::decode(&encoded).ok().map(|particulars| Some(Arc::new(particulars)))
     }
 
     /// What a seal says: the positions it must not overtake.
@@ -198,7 +210,7 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
     };
     let (flags, queue_length, data_length) = (bytes[14], usize::from(bytes[16]), u32_at(bytes, 17) as usize);
     let priority = Priority::new(i64::from(bytes[15] as i8));
-    let (Some(priority), true) = (priority, known && flags < 8 && data_length <= 2 * DATA_MAX + BLOCK_BYTES) else {
+    let (Some(priority), true) = (priority, known && flags < 16 && data_length <= DATA_LENGTH_MAX) else {
         return Decoded::DamagedHead;
     };
     let run_length = if flags & HAS_RUN != 0 { 12 } else { 0 };
@@ -216,9 +228,29 @@ pub fn decode(bytes: &[u8], seed: Origin) -> Decoded<'_> {
         .then(|| RunId { origin: Origin::from_random(u64_at(bytes, HEAD)), generation: u32_at(bytes, HEAD + 8) });
     let not_before = (time_length > 0).then(|| Time(u64_at(bytes, HEAD + run_length) as i64));
     let queue = &bytes[head - queue_length..head];
-    let data = &bytes[head..length - 1];
-    let escaped = flags & ESCAPED != 0;
-    Decoded::Whole { frame: Frame { kind, priority, run, not_before, queue, data, escaped }, length }
+    let (data, escaped) = (&bytes[head..length - 1], flags & ESCAPED != 0);
+    let parts = if flags & HAS_PARTICULARS != 0 { split_particulars(data) } else { Some((&[][..], data)) };
+    let Some((particulars, data)) = parts else { return Decoded::DamagedData { length } };
+    Decoded::Whole { frame: Frame { kind, priority, run, not_before, queue, particulars, data, escaped }, length }
+}
+
+/// The longest data of a frame: every byte of a job escaped, or a block, with particulars in front.
+const DATA_LENGTH_MAX: usize = PARTICULARS_MAX + 2 * DATA_MAX + BLOCK_BYTES;
+
+/// Particulars, still escaped, and what is behind them.
+fn split_particulars(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (front, rest) = data.split_at_checked(3)?;
+    let length = front.iter().rev().fold(0, |length, byte| length << 7 | usize::from(byte & 0x7f));
+    rest.split_at_checked(length)
+}
+
+/// The length in bytes that are neither CAN nor LF, so that they make no fence with each other or their neighbours.
+fn write_particulars(into: &mut Vec<u8>, particulars: &Particulars) {
+    let mut encoded = Vec::new();
+    particulars.encode(&mut encoded);
+    let escaped = escape(&encoded);
+    into.extend([0, 7, 14].map(|shift| (escaped.len() >> shift) as u8 | 0x80));
+    into.extend_from_slice(&escaped);
 }
 
 /// The optional fields and the queue, as they stand between a frame's head and its data.
@@ -240,12 +272,19 @@ pub fn write_front(into: &mut Vec<u8>, seed: Origin, kind: Kind, envelope: &Enve
     into.extend_from_slice(&[0; 8]);
     let flags = if envelope.run.is_some() { HAS_RUN } else { 0 }
         | if envelope.not_before.is_some() { HAS_TIME } else { 0 }
-        | if escaped { ESCAPED } else { 0 };
+        | if escaped { ESCAPED } else { 0 }
+        | if envelope.particulars.is_some() { HAS_PARTICULARS } else { 0 };
     let queue_length = envelope.queue.as_str().len() as u8;
     into.extend_from_slice(&[kind as u8, flags, envelope.priority.value() as u8, queue_length]);
-    into.extend_from_slice(&(data.len() as u32).to_le_bytes());
+    into.extend_from_slice(&[0; 4]);
     write_fields(into, envelope);
+    let front = into.len();
+    if let Some(particulars) = &envelope.particulars {
+        write_particulars(into, particulars);
+    }
+    let data_length = (into.len() - front + data.len()) as u32;
     let frame = &mut into[start..];
+    frame[17..HEAD].copy_from_slice(&data_length.to_le_bytes());
     let head_sum = sum(seed, &[&frame[13..HEAD]]);
     let rest_sum = sum(seed, &[&frame[HEAD..], data]);
     frame[5..9].copy_from_slice(&head_sum.to_le_bytes());
@@ -298,6 +337,16 @@ fn escape(data: &[u8]) -> Vec<u8> {
     escaped
 }
 
+fn unescape(escaped: &[u8], into: &mut Vec<u8>) {
+    let mut bytes = escaped.iter();
+    while let Some(byte) = bytes.next() {
+        into.push(match byte {
+            &DLE if bytes.next() == Some(&ESCAPED_CAN) => CAN,
+            other => *other,
+        });
+    }
+}
+
 fn sum(seed: Origin, parts: &[&[u8]]) -> u32 {
     let bits = seed.bits();
     let mut hasher = crc32fast::Hasher::new_with_initial(bits as u32 ^ (bits >> 18) as u32);
@@ -320,6 +369,8 @@ pub enum Reason {
     FutureTime,
     TooLong,
     NulRun,
+    /// Particulars that this program does not understand.
+    Particulars,
     /// What belongs to a file of ours whose header is gone: nothing proves it.
     NoHeader,
 }
@@ -335,6 +386,7 @@ impl fmt::Display for Reason {
             Reason::FutureTime => "not a time: expected RFC 3339, @SECONDS or SECONDS, then a tab and a queue",
             Reason::TooLong => "longer than a job may be",
             Reason::NulRun => "a run of NUL bytes",
+            Reason::Particulars => "the job has particulars that this program does not know",
             Reason::NoHeader => "the file's header is lost, so nothing proves this record",
         })
     }

@@ -12,8 +12,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
+/// Particulars are often a job's own: so many are remembered.
+const PARTICULARS_MAX: usize = 10_000;
 /// More names than this are not remembered from one stretch to the next.
 const NAMES_MAX: usize = 200_000;
 
@@ -47,14 +50,21 @@ impl Hasher for FastHasher {
 type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
 /// What sets jobs apart from each other within a queue.
-type Special = (u32, Priority, Option<RunId>, Option<Time>);
+type Special = (u32, Kin);
+
+/// The same, without the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Kin {
+    priority: Priority,
+    run: Option<RunId>,
+    not_before: Option<Time>,
+    particulars: Option<Arc<Particulars>>,
+}
 
 #[derive(Debug)]
 struct Group {
     queue: QueueName,
-    priority: Priority,
-    run: Option<RunId>,
-    not_before: Option<Time>,
+    kin: Kin,
     /// Notes of this stretch; later the place of the next one in the sorted order.
     count: u32,
 }
@@ -73,6 +83,8 @@ struct Note {
 pub struct Gatherer {
     names: FastMap<Box<[u8]>, u32>,
     specials: FastMap<Special, u32>,
+    /// How many groups have particulars.
+    particular: usize,
     groups: Vec<Group>,
     touched: Vec<u32>,
     notes: Vec<Note>,
@@ -101,7 +113,8 @@ impl Gatherer {
                 self.note(group, offset, place(stretch, data), data.len());
             }
             Found::Line { offset, not_before, queue, data } => {
-                let group = self.group(queue, Priority::NORMAL, None, not_before).ok_or(Reason::QueueName)?;
+                let kin = Kin { not_before, ..Kin::default() };
+                let group = self.group(queue, kin).ok_or(Reason::QueueName)?;
                 self.note(group, offset, place(stretch, data), data.len());
             }
             Found::Framed { offset, frame } => self.add_frame(stretch, offset, &frame)?,
@@ -116,7 +129,10 @@ impl Gatherer {
             self.seals.push(Seal { run, after: frame.seal_positions() });
             return Ok(());
         }
-        let group = self.group(frame.queue, frame.priority, frame.run, frame.not_before).ok_or(Reason::QueueName)?;
+        let particulars = frame.particulars().ok_or(Reason::Particulars)?;
+        let Frame { priority, run, not_before, .. } = *frame;
+        let kin = Kin { priority, run, not_before, particulars };
+        let group = self.group(frame.queue, kin).ok_or(Reason::QueueName)?;
         match (frame.kind, frame.plain_data()) {
             (Kind::Block, Some(lines)) => self.add_block(stretch, offset, group, lines)?,
             (Kind::Block, None) => return Err(Reason::Garbage),
@@ -172,7 +188,7 @@ impl Gatherer {
             Some(group) => *group,
             None => {
                 let name = QueueName::new(queue).ok()?;
-                let group = self.new_group(name, Priority::NORMAL, None, None);
+                let group = self.new_group(name, Kin::default());
                 self.names.insert(queue.into(), group);
                 group
             }
@@ -181,26 +197,27 @@ impl Gatherer {
         Some(group)
     }
 
-    fn group(&mut self, queue: &[u8], priority: Priority, run: Option<RunId>, time: Option<Time>) -> Option<u32> {
+    fn group(&mut self, queue: &[u8], kin: Kin) -> Option<u32> {
         let last = self.last;
         let plain = self.plain_group(queue)?;
-        if priority == Priority::NORMAL && run.is_none() && time.is_none() {
+        if kin == Kin::default() {
             return Some(plain);
         }
         // Special groups are never `last`: a plain line is compared with its name only.
         self.last = last;
-        let key = (plain, priority, run, time);
+        let key = (plain, kin);
         if let Some(group) = self.specials.get(&key) {
             return Some(*group);
         }
         let name = self.groups[plain as usize].queue.clone();
-        let group = self.new_group(name, priority, run, time);
+        self.particular += usize::from(key.1.particulars.is_some());
+        let group = self.new_group(name, key.1.clone());
         self.specials.insert(key, group);
         Some(group)
     }
 
-    fn new_group(&mut self, queue: QueueName, priority: Priority, run: Option<RunId>, time: Option<Time>) -> u32 {
-        self.groups.push(Group { queue, priority, run, not_before: time, count: 0 });
+    fn new_group(&mut self, queue: QueueName, kin: Kin) -> u32 {
+        self.groups.push(Group { queue, kin, count: 0 });
         (self.groups.len() - 1) as u32
     }
 
@@ -214,6 +231,7 @@ impl Gatherer {
             if note.group != current || builder.is_full() {
                 self.close(&mut builder, current, into);
                 current = note.group;
+                builder.set_particulars(self.groups[current as usize].kin.particulars.clone());
             }
             let (at, length) = (note.at as usize, note.length as usize);
             let data = match at.checked_sub(stretch.len()) {
@@ -227,7 +245,8 @@ impl Gatherer {
         self.notes.clear();
         self.touched.clear();
         self.unescaped.clear();
-        if self.groups.len() > NAMES_MAX {
+        if self.groups.len() > NAMES_MAX || self.particular > PARTICULARS_MAX {
+            self.particular = 0;
             self.groups.clear();
             self.names.clear();
             self.specials.clear();
@@ -260,14 +279,9 @@ impl Gatherer {
         if builder.is_empty() {
             return;
         }
-        let group = &self.groups[group as usize];
-        into.push(NewJobs {
-            queue: group.queue.clone(),
-            priority: group.priority,
-            run: group.run,
-            not_before: group.not_before,
-            jobs: Arc::new(builder.finish()),
-        });
+        let Group { queue, kin, .. } = &self.groups[group as usize];
+        let Kin { priority, run, not_before, .. } = *kin;
+        into.push(NewJobs { queue: queue.clone(), priority, run, not_before, jobs: Arc::new(builder.finish()) });
     }
 }
 

@@ -7,11 +7,17 @@
 //! u8 version | u8 flags | u16 count | u32 crc32 of the rest | u64 origin | u64 base offset
 //! count × varint   offset minus the one before (the first minus base)
 //! count × varint   length of the data
+//! [flag 1: varint length, the particulars that all of its jobs have]
+//! [flag 2: u64 origin, count × varint: the job that each of them came from]
 //! the data, end to end
 //! ```
+//!
+//! Where there is a flag, the checksum goes on over the three bytes from the flags on.
 
 use std::ops::Range;
+use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin};
+use windlass_core::particulars::{BadParticulars, Particulars};
 
 /// The most jobs in one chunk.
 pub const JOBS_MAX: usize = 1000;
@@ -20,6 +26,8 @@ pub const BYTES_MAX: usize = 256 << 10;
 
 const VERSION: u8 = 1;
 const HEADER: usize = 24;
+const HAS_PARTICULARS: u8 = 1;
+const HAS_PARENTS: u8 = 2;
 
 /// A built or read chunk; immutable.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,11 +39,27 @@ pub struct Chunk {
     /// Where each job's data ends in `bytes`; the first begins at `data`.
     ends: Vec<u32>,
     data: u32,
+    extra: Option<Box<Extra>>,
+}
+
+/// What most chunks lack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Extra {
+    particulars: Option<Arc<Particulars>>,
+    parents: Option<Parents>,
+}
+
+/// The jobs that those of a chunk came from, all of one origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Parents {
+    origin: Origin,
+    offsets: Vec<u64>,
 }
 
 /// Why bytes are not a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadChunk {
+    Particulars(BadParticulars),
     Version(u8),
     Truncated,
     Checksum,
@@ -51,7 +75,7 @@ impl Chunk {
         if bytes[0] != VERSION {
             return Err(BadChunk::Version(bytes[0]));
         }
-        if crc32fast::hash(&bytes[8..]) != u32_at(&bytes, 4) {
+        if checksum(&bytes) != u32_at(&bytes, 4) {
             return Err(BadChunk::Checksum);
         }
         let count = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
@@ -69,12 +93,13 @@ impl Chunk {
             length = length.checked_add(read_varint(&bytes, &mut at)?).ok_or(BadChunk::Malformed)?;
             ends.push(length);
         }
+        let extra = read_extra(&bytes, count, &mut at)?;
         let data = u32::try_from(at).map_err(|_| BadChunk::Malformed)?;
         if u64::from(data).checked_add(length) != Some(bytes.len() as u64) {
             return Err(BadChunk::Malformed);
         }
         let ends = ends.into_iter().map(|end| data + end as u32).collect();
-        Ok(Chunk { bytes, origin, offsets, ends, data })
+        Ok(Chunk { bytes, origin, offsets, ends, data, extra })
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -117,9 +142,41 @@ impl Chunk {
         from as usize..to as usize
     }
 
+    /// What all of its jobs have in common besides their lane.
+    pub fn particulars(&self) -> Option<&Arc<Particulars>> {
+        self.extra.as_ref()?.particulars.as_ref()
+    }
+
+    /// The job that one of its jobs came from.
+    pub fn parent(&self, index: usize) -> Option<JobId> {
+        let Extra { particulars, parents } = &**self.extra.as_ref()?;
+        match parents {
+            Some(parents) => Some(JobId { origin: parents.origin, offset: parents.offsets[index] }),
+            None => particulars.as_ref()?.parent,
+        }
+    }
+
+    /// All particulars of one job, its parent among them.
+    pub fn particulars_of(&self, index: usize) -> Option<Arc<Particulars>> {
+        let Extra { particulars, parents } = &**self.extra.as_ref()?;
+        match (particulars, parents) {
+            (shared, None) => shared.clone(),
+            (shared, Some(_)) => {
+                let shared = shared.as_deref().cloned().unwrap_or_default();
+                Some(Arc::new(Particulars { parent: self.parent(index), ..shared }))
+            }
+        }
+    }
+
+    /// True where its jobs are nothing but lane and data, as most are.
+    pub fn is_plain(&self) -> bool {
+        self.extra.is_none()
+    }
+
     /// Memory held by this chunk, for budgets.
     pub fn footprint(&self) -> usize {
-        self.bytes.len() + self.ends.len() * 12 + 96
+        let extra = self.extra.as_ref().map_or(0, |_| self.bytes.len());
+        self.bytes.len() + self.ends.len() * 12 + 96 + extra
     }
 }
 
@@ -130,11 +187,27 @@ pub struct ChunkBuilder {
     offsets: Vec<u64>,
     lengths: Vec<u32>,
     data: Vec<u8>,
+    particulars: Option<Arc<Particulars>>,
+    parents: Option<Parents>,
 }
 
 impl ChunkBuilder {
     pub fn new(origin: Origin) -> ChunkBuilder {
-        ChunkBuilder { origin, offsets: Vec::new(), lengths: Vec::new(), data: Vec::new() }
+        let (offsets, lengths, data) = (Vec::new(), Vec::new(), Vec::new());
+        ChunkBuilder { origin, offsets, lengths, data, particulars: None, parents: None }
+    }
+
+    /// All jobs of this chunk, and of those that are built after it, have these; none where they are empty.
+    #[must_use]
+    pub fn with(mut self, particulars: Option<Arc<Particulars>>) -> ChunkBuilder {
+        self.set_particulars(particulars);
+        self
+    }
+
+    /// The same for a builder between two chunks.
+    pub fn set_particulars(&mut self, particulars: Option<Arc<Particulars>>) {
+        assert!(self.is_empty(), "what is shared is known before the first job");
+        self.particulars = particulars.filter(|particulars| !particulars.is_empty());
     }
 
     /// True once the chunk should be finished and a new one begun.
@@ -159,12 +232,22 @@ impl ChunkBuilder {
         self.data.extend_from_slice(data);
     }
 
+    /// Adds one job that came from another one. All jobs of the chunk do then, and their parents have one origin.
+    pub fn push_from(&mut self, parent: JobId, offset: u64, data: &[u8]) {
+        let first = || Parents { origin: parent.origin, offsets: Vec::new() };
+        let parents = self.parents.get_or_insert_with(first);
+        assert!(parents.origin == parent.origin && parents.offsets.len() == self.offsets.len(), "one kind of jobs");
+        parents.offsets.push(parent.offset);
+        self.push(offset, data);
+    }
+
     /// Builds the chunk and leaves the builder empty for the next one.
     pub fn finish(&mut self) -> Chunk {
         let base = self.offsets.first().copied().unwrap_or(0);
         let count = self.lengths.len();
         let mut bytes = Vec::with_capacity(HEADER + 4 * count + self.data.len());
-        bytes.extend_from_slice(&[VERSION, 0]);
+        let extra = Extra { particulars: self.particulars.clone(), parents: self.parents.take() };
+        bytes.extend_from_slice(&[VERSION, extra.flags()]);
         bytes.extend_from_slice(&(count as u16).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.origin.bits().to_le_bytes());
@@ -177,9 +260,13 @@ impl ChunkBuilder {
         for length in &self.lengths {
             write_varint(&mut bytes, u64::from(*length));
         }
+        let extra = (extra.flags() != 0).then(|| {
+            extra.write(&mut bytes);
+            Box::new(extra)
+        });
         let data = bytes.len() as u32;
         bytes.extend_from_slice(&self.data);
-        let crc = crc32fast::hash(&bytes[8..]);
+        let crc = checksum(&bytes);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         let mut end = data;
         let ends = self.lengths.iter().map(|length| {
@@ -189,8 +276,61 @@ impl ChunkBuilder {
         let ends = ends.collect();
         self.lengths.clear();
         self.data.clear();
-        Chunk { bytes, origin: self.origin, offsets: std::mem::take(&mut self.offsets), ends, data }
+        Chunk { bytes, origin: self.origin, offsets: std::mem::take(&mut self.offsets), ends, data, extra }
     }
+}
+
+impl Extra {
+    fn flags(&self) -> u8 {
+        let flag = |there: bool, flag: u8| if there { flag } else { 0 };
+        flag(self.particulars.is_some(), HAS_PARTICULARS) | flag(self.parents.is_some(), HAS_PARENTS)
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        if let Some(particulars) = &self.particulars {
+            let mut encoded = Vec::new();
+            particulars.encode(&mut encoded);
+            write_varint(bytes, encoded.len() as u64);
+            bytes.extend_from_slice(&encoded);
+        }
+        if let Some(Parents { origin, offsets }) = &self.parents {
+            bytes.extend_from_slice(&origin.bits().to_le_bytes());
+            offsets.iter().for_each(|offset| write_varint(bytes, *offset));
+        }
+    }
+}
+
+fn read_extra(bytes: &[u8], count: usize, at: &mut usize) -> Result<Option<Box<Extra>>, BadChunk> {
+    let (flags, mut extra) = (bytes[1], Extra::default());
+    if flags == 0 {
+        return Ok(None);
+    }
+    if flags & HAS_PARTICULARS != 0 {
+        let length = usize::try_from(read_varint(bytes, at)?).map_err(|_| BadChunk::Malformed)?;
+        let end = at.checked_add(length).ok_or(BadChunk::Malformed)?;
+        let encoded = bytes.get(*at..end).ok_or(BadChunk::Truncated)?;
+        extra.particulars = Some(Arc::new(Particulars::decode(encoded).map_err(BadChunk::Particulars)?));
+        *at = end;
+    }
+    if flags & HAS_PARENTS != 0 {
+        let end = *at + 8;
+        let origin = bytes.get(*at..end).map(|eight| u64_at(eight, 0)).ok_or(BadChunk::Truncated)?;
+        *at = end;
+        let offsets = (0..count).map(|_| read_varint(bytes, at)).collect::<Result<_, _>>()?;
+        extra.parents = Some(Parents { origin: Origin::from_random(origin), offsets });
+    }
+    if flags == extra.flags() { Ok(Some(Box::new(extra))) } else { Err(BadChunk::Malformed) }
+}
+
+/// Flags decide how the rest is read, so they are in the sum where there are any.
+fn checksum(bytes: &[u8]) -> u32 {
+    if bytes[1] == 0 {
+        return crc32fast::hash(&bytes[8..]);
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[8..]);
+    hasher.update(&bytes[1..4]);
+    hasher.finalize()
 }
 
 pub(crate) fn write_varint(into: &mut Vec<u8>, mut value: u64) {
@@ -225,6 +365,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use windlass_core::particulars::Subject;
 
     fn sample() -> Chunk {
         let mut builder = ChunkBuilder::new(Origin::from_random(77));
@@ -247,16 +388,48 @@ mod tests {
         assert_eq!(read.find(JobId { offset: 33, ..read.id(0) }), None);
     }
 
+    /// Two jobs about one subject that came from two others.
+    fn particular() -> Chunk {
+        let subject = Subject { kind: "customer".into(), id: "42".into() };
+        let particulars = Particulars { subject: Some(subject), ..Particulars::default() };
+        let mut builder = ChunkBuilder::new(Origin::from_random(77)).with(Some(Arc::new(particulars)));
+        let parent = |offset| JobId { origin: Origin::from_random(5), offset };
+        builder.push_from(parent(900), 32, b"first");
+        builder.push_from(parent(3), 1000, b"second");
+        builder.finish()
+    }
+
+    #[test]
+    fn particulars_and_parents_lie_with_the_jobs_and_others_pay_nothing() {
+        let built = particular();
+        let read = Chunk::from_bytes(built.as_bytes().to_vec()).unwrap();
+        assert_eq!(read, built);
+        assert_eq!((read.data(0), read.data(1)), (&b"first"[..], &b"second"[..]));
+        assert_eq!(read.parent(1).unwrap().offset, 3);
+        let of_first = read.particulars_of(0).unwrap();
+        assert_eq!((of_first.parent, of_first.subject.is_some()), (read.parent(0), true));
+        assert_eq!(read.particulars().unwrap().parent, None, "what is shared names no parent");
+        let plain = sample();
+        assert!(plain.is_plain() && plain.particulars_of(0).is_none() && plain.parent(0).is_none());
+        let mut builder = ChunkBuilder::new(plain.origin()).with(Some(Arc::default()));
+        (0..3).for_each(|index| builder.push(plain.id(index).offset, plain.data(index)));
+        assert_eq!(builder.finish(), plain, "empty ones are none");
+    }
+
     #[test]
     fn every_damaged_byte_and_every_cut_is_noticed() {
-        let whole = sample().as_bytes().to_vec();
-        for cut in 0..whole.len() {
-            assert!(Chunk::from_bytes(whole[..cut].to_vec()).is_err(), "cut at {cut}");
-        }
-        for at in (0..whole.len()).filter(|at| !(1..4).contains(at)) {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 1;
-            assert!(Chunk::from_bytes(damaged).is_err(), "flipped {at}");
+        for whole in [sample(), particular()].map(|chunk| chunk.as_bytes().to_vec()) {
+            for cut in 0..whole.len() {
+                assert!(Chunk::from_bytes(whole[..cut].to_vec()).is_err(), "cut at {cut}");
+            }
+            // The count of a plain chunk is in its head, which has a sum of its own.
+            for at in (0..whole.len()).filter(|at| whole[1] != 0 || !(2..4).contains(at)) {
+                for bit in 0..8 {
+                    let mut damaged = whole.clone();
+                    damaged[at] ^= 1 << bit;
+                    assert!(Chunk::from_bytes(damaged).is_err(), "flipped bit {bit} of {at}");
+                }
+            }
         }
     }
 }

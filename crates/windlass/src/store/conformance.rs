@@ -14,6 +14,7 @@ pub mod faults;
 mod life;
 mod model;
 mod order;
+mod particulars;
 pub mod rig;
 mod runs;
 mod steer;
@@ -44,7 +45,7 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
-    [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases()].concat()
+    [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases(), particulars::cases()].concat()
 }
 
 /// Runs every case and panics with all that failed.

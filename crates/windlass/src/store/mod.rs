@@ -11,6 +11,7 @@ use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, Queue
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::particulars::Particulars;
 use windlass_core::run::RunCounts;
 use windlass_core::selector::{Facts, Selector};
 use windlass_core::time::Time;
@@ -43,7 +44,7 @@ impl Durability {
     }
 }
 
-/// Jobs of one queue, priority, run and time, as a door took them in.
+/// Jobs of one queue, priority, run and time, as a door took them in. What else they may have lies in the chunk.
 #[derive(Clone, Debug)]
 pub struct NewJobs {
     pub queue: QueueName,
@@ -488,6 +489,7 @@ pub struct JobInfo {
     pub reason: Option<Reason>,
     /// The last ten errors, oldest first.
     pub errors: Vec<AttemptError>,
+    pub particulars: Option<Arc<Particulars>>,
     pub data: Vec<u8>,
 }
 

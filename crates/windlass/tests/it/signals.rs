@@ -117,6 +117,7 @@ fn ttin_tells_what_goes_on() {
     }
     for part in [
         "condition=serving flights=1",
+        "msg=\"dump memory\" used=",
         "queue=unserved scheduled=0 ready=2",
         &format!("msg=\"dump flight\" job={id} and=0 queue=q start=1 since="),
         "state=working",

@@ -233,7 +233,7 @@ fn produces_when_asked() {
     let client = Client::open(dir.as_ref()).unwrap();
     for _ in 0..PRODUCED_MAX {
         let data = fresh();
-        match client.push("q", data.as_bytes(), options) {
+        match client.push("q", data.as_bytes(), options.clone()) {
             Ok(pushed) => witness.accept(&pushed.id.to_string(), &data, &durability),
             // The disk is gone; what this one was told before stands.
             Err(_) => return,

@@ -1,5 +1,6 @@
-//! TTIN: everything that the server is doing, as lines of its log: the engine, queues, flights, threads.
+//! TTIN: everything that the server is doing, as lines of its log: the engine, memory, queues, flights, threads.
 
+use crate::allocator;
 use crate::clock;
 use crate::engine::dump::{Dump, QueueDump};
 use crate::engine::event::{Event, FlightInfo};
@@ -12,10 +13,15 @@ use std::fs;
 use windlass_core::life_cycle::State;
 
 pub(super) fn tell(engine: &EngineHandle, log: &Log) -> Result<(), Failure> {
+    // Before the dump takes some itself.
+    let memory = allocator::held();
     let threads = threads();
     let dump = engine.ask(|answer| Event::Dump { answer })?;
     let say = |what: &'static str, values| log.say(Level::Info, what, values);
     say("dump", summary(&dump, threads.len()));
+    if let Some((used, free)) = memory {
+        say("dump memory", vec![("used", used.into()), ("free", free.into())]);
+    }
     for queue in &dump.queues {
         say("dump queue", counts(queue));
     }

@@ -407,6 +407,7 @@ fn info(offset: u64) -> JobInfo {
         ended: Some(Time(1)),
         reason: None,
         errors: vec![AttemptError { start: 1, at: Time(1), text: "exit 3".into() }],
+        particulars: None,
         data: if offset == 1 { vec![0xff; 4] } else { vec![b'd'; 300] },
     }
 }

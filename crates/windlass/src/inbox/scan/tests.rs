@@ -4,7 +4,9 @@ use super::super::frame::{self, Envelope, FILE_HEADER, FileHeader, Kind, Reason}
 use super::super::gather::Gatherer;
 use super::{End, Found, Scan};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use windlass_core::job::{Origin, Priority, QueueName, RunId};
+use windlass_core::particulars::{OnConflict, Particulars, Scope, Unique};
 use windlass_core::time::Time;
 
 const SEED: u64 = 0x2_1234_5678_9abc;
@@ -72,6 +74,7 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
             priority: Priority::new(-7).unwrap(),
             run: Some(RunId::first(Origin::from_random(5))),
             not_before: Some(Time(77)),
+            particulars: Some(particulars()),
             ..envelope("special")
         };
         frame::write_job(f, seed(), &special, b"");
@@ -80,6 +83,33 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
     add(&|f| frame::write_job(f, seed(), &envelope("job"), b"last"));
     starts.push(file.len());
     (file, starts)
+}
+
+/// Ones whose key would be a fence, and a record behind it.
+fn particulars() -> Arc<Particulars> {
+    let key = Some(b"\x18\nplain\tforged\n\x10\x18".to_vec());
+    let unique = Unique { scope: Scope::Run, on_conflict: OnConflict::Reject, key };
+    Arc::new(Particulars { unique: Some(unique), ..Particulars::default() })
+}
+
+#[test]
+fn particulars_travel_with_a_job_and_with_every_line_of_a_block() {
+    let envelope = Envelope { particulars: Some(particulars()), ..envelope("q") };
+    let mut file = FileHeader { origin: seed(), boot: Some(seed()), sealed: false }.encode().to_vec();
+    frame::write_job(&mut file, seed(), &envelope, b"escaped \x18\n too");
+    let lines = b"a\nb";
+    frame::write_front(&mut file, seed(), Kind::Block, &envelope, lines, false);
+    file.extend_from_slice(b"a\nb\n");
+    let mut gatherer = Gatherer::default();
+    for found in Scan::new(&file[FILE_HEADER..], FILE_HEADER as u64, Some(seed()), End::Open, None) {
+        gatherer.add(&file[FILE_HEADER..], found).unwrap();
+    }
+    let mut jobs = Vec::new();
+    gatherer.finish(&file[FILE_HEADER..], seed(), &mut jobs);
+    assert_eq!(jobs.len(), 1, "they are alike");
+    let chunk = &jobs[0].jobs;
+    assert_eq!(chunk.particulars(), Some(&particulars()));
+    assert_eq!((0..3).map(|i| chunk.data(i)).collect::<Vec<_>>(), [&b"escaped \x18\n too"[..], b"a", b"b"]);
 }
 
 #[test]

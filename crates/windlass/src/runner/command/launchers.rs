@@ -1,17 +1,19 @@
 //! Keeps the launchers: starts them, listens to them, and replaces one that died once its trees are proven dead; one
 //! that died young after a pause.
 
-use super::{Shared, State, Work};
+use super::{Aloft, Shared, State, Work};
 use crate::error::Failure;
 use crate::runner::Flight;
 use crate::runner::launcher::slots::{self, SlotsEvidence};
 use crate::runner::launcher::{self, Inbox, Outbox, Places, Received, Report};
 use rustix::net::{RecvFlags, Shutdown};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 
 /// A launcher that lived so long did not die of what is wrong with the machine.
@@ -20,13 +22,33 @@ const STEADY: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
+impl Work {
+    /// The job and the start under which a launcher notes it; a kept worker is nobody's job.
+    fn noted_as(&self) -> Option<(JobId, u32)> {
+        match self {
+            Work::Job(start) => Some((start.held.jobs.id(start.held.range().start), start.held.start())),
+            Work::Batch(batch) => {
+                let (job, _, start) = batch.span();
+                Some((job, start))
+            }
+            Work::Worker => None,
+        }
+    }
+}
+
+impl Aloft {
+    fn is_with(&self, launcher: usize) -> bool {
+        self.hand.is_some_and(|(hand, _)| hand == launcher)
+    }
+}
+
 impl Shared {
     fn slots(&self, index: usize) -> PathBuf {
         slots::path(&self.settings.run, index)
     }
 
     pub(super) fn start_launcher(&self, index: usize) -> Result<(Child, Arc<OwnedFd>), Failure> {
-        slots::prove_one_dead(&self.slots(index))?;
+        slots::prove_one_dead(&self.slots(index), |_, _| false)?;
         let settings = &self.settings;
         let places = Places {
             slots: self.slots(index),
@@ -73,7 +95,8 @@ impl Shared {
         if self.state().stopping {
             return None;
         }
-        let evidence = slots::prove_one_dead(&self.slots(index));
+        let given = self.given(index);
+        let evidence = slots::prove_one_dead(&self.slots(index), |job, start| given.contains(&(job, start)));
         let proven = evidence.is_ok();
         // Without proof nothing may be started again: the server stops before it hears of these jobs, and the next
         // one looks anew before it starts anything. No evidence says that all of them had begun.
@@ -98,27 +121,27 @@ impl Shared {
         next
     }
 
+    /// The first job and the start of what a launcher was given and has not reported: its table has the
+    /// notes of thousands that ended long ago as well.
+    fn given(&self, index: usize) -> HashSet<(JobId, u32)> {
+        let state = self.state();
+        state.aloft.values().filter(|aloft| aloft.is_with(index)).filter_map(|aloft| aloft.work.noted_as()).collect()
+    }
+
     /// Takes a dead launcher down, and tells what became of everything that it was given.
     fn report_lost(&self, index: usize, evidence: &SlotsEvidence) {
         let mut ends = Vec::new();
         let mut state = self.state();
         state.hands[index].give_up();
-        let of_it = |hand: Option<(usize, u32)>| hand.is_some_and(|(hand, _)| hand == index);
         let lost: Vec<Flight> =
-            state.aloft.iter().filter(|(_, aloft)| of_it(aloft.hand)).map(|(flight, _)| *flight).collect();
+            state.aloft.iter().filter(|(_, aloft)| aloft.is_with(index)).map(|(flight, _)| *flight).collect();
         for flight in lost {
             let Some(work) = state.land(flight, &self.settings, &mut ends) else { continue };
-            let begun = match &work {
-                Work::Job(start) => evidence.begun(start.held.jobs.id(start.held.range().start), start.held.start()),
-                Work::Batch(batch) => {
-                    let (job, _, start) = batch.span();
-                    evidence.begun(job, start)
-                }
-                Work::Worker => {
-                    self.news.lost(flight);
-                    continue;
-                }
+            let Some((job, start)) = work.noted_as() else {
+                self.news.lost(flight);
+                continue;
             };
+            let begun = evidence.begun(job, start);
             ends.extend(work.end(if begun { Outcome::Lost } else { Outcome::Interrupted }));
         }
         state.flush();

@@ -195,37 +195,53 @@ impl SlotNote {
     }
 }
 
-/// Reads the notes of one table, whoever holds its lock; none where it is no table.
-fn read(file: &File) -> std::io::Result<Option<Vec<SlotNote>>> {
-    let mut bytes = vec![0; SIZE];
+/// Shows the notes of one table one by one, whoever holds its lock; false where it is no table.
+///
+/// A full table has as many notes as slots, and whoever wants to know is mostly after a few: only a page of it is in
+/// memory at a time.
+fn each_note(file: &File, mut see: impl FnMut(SlotNote)) -> std::io::Result<bool> {
+    const SLOT: usize = WORDS * 8;
+    let mut page = [0; 64 * SLOT];
     if file.metadata()?.len() < SIZE as u64 {
-        return Ok(None);
+        return Ok(false);
     }
-    file.read_exact_at(&mut bytes, 0)?;
-    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    if words[0] != MAGIC {
-        return Ok(None);
+    file.read_exact_at(&mut page[..SLOT], 0)?;
+    if word(&page, 0) != MAGIC {
+        return Ok(false);
     }
     let boot = boot_word();
-    let notes = words[WORDS..].as_chunks::<WORDS>().0.iter().enumerate().filter_map(|(index, slot)| {
-        let fate = match slot[STATE] as u32 {
-            LIVE => Fate::Unknown,
-            REPORTED => Fate::Reported,
-            DEAD => Fate::Dead,
-            _ => return None,
-        };
-        Some(SlotNote {
-            job: JobId { origin: Origin::from_random(slot[ORIGIN]), offset: slot[OFFSET] },
-            last: slot[LAST],
-            start: (slot[STATE] >> 32) as u32,
-            fate,
-            pid: slot[PID] as i32,
-            this_boot: slot[BOOT] == boot,
-            born: (slot[BORN_FROM], slot[BORN_TO]),
-            index,
-        })
-    });
-    Ok(Some(notes.collect()))
+    for first in (0..SLOTS).step_by(page.len() / SLOT) {
+        file.read_exact_at(&mut page, ((first + 1) * SLOT) as u64)?;
+        for (n, slot) in page.as_chunks::<SLOT>().0.iter().enumerate() {
+            note_of(slot, first + n, boot).into_iter().for_each(&mut see);
+        }
+    }
+    Ok(true)
+}
+
+fn word(bytes: &[u8], index: usize) -> u64 {
+    u64::from_le_bytes(bytes.as_chunks().0[index])
+}
+
+/// The note in a slot, if there is one.
+fn note_of(slot: &[u8], index: usize, boot: u64) -> Option<SlotNote> {
+    let state = word(slot, STATE);
+    let fate = match state as u32 {
+        LIVE => Fate::Unknown,
+        REPORTED => Fate::Reported,
+        DEAD => Fate::Dead,
+        _ => return None,
+    };
+    Some(SlotNote {
+        job: JobId { origin: Origin::from_random(word(slot, ORIGIN)), offset: word(slot, OFFSET) },
+        last: word(slot, LAST),
+        start: (state >> 32) as u32,
+        fate,
+        pid: word(slot, PID) as i32,
+        this_boot: word(slot, BOOT) == boot,
+        born: (word(slot, BORN_FROM), word(slot, BORN_TO)),
+        index,
+    })
 }
 
 /// The path of a launcher's table under `run/`.
@@ -242,9 +258,8 @@ pub(in crate::runner) fn kept_path(run: &Path) -> PathBuf {
 pub fn read_all(run: &Path) -> Result<Vec<SlotNote>, Failure> {
     let mut notes = Vec::new();
     for path in tables(run)? {
-        let found = File::open(&path).and_then(|file| read(&file));
-        let found = found.map_err(|e| Failure::io(format_args!("cannot read {}", path.display()), &e))?;
-        notes.extend(found.unwrap_or_default());
+        let read = File::open(&path).and_then(|file| each_note(&file, |note| notes.push(note)));
+        read.map_err(|e| Failure::io(format_args!("cannot read {}", path.display()), &e))?;
     }
     Ok(notes)
 }
@@ -312,26 +327,36 @@ impl SlotsEvidence {
 pub fn prove_dead(run: &Path) -> Result<SlotsEvidence, Failure> {
     let mut evidence = SlotsEvidence::default();
     for path in tables(run)? {
-        evidence.add(prove_table_dead(&path)?);
+        evidence.add(prove_table_dead(&path, |_| true)?);
     }
     Ok(evidence)
 }
 
-/// The same for one table.
-pub(in crate::runner) fn prove_one_dead(path: &Path) -> Result<SlotsEvidence, Failure> {
+/// The same for one table, of whose starts only those are told that the caller asks for.
+pub(in crate::runner) fn prove_one_dead(
+    path: &Path,
+    asked: impl Fn(JobId, u32) -> bool,
+) -> Result<SlotsEvidence, Failure> {
     let mut evidence = SlotsEvidence::default();
-    evidence.add(prove_table_dead(path)?);
+    evidence.add(prove_table_dead(path, |note| asked(note.job, note.start))?);
     Ok(evidence)
 }
 
-fn prove_table_dead(path: &Path) -> Result<Option<Vec<SlotNote>>, Failure> {
+/// The notes that are asked for, of a table of which nobody is left.
+fn prove_table_dead(path: &Path, asked: impl Fn(&SlotNote) -> bool) -> Result<Option<Vec<SlotNote>>, Failure> {
     let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
     let file = match open_locked(path, OFlags::empty()) {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         other => other.map_err(|e| cannot(e.into()))?,
     };
-    let Some(notes) = read(&file).map_err(cannot)? else { return Ok(None) };
-    let open: Vec<SlotNote> = notes.iter().filter(|note| note.fate == Fate::Unknown).copied().collect();
+    let (mut open, mut notes) = (Vec::new(), Vec::new());
+    let see = |note: SlotNote| {
+        open.extend((note.fate == Fate::Unknown).then_some(note));
+        notes.extend(asked(&note).then_some(note));
+    };
+    if !each_note(&file, see).map_err(cannot)? {
+        return Ok(None);
+    }
     let suspects: Vec<SlotNote> = open.iter().filter(|note| note.this_boot && note.begun()).copied().collect();
     super::cgroup::end_all_of(path).map_err(cannot)?;
     if !suspects.is_empty() {

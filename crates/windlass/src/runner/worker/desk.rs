@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::outcome::Outcome;
+use windlass_core::supervisor::WorkerState;
 
 mod assign;
 mod ends;
@@ -150,7 +151,7 @@ impl Desk {
     /// When something is due for a worker: a deadline of a job, its own end, or its retirement.
     fn due(&self, worker: &Kept) -> Option<Instant> {
         let rules = self.pools[worker.pool].rules()?;
-        let rests = worker.lines.is_empty() && worker.ending.is_none() && worker.pid.is_some();
+        let rests = worker.state() == WorkerState::Waiting;
         let idle = rests.then(|| worker.idle_since.checked_add(rules.idle)).flatten();
         let old = rules.age.filter(|_| rests).and_then(|age| worker.born.checked_add(age));
         [worker.next_deadline(), idle, old].into_iter().flatten().min()
@@ -207,8 +208,8 @@ impl Desk {
         let now = Instant::now();
         worker.end_round(now);
         self.end_answered();
-        if !in_line && worker.ending.is_none() {
-            worker.ending = Some(Ending::Babbles("its worker wrote a reply without an end".into()));
+        if !in_line && !worker.is_stopping() {
+            worker.end_for(Ending::Babbles("its worker wrote a reply without an end".into()));
         }
         self.settle_down(&mut worker, now);
         self.stirred.insert(worker.pool);
@@ -217,7 +218,7 @@ impl Desk {
 
     /// One reply: its job has ended.
     fn reply(&mut self, worker: &mut Kept, line: &[u8]) {
-        if worker.ending.as_ref().is_some_and(|ending| matches!(ending, Ending::Babbles(_))) {
+        if matches!(worker.ending(), Some(Ending::Babbles(_))) {
             return;
         }
         let (id, outcome, emitted) = match reply::read(line) {
@@ -226,7 +227,7 @@ impl Desk {
         };
         let Some(Line { flight, position, id, spoke, .. }) = worker.answered(id) else {
             let error = "its worker replied to a job that it was not given";
-            worker.ending = Some(Ending::Babbles(error.into()));
+            worker.end_for(Ending::Babbles(error.into()));
             return;
         };
         if self.pools[worker.pool].recovered() {
@@ -258,29 +259,29 @@ impl Desk {
     /// After a round with a worker: it may have had enough, or must go.
     fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
         worker.mark(&mut self.marks);
-        if matches!(worker.ending, Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
+        if matches!(worker.ending(), Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
             worker.kill_at = Some(now + Duration::from_secs(3600));
             self.shared.stop_worker(worker.flight, Stop::Interrupt);
             return;
         }
         let Some(rules) = self.pools[worker.pool].rules() else { return };
         let look = rules.memory > 0 && worker.done >= worker.looked_at_memory + LOOK_EVERY.min(worker.done);
-        let large = look && worker.pid.and_then(ends::resident).is_some_and(|bytes| bytes > rules.memory);
+        let large = look && worker.pid().and_then(ends::resident).is_some_and(|bytes| bytes > rules.memory);
         if look {
             worker.looked_at_memory = worker.done;
         }
         let enough = rules.jobs > 0 && worker.done + worker.lines.len() as u64 >= rules.jobs;
-        if worker.ending.is_none() && (enough || large) {
-            worker.ending = Some(Ending::Retired);
+        if !worker.is_stopping() && (enough || large) {
+            worker.end_for(Ending::Retired);
         }
-        if worker.ending == Some(Ending::Retired) && worker.lines.is_empty() && worker.to.is_some() {
+        if worker.ending() == Some(&Ending::Retired) && worker.lines.is_empty() && worker.to.is_some() {
             self.dismiss(worker, now);
         }
     }
 
     /// Tells a worker that no more will come; it has its grace to go.
     fn dismiss(&mut self, worker: &mut Kept, now: Instant) {
-        worker.ending = Some(Ending::Retired);
+        worker.end_for(Ending::Retired);
         worker.to = None;
         worker.kill_at = now.checked_add(worker.policy.grace);
     }
@@ -289,8 +290,8 @@ impl Desk {
     fn retire(&mut self, number: u32) {
         let now = Instant::now();
         let Some(mut worker) = self.workers.remove(&number) else { return };
-        if worker.ending.is_none() {
-            worker.ending = Some(Ending::Retired);
+        if !worker.is_stopping() {
+            worker.end_for(Ending::Retired);
             if worker.lines.is_empty() {
                 self.dismiss(&mut worker, now);
             }
@@ -341,10 +342,10 @@ impl Desk {
             if worker.kill_at.is_some_and(|at| at <= now) {
                 worker.kill_at = None;
                 self.shared.stop_worker(worker.flight, Stop::Interrupt);
-            } else if worker.ending.is_none() {
+            } else if !worker.is_stopping() {
                 match worker.overdue(now) {
                     Some(Line { flight, position, .. }) => {
-                        worker.ending = Some(Ending::TimedOut(flight, position));
+                        worker.end_for(Ending::TimedOut(flight, position));
                         self.shared.stop_worker(worker.flight, Stop::Interrupt);
                     }
                     // Idle or old.
@@ -428,8 +429,7 @@ impl Desk {
         match report.end {
             End::Up { pid } => {
                 if let Some(worker) = self.workers.get_mut(&at) {
-                    worker.pid = Some(pid);
-                    worker.idle_since = Instant::now();
+                    worker.came_up(pid, Instant::now());
                     self.stirred.insert(worker.pool);
                 }
             }

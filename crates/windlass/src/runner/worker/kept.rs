@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::policy::{Framing, Policy};
 use windlass_core::supervisor::choice::Load;
+use windlass_core::supervisor::{self, WorkerEvent, WorkerState};
 
 /// A reply of one line may be so long; a worker that goes on without a newline is ended.
 pub(super) const REPLY_MAX: usize = 4 << 20;
@@ -119,8 +120,11 @@ pub(super) struct Kept {
     pub(super) done: u64,
     pub(super) born: Instant,
     pub(super) idle_since: Instant,
-    pub(super) pid: Option<i32>,
-    pub(super) ending: Option<Ending>,
+    pid: Option<i32>,
+    /// Where it is in the table that all workers go by; nothing else says what it may do.
+    state: WorkerState,
+    /// Why it was told to end, if it was.
+    ending: Option<Ending>,
     /// When it is killed if it has not gone by itself.
     pub(super) kill_at: Option<Instant>,
     pub(super) looked_at_memory: u64,
@@ -165,6 +169,7 @@ impl Kept {
             born: now,
             idle_since: now,
             pid: None,
+            state: WorkerState::Starting,
             ending: None,
             kill_at: None,
             looked_at_memory: 0,
@@ -176,10 +181,63 @@ impl Kept {
         self.framing == Framing::Json && self.window > 1
     }
 
+    pub(super) fn state(&self) -> WorkerState {
+        self.state
+    }
+
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    pub(super) fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
+    }
+
+    /// It was told to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state == WorkerState::Stopping
+    }
+
+    /// Lets something happen to it: core's table says what it is then. What the table does not know is a mistake of
+    /// ours, and changes nothing.
+    fn happens(&mut self, event: WorkerEvent) {
+        let next = supervisor::next(self.state, event);
+        debug_assert!(next.is_some(), "a worker that is {} cannot {event}", self.state);
+        self.state = next.unwrap_or(self.state);
+    }
+
+    /// Its process is there.
+    pub(super) fn came_up(&mut self, pid: i32, now: Instant) {
+        (self.pid, self.idle_since) = (Some(pid), now);
+        // One that was told to end before it was there still ends.
+        if self.state == WorkerState::Starting {
+            self.happens(WorkerEvent::Up);
+        }
+    }
+
+    /// It is to end, for this reason; the last one holds.
+    pub(super) fn end_for(&mut self, ending: Ending) {
+        self.ending = Some(ending);
+        if !self.is_stopping() {
+            self.happens(WorkerEvent::Stop);
+        }
+    }
+
+    /// Its tree is proven dead: stopped where it was told to end, else it died.
+    pub(super) fn is_gone(&mut self) -> WorkerState {
+        self.happens(if self.is_stopping() { WorkerEvent::Exit } else { WorkerEvent::Die });
+        self.state
+    }
+
     /// What the choice needs to know; none where it gets no more jobs.
     pub(super) fn load(&self, now: Instant) -> Option<Load> {
-        if self.pid.is_none() || self.ending.is_some() || self.to.is_none() {
-            return None;
+        match self.state {
+            WorkerState::Waiting | WorkerState::Working => {}
+            WorkerState::Starting
+            | WorkerState::Emitting
+            | WorkerState::Stopping
+            | WorkerState::Stopped
+            | WorkerState::Died => return None,
         }
         let running = self.lines.front().map_or(Duration::ZERO, |line| now.saturating_duration_since(line.since));
         let (window, parallel, usual) = (self.window, self.is_parallel(), self.usual);
@@ -196,6 +254,9 @@ impl Kept {
         let deadline = limit.and_then(|limit| now.checked_add(limit));
         let (flight, start, place) = (start.flight, start.held.start(), None);
         self.lines.push_back(Line { flight, position, id, start, place, begin, since: now, deadline, spoke: false });
+        if self.state == WorkerState::Waiting {
+            self.happens(WorkerEvent::Take);
+        }
         Ok(())
     }
 
@@ -306,6 +367,10 @@ impl Kept {
         self.last_reply = now;
         if self.lines.is_empty() {
             self.idle_since = now;
+            // One that was told to end has no next job to wait for.
+            if self.state == WorkerState::Working {
+                self.happens(WorkerEvent::Finish);
+            }
         } else if let Some(next) = self.lines.front_mut().filter(|_| head_left) {
             // Its turn comes now, and its time counts from now.
             next.since = next.since.max(now);
@@ -317,7 +382,7 @@ impl Kept {
 
     /// The earliest time at which something is due for it.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let head = self.lines.iter().filter_map(|line| line.deadline).min().filter(|_| self.ending.is_none());
+        let head = self.lines.iter().filter_map(|line| line.deadline).min().filter(|_| !self.is_stopping());
         [head, self.kill_at].into_iter().flatten().min()
     }
 
@@ -343,4 +408,37 @@ impl Kept {
 /// The last words of a worker, for a person.
 pub(super) fn last_words(report: &Report) -> String {
     crate::runner::command::reading::last_line(&report.stderr.bytes).map_or(String::new(), |line| format!(": {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windlass_core::policy::{Command, Service, Worker};
+
+    fn worker() -> Kept {
+        let policy = Policy::new("q", Service::Worker(Worker::new(Command::default())));
+        let mut pipes = Pipes::new().unwrap();
+        let unread = pipes.theirs.remove(0);
+        Kept::new(Flight(1), 0, Arc::new(policy), pipes, unread)
+    }
+
+    #[test]
+    fn a_worker_goes_by_the_table_and_gets_jobs_only_where_that_lets_it() {
+        let now = Instant::now();
+        let mut retired = worker();
+        assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Starting, false));
+        retired.came_up(7, now);
+        assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Waiting, true));
+        retired.end_for(Ending::Retired);
+        assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Stopping, false));
+        retired.end_for(Ending::Babbles("x".into()));
+        assert_eq!((retired.is_gone(), retired.ending()), (WorkerState::Stopped, Some(&Ending::Babbles("x".into()))));
+        let mut unasked = worker();
+        unasked.came_up(7, now);
+        assert_eq!((unasked.is_gone(), unasked.ending()), (WorkerState::Died, None));
+        let mut early = worker();
+        early.end_for(Ending::Retired);
+        early.came_up(7, now);
+        assert_eq!((early.state(), early.is_gone()), (WorkerState::Stopping, WorkerState::Stopped));
+    }
 }

@@ -212,7 +212,7 @@ impl Turn<'_> {
 
     /// Counts a job that lives again in another run; the ended one keeps the counts of its end.
     fn join(&mut self, run: RunNo, lane: Lane, from: State, to: State, as_row: bool) -> Result<(), StoreError> {
-        self.m.queues.tally(lane.queue).shift(lane, Some(from), Some(to), 1, as_row)?;
+        self.m.queues.shift(lane, Some(from), Some(to), 1, as_row)?;
         if let Some(info) = self.m.runs.run(self.db, run)? {
             info.counts.admit(to, 1);
         }
@@ -237,9 +237,8 @@ impl Turn<'_> {
         if state == State::Ready {
             // Out of one lane and into another: nothing happened to the job's state, nor to its run.
             let (run, entered) = (row.run, row.lane());
-            let tally = self.m.queues.tally(row.queue);
-            tally.shift(left, Some(State::Ready), None, 1, inside.is_none())?;
-            tally.shift(entered, None, Some(State::Ready), 1, true)?;
+            self.m.queues.shift(left, Some(State::Ready), None, 1, inside.is_none())?;
+            self.m.queues.shift(entered, None, Some(State::Ready), 1, true)?;
             let moved = |lane, from, to| super::Move { lane, run, from, to, count: 1 };
             self.report(moved(left, Some(State::Ready), None));
             self.report(moved(entered, None, Some(State::Ready)));

@@ -10,6 +10,7 @@ use super::bodies::Bodies;
 use super::part::{Head, Part};
 use super::rows::rank;
 use super::schema::{corrupt, failed};
+use super::sums::{NONE, check, sum};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +24,10 @@ const SPAN_ARRIVALS: u64 = 1000;
 /// Spans of one origin hardly ever overlap; so many are looked into at most.
 const SPANS_TRIED: u32 = 4;
 
-pub(super) const HEAD: &str = "c.first, c.count, c.queue, c.rank, c.run, c.admitted, \
+pub(super) const HEAD: &str = "c.first, c.count, c.queue, c.rank, c.run, c.admitted, c.due, c.base, c.last, c.sum, \
     (SELECT d.due FROM due d WHERE d.due = c.due AND d.first = c.first)";
+/// The columns of `HEAD`; a chunk's bytes are selected behind them.
+pub(super) const HEAD_COLUMNS: usize = 11;
 
 /// Which arrivals the ids of one origin got in one lot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +67,26 @@ impl Span {
     }
 }
 
+/// The checksum of a chunk's row but for its bytes, which have one of their own.
+fn head_sum(head: &Head, due: Option<Time>, offsets: (u64, u64)) -> u32 {
+    let numbers = [
+        head.first as i64,
+        i64::from(head.count),
+        i64::from(head.lane.queue.0),
+        rank(head.lane.priority),
+        head.run.map_or(NONE, |run| i64::from(run.0)),
+        head.admitted.as_micros(),
+        due.map_or(NONE, Time::as_micros),
+        offsets.0 as i64,
+        offsets.1 as i64,
+    ];
+    sum(numbers, &[])
+}
+
 /// Stores a new chunk and lists it. Bytes that lie in a body file are not stored again.
 pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Option<Extent>) -> Result<(), StoreError> {
-    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, segment, offset, length, \
-               bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+    let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, sum, segment, offset, \
+               length, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let (base, last) = jobs.offset_range();
     let done = statement.execute(params![
@@ -80,6 +99,7 @@ pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Option<Ex
         head.admitted.as_micros(),
         base,
         last,
+        head_sum(head, head.due, (base, last)),
         body.map(|body| body.file),
         body.map(|body| body.offset),
         body.map(|body| body.length),
@@ -147,29 +167,40 @@ pub(super) fn prune_spans(db: &Connection, deleted: &[u64]) -> Result<(), StoreE
     Ok(())
 }
 
-/// Reads a head from the columns of `HEAD`.
+/// Reads a head from the columns of `HEAD`. Chunks of older formats have no sum.
 pub(super) fn read_head(r: &rusqlite::Row<'_>) -> Result<Head, StoreError> {
     let read = || -> rusqlite::Result<(Head, i64)> {
         let lane = Lane { queue: QueueNo(r.get(2)?), priority: Priority::NORMAL, kind: LaneKind::Fresh };
         let run = r.get::<_, Option<u32>>(4)?.map(RunNo);
-        let (admitted, due) = (Time(r.get(5)?), r.get::<_, Option<i64>>(6)?.map(Time));
+        let (admitted, due) = (Time(r.get(5)?), r.get::<_, Option<i64>>(10)?.map(Time));
         Ok((Head { first: r.get(0)?, count: r.get(1)?, lane, run, admitted, due }, r.get(3)?))
     };
     let (mut head, rank) = read().map_err(failed)?;
     let priority = Priority::new(-rank).ok_or_else(|| corrupt(format!("chunk {} has rank {rank}", head.first)))?;
     head.lane.priority = priority;
+    if let Some(stored) = r.get::<_, Option<u32>>(9).map_err(failed)? {
+        let given = r.get::<_, Option<i64>>(6).map_err(failed)?.map(Time);
+        let found = head_sum(&head, given, offsets(r)?);
+        check(stored, found, || format!("the head of chunk {}", head.first))?;
+    }
     Ok(head)
 }
 
+/// The offsets of its first and last job.
+fn offsets(r: &rusqlite::Row<'_>) -> Result<(u64, u64), StoreError> {
+    Ok((r.get(7).map_err(failed)?, r.get(8).map_err(failed)?))
+}
+
 /// The columns behind those of `HEAD` that lead to a chunk's bytes.
-pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length, c.base, c.last";
+pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length";
 
 /// Fetches, checks and wraps the bytes of a chunk, from the columns of `HEAD` and `BYTES`.
 pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) -> Result<Arc<Chunk>, StoreError> {
-    let bytes = match r.get::<_, Option<Vec<u8>>>(7).map_err(failed)? {
+    let bytes = match r.get::<_, Option<Vec<u8>>>(HEAD_COLUMNS).map_err(failed)? {
         Some(bytes) => bytes,
         None => {
-            let read = || Ok(Extent { file: r.get(8)?, offset: r.get(9)?, length: r.get(10)? });
+            let column = |n: usize| HEAD_COLUMNS + n;
+            let read = || Ok(Extent { file: r.get(column(1))?, offset: r.get(column(2))?, length: r.get(column(3))? });
             bodies.read(read().map_err(failed)?)?
         }
     };
@@ -177,8 +208,7 @@ pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) ->
     if jobs.len() != usize::from(head.count) {
         return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
     }
-    let offsets = (r.get(11).map_err(failed)?, r.get(12).map_err(failed)?);
-    if jobs.offset_range() != offsets {
+    if jobs.offset_range() != offsets(r)? {
         return Err(corrupt(format!("chunk {} holds other jobs than those that were stored there", head.first)));
     }
     Ok(Arc::new(jobs))
@@ -209,8 +239,13 @@ pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Res
     let mut finished = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = read_head(row)?;
-        let (gone, bits): (Option<u64>, Vec<u8>) = (row.get(7).map_err(failed)?, row.get(8).map_err(failed)?);
-        parts.insert(head.first, Part::decode(head, &bits)?);
+        let gone: Option<u64> = row.get(HEAD_COLUMNS).map_err(failed)?;
+        let bits: Vec<u8> = row.get(HEAD_COLUMNS + 1).map_err(failed)?;
+        let part = Part::decode(head, &bits)?;
+        if part.is_gone() != gone.is_some() {
+            return Err(corrupt(format!("the end of chunk {} is not what its marks say", head.first)));
+        }
+        parts.insert(head.first, part);
         finished.extend(gone.map(|turn| (turn, Place::Chunk(Arrival(head.first)))));
     }
     Ok(finished)

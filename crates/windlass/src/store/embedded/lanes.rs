@@ -130,6 +130,9 @@ fn read_ahead(db: &Connection, bodies: &Bodies, lane: Lane, limit: u32) -> Resul
     let mut next = VecDeque::new();
     while let Some(row) = rows.next().map_err(failed)? {
         let head = chunks::read_head(row)?;
+        if Windows::key(head.lane) != Windows::key(lane) {
+            return Err(corrupt(format!("chunk {} is listed in a lane that is not its own", head.first)));
+        }
         next.push_back(Waiting { head, jobs: chunks::read_bytes(&head, row, bodies)? });
     }
     Ok(next)
@@ -142,8 +145,9 @@ impl Turn<'_> {
             let mut claimed = Vec::new();
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
             let most = order.most as usize;
-            let rows = self.first_rows(order.lane, count.rows, most.min(ROWS))?;
-            if count.rows > 0 && rows.is_empty() && most > 0 {
+            let most_rows = most.min(ROWS);
+            let rows = self.first_rows(order.lane, count.rows, most_rows)?;
+            if (rows.len() as u64) < count.rows.min(most_rows as u64) {
                 return Err(corrupt(format!("queue {} counts ready jobs that no row holds", order.lane.queue.0)));
             }
             match order.lane.kind {
@@ -175,7 +179,8 @@ impl Turn<'_> {
                 if released.is_empty() {
                     self.m.released.remove(&lane);
                 }
-                let mut rows = rows::by_arrivals(self.db, &taken)?;
+                let rows = rows::by_arrivals(self.db, &taken)?;
+                let mut rows = rows::expect(rows, "due", |row| row.due.is_some() && row.lane() == lane)?;
                 rows.sort_by_key(|row| (row.due, row.arrival));
                 // Each has a time of its own, so the one that is given does not matter.
                 rows.iter_mut().for_each(|row| row.make_ready(row.admitted));
@@ -326,7 +331,8 @@ impl Windows {
 
 fn ready_rows(db: &Connection, lane: Lane, limit: usize) -> Result<Vec<Row>, StoreError> {
     let rest = "WHERE state = 1 AND queue = ?1 AND rank = ?2 AND kind = ?3 ORDER BY placed LIMIT ?4";
-    rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])
+    let rows = rows::many(db, rest, params![lane.queue.0, rank(lane.priority), lane.kind as i64, limit])?;
+    rows::expect(rows, "ready", |row| row.state == State::Ready && row.lane() == lane)
 }
 
 /// What a release must know of a row.
@@ -351,6 +357,9 @@ fn due_rows(db: &Connection, now: Time, limit: u32) -> Result<Vec<DueRow>, Store
         let (Some(state), Some(priority)) = (State::from_index(state), Priority::new(-rank)) else {
             return Err(corrupt(format!("job {arrival} has an unknown state or priority")));
         };
+        if !tally::TIMED.contains(&state) || due_at > now {
+            return Err(corrupt(format!("the index of due jobs has job {arrival}, which is none")));
+        }
         let lane = Lane { queue, priority, kind: tally::kind_from(kind)? };
         due.push(DueRow { arrival, lane, run, state, due: due_at });
     }

@@ -34,6 +34,7 @@ mod schema;
 mod settle;
 pub mod snapshot;
 mod steer;
+mod sums;
 mod tally;
 mod turns;
 mod view;
@@ -275,7 +276,11 @@ impl Store for Embedded {
         if !self.memory.released.is_empty() {
             self.verb(|turn| turn.write_released())?;
         }
-        lanes::next_due(&self.db)
+        let (due, timed) = (lanes::next_due(&self.db)?, self.memory.queues.timed());
+        if due.is_none() && timed > 0 {
+            return Err(corrupt(format!("{timed} jobs wait for their time, and no index has one of them")));
+        }
+        Ok(due)
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -399,8 +404,14 @@ impl Memory {
             changes: Changes::default(),
         };
         let mut finished = chunks::load_parts(db, &mut memory.parts)?;
+        let (found, expected) = (memory.parts.len() as u64, memory.state.parts);
+        // Without its marks a chunk would look as if nobody had touched it, and its jobs run once more.
+        if found != expected {
+            return Err(corrupt(format!("{found} chunks have marks, expected {expected}")));
+        }
         turns::load(db, &mut memory.turns, &mut finished)?;
         let running = rows::light(db, "WHERE state = 2", [])?;
+        let running = rows::expect(running, "running", |row| row.state == State::Running)?;
         memory.running = running.into_iter().map(|row| (row.arrival, row)).collect();
         finished.sort();
         memory.finished = finished.into();
@@ -474,7 +485,7 @@ impl Turn<'_> {
         count: u64,
         rows: bool,
     ) -> Result<(), StoreError> {
-        self.m.queues.tally(lane.queue).shift(lane, from, to, count, rows)?;
+        self.m.queues.shift(lane, from, to, count, rows)?;
         if let (Some(no), Some(to)) = (run, to)
             && let Some(info) = self.m.runs.run(self.db, no)?
         {
@@ -536,6 +547,7 @@ impl Turn<'_> {
             part.dirty = false;
             let gone = part.is_gone().then_some(number);
             if part.claimed == 0 || !sabotage::on(Sabotage::ClaimNotStored) {
+                self.m.state.parts += u64::from(!std::mem::replace(&mut part.stored, true));
                 statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
             }
         }

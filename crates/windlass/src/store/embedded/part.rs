@@ -1,14 +1,21 @@
 //! What became of the jobs of an opened chunk: waiting, claimed or gone, one mark a job.
 //!
 //! A claimed mark is the durable start of the job. This file owns the marks and their stored form: one byte where
-//! all are alike, else two bits a job. It must not know lanes or counters.
+//! all are alike, else two bits a job, and a checksum in front. It must not know lanes or counters.
 
 use super::super::StoreError;
 use super::schema::corrupt;
+use super::sums::{check, sum};
 use crate::sabotage::{self, Sabotage};
 use std::ops::Range;
 use windlass_core::job::{Lane, RunNo};
 use windlass_core::time::Time;
+
+/// The stored forms, and what stands in front of the marks: the form and a checksum.
+/// No single damaged bit turns one into another one or into the 1 and 2 of formats without a checksum.
+const ALIKE: u8 = 4;
+const PACKED: u8 = 7;
+const FRONT: usize = 5;
 
 /// The mark of one job of an opened chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +49,15 @@ pub(super) struct Part {
     /// No job before this one waits.
     from: u16,
     pub(super) dirty: bool,
+    /// There is a row of it.
+    pub(super) stored: bool,
 }
 
 impl Part {
     /// A chunk that nobody touched yet.
     pub(super) fn fresh(head: Head) -> Part {
         let marks = vec![Mark::Waiting as u8; usize::from(head.count)];
-        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false }
+        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false, stored: false }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -112,28 +121,35 @@ impl Part {
         found
     }
 
-    /// The stored form: `[1, mark]` where all are alike, else `[2, packed marks…]`.
+    /// The stored form: `[4, sum, mark]` where all are alike, else `[7, sum, packed marks…]`; before format 3 it was
+    /// `[1, mark]` and `[2, packed marks…]`.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let alike = |mark: Mark| vec![1, mark as u8];
+        let mut bytes = vec![ALIKE, 0, 0, 0, 0];
         if self.is_gone() {
-            return alike(Mark::Gone);
+            bytes.push(Mark::Gone as u8);
+        } else if self.claimed == self.head.count {
+            bytes.push(Mark::Claimed as u8);
+        } else {
+            bytes[0] = PACKED;
+            bytes.resize(FRONT + self.marks.len().div_ceil(4), 0);
+            for (index, mark) in self.marks.iter().enumerate() {
+                bytes[FRONT + index / 4] |= mark << (index % 4 * 2);
+            }
         }
-        if self.claimed == self.head.count {
-            return alike(Mark::Claimed);
-        }
-        let mut bytes = vec![0; 1 + self.marks.len().div_ceil(4)];
-        bytes[0] = 2;
-        for (index, mark) in self.marks.iter().enumerate() {
-            bytes[1 + index / 4] |= mark << (index % 4 * 2);
-        }
+        let sum = marks_sum(&self.head, &bytes[FRONT..]);
+        bytes[1..FRONT].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
     pub(super) fn decode(head: Head, bytes: &[u8]) -> Result<Part, StoreError> {
         let count = usize::from(head.count);
+        if let [ALIKE | PACKED, a, b, c, d, stored @ ..] = bytes {
+            let sum = u32::from_le_bytes([*a, *b, *c, *d]);
+            check(sum, marks_sum(&head, stored), || format!("the marks of chunk {}", head.first))?;
+        }
         let marks: Vec<u8> = match bytes {
-            [1, mark] => vec![*mark; count],
-            [2, packed @ ..] if packed.len() == count.div_ceil(4) => {
+            [ALIKE, _, _, _, _, mark] | [1, mark] => vec![*mark; count],
+            [PACKED, _, _, _, _, packed @ ..] | [2, packed @ ..] if packed.len() == count.div_ceil(4) => {
                 (0..count).map(|index| packed[index / 4] >> (index % 4 * 2) & 3).collect()
             }
             _ => return Err(corrupt(format!("the marks of chunk {} have an unknown form", head.first))),
@@ -144,8 +160,13 @@ impl Part {
         let number = |mark: Mark| marks.iter().filter(|m| **m == mark as u8).count() as u16;
         let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
         let marks = if waiting + claimed == 0 { Vec::new() } else { marks };
-        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false })
+        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false, stored: true })
     }
+}
+
+/// The checksum of stored marks; those of another chunk do not pass.
+fn marks_sum(head: &Head, stored: &[u8]) -> u32 {
+    sum([head.first as i64], stored)
 }
 
 #[cfg(test)]
@@ -162,7 +183,7 @@ mod tests {
     fn marks_survive_storing_in_both_forms() {
         let mut part = Part::fresh(head(10));
         part.set(0..10, Mark::Waiting, Mark::Claimed);
-        assert_eq!(part.encode(), [1, 1]);
+        assert_eq!(part.encode()[FRONT..], [1]);
         part.set(2..5, Mark::Claimed, Mark::Gone);
         part.set(9..10, Mark::Claimed, Mark::Waiting);
         let read = Part::decode(head(10), &part.encode()).unwrap();
@@ -171,6 +192,27 @@ mod tests {
         assert_eq!(read.stretches(Mark::Waiting), std::slice::from_ref(&(9..10)));
         assert!(Part::decode(head(10), &[2, 0]).is_err());
         assert!(Part::decode(head(1), &[2, 3]).is_err());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_stored_marks_is_noticed_and_older_forms_are_read() {
+        for count in [9, 18] {
+            let mut part = Part::fresh(head(count));
+            part.set(3..5, Mark::Waiting, Mark::Gone);
+            let packed = part.encode();
+            part.set(0..3, Mark::Waiting, Mark::Gone);
+            part.set(5..usize::from(count), Mark::Waiting, Mark::Gone);
+            for stored in [packed, part.encode()] {
+                for bit in 0..8 * stored.len() {
+                    let mut damaged = stored.clone();
+                    damaged[bit / 8] ^= 1 << (bit % 8);
+                    assert!(Part::decode(head(count), &damaged).is_err(), "bit {bit} of {stored:?}");
+                }
+                assert!(Part::decode(Head { first: 8, ..head(count) }, &stored).is_err(), "they are of another chunk");
+            }
+        }
+        assert_eq!(Part::decode(head(9), &[1, 1]).unwrap().claimed, 9);
+        assert_eq!(Part::decode(head(5), &[2, 0b10_01_00_00, 2]).unwrap().waiting, 2);
     }
 
     #[test]

@@ -30,7 +30,8 @@ impl Turn<'_> {
             self.recover_chunk(first, evidence, now, &mut recovered, &mut convicted)?;
         }
         let mut elsewhere = HashSet::new();
-        for mut row in rows::many(self.db, "WHERE state = 2", [])? {
+        let running = rows::many(self.db, "WHERE state = 2", [])?;
+        for mut row in rows::expect(running, "running", |row| row.state == State::Running)? {
             if (evidence.elsewhere)(row.id, row.record.starts) {
                 elsewhere.insert(row.arrival);
                 continue;

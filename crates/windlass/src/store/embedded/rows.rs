@@ -13,18 +13,18 @@ use std::sync::{Arc, LazyLock};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, Record, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
+use windlass_core::particulars::Particulars;
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
 /// How many errors a job keeps.
 const ERRORS_KEPT: usize = 10;
-const VERSION: u8 = 1;
 
 pub(super) const COLUMNS: &str = "arrival, origin, offset, queue, rank, state, run, starts, failures, suspicions, due, \
-                                  placed, admitted, ended, reason, turn, errors, sum, data";
+                                  placed, admitted, ended, reason, turn, errors, particulars, sum, data";
 
 /// All columns of a row, the kind among them.
-const COLUMN_COUNT: usize = 20;
+const COLUMN_COUNT: usize = 21;
 /// So many new rows go with one statement: to open the table and its indexes costs as much as a row.
 const TOGETHER: usize = 16;
 
@@ -48,6 +48,7 @@ pub(super) struct Row {
     /// The last turn that settled it: the row stays until the archive has that turn.
     pub(super) turn: u64,
     pub(super) errors: Vec<AttemptError>,
+    pub(super) particulars: Option<Arc<Particulars>>,
     pub(super) data: Vec<u8>,
 }
 
@@ -70,6 +71,7 @@ impl Row {
             reason: None,
             turn: 0,
             errors: Vec::new(),
+            particulars: jobs.particulars_of(index),
             data: jobs.data(index).to_vec(),
         }
     }
@@ -109,7 +111,7 @@ impl Row {
             run: self.run,
             record: before,
             admitted: self.admitted,
-            jobs: alone(self.id, &self.data),
+            jobs: alone(self.id, self.particulars.clone(), &self.data),
             first: 0,
             count: 1,
         }
@@ -122,6 +124,8 @@ impl Row {
     /// Gives a statement the values of all columns, from this parameter on.
     fn bind(&self, to: &mut rusqlite::Statement<'_>, from: usize) -> rusqlite::Result<()> {
         let (errors, kind) = (encode_errors(&self.errors), self.kind() as i64);
+        let particulars = self.particulars.as_deref().map(encode_particulars);
+        let besides = particulars.as_deref().unwrap_or_default();
         let values: [&dyn rusqlite::ToSql; COLUMN_COUNT] = [
             &self.arrival,
             &self.id.origin.bits(),
@@ -142,7 +146,8 @@ impl Row {
             &self.turn,
             &errors,
             &self.data,
-            &sum(self.id, self.queue, &self.data),
+            &sum(self.id, self.queue, &self.data, besides),
+            &particulars,
         ];
         values.iter().enumerate().try_for_each(|(at, value)| to.raw_bind_parameter(from + at, value))
     }
@@ -201,11 +206,18 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         Err(error) => return Ok(Err(error)),
     };
     let id = JobId { origin: Origin::from_random(r.get(1)?), offset: r.get(2)? };
-    let (queue, data): (QueueNo, Vec<u8>) = (QueueNo(r.get(3)?), r.get(18)?);
+    let (queue, data): (QueueNo, Vec<u8>) = (QueueNo(r.get(3)?), r.get(19)?);
     // Rows of format 2 have no sum.
-    if r.get::<_, Option<u32>>(17)?.is_some_and(|stored| stored != sum(id, queue, &data)) {
+    let besides = r.get_ref(17)?.as_blob_or_null()?;
+    let found = |data: &[u8]| sum(id, queue, data, besides.unwrap_or_default());
+    if r.get::<_, Option<u32>>(18)?.is_some_and(|stored| stored != found(&data)) {
         return Ok(Err(corrupt(format!("job {id} is not as it was stored"))));
     }
+    let particulars = match besides.map(Particulars::decode) {
+        Some(Err(bad)) => return Ok(Err(corrupt(format!("job {id}: {bad}")))),
+        Some(Ok(particulars)) => Some(Arc::new(particulars)),
+        None => None,
+    };
     Ok(Ok(Row {
         arrival: r.get(0)?,
         id,
@@ -221,6 +233,7 @@ fn read_row(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> 
         reason,
         turn: r.get(15)?,
         errors,
+        particulars,
         data,
     }))
 }
@@ -314,7 +327,11 @@ pub(super) fn by_arrivals(db: &Connection, arrivals: &[u64]) -> Result<Vec<Row>,
 /// The row of a job by its id.
 pub(super) fn by_id(db: &Connection, id: JobId) -> Result<Option<Row>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM job WHERE origin = ?1 AND offset = ?2");
-    one(db, &sql, params![id.origin.bits(), id.offset])
+    // The index led there, and only the row has a sum.
+    match one(db, &sql, params![id.origin.bits(), id.offset])? {
+        Some(row) if row.id != id => Err(corrupt(format!("the index of ids has another job for {id}"))),
+        row => Ok(row),
+    }
 }
 
 fn one(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Option<Row>, StoreError> {
@@ -343,9 +360,17 @@ fn select(db: &Connection, sql: &str, key: impl rusqlite::Params) -> Result<Vec<
     Ok(found)
 }
 
+/// An index has no sum: what it led to must be what was looked for.
+pub(super) fn expect(rows: Vec<Row>, what: &str, fits: impl Fn(&Row) -> bool) -> Result<Vec<Row>, StoreError> {
+    match rows.iter().find(|row| !fits(row)) {
+        Some(row) => Err(corrupt(format!("the index of {what} jobs has job {}, which is none", row.arrival))),
+        None => Ok(rows),
+    }
+}
+
 /// A chunk of one, made for a job that left its chunk.
-fn alone(id: JobId, data: &[u8]) -> Arc<Chunk> {
-    let mut builder = ChunkBuilder::new(id.origin);
+fn alone(id: JobId, particulars: Option<Arc<Particulars>>, data: &[u8]) -> Arc<Chunk> {
+    let mut builder = ChunkBuilder::new(id.origin).with(particulars);
     builder.push(id.offset, data);
     Arc::new(builder.finish())
 }
@@ -360,26 +385,36 @@ pub(super) fn reason_number(reason: Reason) -> usize {
 }
 
 /// The checksum of what never changes in a row.
-fn sum(id: JobId, queue: QueueNo, data: &[u8]) -> u32 {
+fn sum(id: JobId, queue: QueueNo, data: &[u8], particulars: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&id.origin.bits().to_le_bytes());
     hasher.update(&id.offset.to_le_bytes());
     hasher.update(&queue.0.to_le_bytes());
     hasher.update(data);
+    if !particulars.is_empty() {
+        hasher.update(&data.len().to_le_bytes());
+        hasher.update(particulars);
+    }
     hasher.finalize()
+}
+
+fn encode_particulars(particulars: &Particulars) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    particulars.encode(&mut bytes);
+    bytes
 }
 
 fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
     if errors.is_empty() {
         return None;
     }
-    let mut writer = Writer::versioned(VERSION);
+    let mut writer = Writer::begin();
     for error in errors {
         writer.number(u64::from(error.start));
         writer.signed(error.at.as_micros());
         writer.text(&error.text);
     }
-    Some(writer.0)
+    Some(writer.finish())
 }
 
 fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
@@ -387,7 +422,7 @@ fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
     if bytes.is_empty() {
         return Ok(errors);
     }
-    let mut reader = Reader::versioned(bytes, VERSION, "a job's list of errors")?;
+    let mut reader = Reader::open(bytes, "a job's list of errors")?;
     while !reader.is_done() {
         errors.push(AttemptError { start: reader.small()?, at: Time(reader.signed()?), text: reader.text()? });
     }

@@ -5,6 +5,7 @@
 
 use super::super::{Cursor, NewRun, RunInfo, Seal, StoreError, Taken};
 use super::schema::{StateRow, corrupt, failed};
+use super::sums::{check, sum};
 use super::wire::{Reader, Writer};
 use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -14,10 +15,8 @@ use windlass_core::life_cycle::State;
 use windlass_core::run::RunCounts;
 use windlass_core::time::Time;
 
-const VERSION: u8 = 1;
-
 const COLUMNS: &str = "no, origin, generation, name, spec, created, sealed, seal_after, lines, hash, progress.ended, \
-                       counts FROM run JOIN progress ON progress.run = run.no";
+                       counts, run.sum FROM run JOIN progress ON progress.run = run.no";
 
 /// The runs in memory, and how far each inbox file was read.
 #[derive(Debug, Default)]
@@ -109,11 +108,7 @@ impl Runs {
         }
         let no = state.next_run;
         state.next_run = no.checked_add(1).ok_or_else(|| StoreError::Full("no more run numbers".into()))?;
-        let sql = "INSERT INTO run (no, origin, generation, name, spec, created) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        let key = params![no, id.origin.bits(), id.generation, run.name, run.spec, now.as_micros()];
-        statement.execute(key).map_err(failed)?;
-        self.keep(RunInfo {
+        let info = RunInfo {
             no: RunNo(no),
             id,
             name: run.name.clone(),
@@ -123,7 +118,14 @@ impl Runs {
             seal_after: Vec::new(),
             created: now,
             ended_at: None,
-        });
+        };
+        let sql = "INSERT INTO run (no, origin, generation, name, spec, created, sum) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        let sum = run_sum(&info);
+        let key = params![no, id.origin.bits(), id.generation, run.name, run.spec, now.as_micros(), sum];
+        statement.execute(key).map_err(failed)?;
+        self.keep(info);
         self.dirty.insert(no);
         self.touched.insert(no);
         self.made.push(no);
@@ -335,9 +337,23 @@ fn query(db: &Connection, rest: &str, key: impl rusqlite::Params) -> Result<Vec<
     let mut rows = statement.query(key).map_err(failed)?;
     let mut runs = Vec::new();
     while let Some(row) = rows.next().map_err(failed)? {
-        runs.push(read(row).map_err(failed)??);
+        let run = read(row).map_err(failed)??;
+        // Runs of older formats have no sum.
+        if let Some(stored) = row.get::<_, Option<u32>>(12).map_err(failed)? {
+            check(stored, run_sum(&run), || format!("what {} is", run.id))?;
+        }
+        runs.push(run);
     }
     Ok(runs)
+}
+
+/// The checksum of what a run is, its command among it; its counters are blobs of their own.
+fn run_sum(run: &RunInfo) -> u32 {
+    let name = sum([], run.name.as_bytes());
+    let RunId { origin, generation } = run.id;
+    let numbers =
+        [i64::from(run.no.0), origin.bits() as i64, i64::from(generation), run.created.as_micros(), i64::from(name)];
+    sum(numbers, &run.spec)
 }
 
 fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> {
@@ -363,18 +379,18 @@ fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> 
 }
 
 fn encode_seal(after: &[(Origin, u64)]) -> Option<Vec<u8>> {
-    let mut writer = Writer::versioned(VERSION);
+    let mut writer = Writer::begin();
     for (origin, offset) in after {
         writer.number(origin.bits());
         writer.number(*offset);
     }
-    (!after.is_empty()).then_some(writer.0)
+    (!after.is_empty()).then(|| writer.finish())
 }
 
 fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
     let mut after = Vec::new();
     let Some(bytes) = bytes else { return Ok(after) };
-    let mut reader = Reader::versioned(bytes, VERSION, "a run's seal")?;
+    let mut reader = Reader::open(bytes, "a run's seal")?;
     while !reader.is_done() {
         after.push((Origin::from_random(reader.number()?), reader.number()?));
     }
@@ -382,13 +398,13 @@ fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
 }
 
 fn encode_counts(counts: &RunCounts) -> Vec<u8> {
-    let mut writer = Writer::versioned(VERSION);
+    let mut writer = Writer::begin();
     counts.by_state.iter().for_each(|count| writer.number(*count));
-    writer.0
+    writer.finish()
 }
 
 fn decode_counts(bytes: &[u8]) -> Result<[u64; State::ALL.len()], StoreError> {
-    let mut reader = Reader::versioned(bytes, VERSION, "a run's counters")?;
+    let mut reader = Reader::open(bytes, "a run's counters")?;
     let mut by_state = [0; State::ALL.len()];
     for count in &mut by_state {
         *count = reader.number()?;

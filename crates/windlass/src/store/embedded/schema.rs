@@ -1,4 +1,4 @@
-//! The tables of the embedded store, format 3, and how its connections are opened.
+//! The tables of the embedded store, format 4, and how its connections are opened.
 //!
 //! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
 //! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
@@ -15,7 +15,7 @@ use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -25,13 +25,13 @@ const CACHE_KIB: u32 = 16 << 10;
 const TABLES: &str = "
 CREATE TABLE state (
     id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, epoch INTEGER NOT NULL, boot TEXT NOT NULL,
-    next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL);
-CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+    next_arrival INTEGER NOT NULL, next_run INTEGER NOT NULL, turn INTEGER NOT NULL, parts INTEGER);
+CREATE TABLE queue (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sum INTEGER);
 CREATE TABLE tally (block INTEGER PRIMARY KEY, counts BLOB NOT NULL);
 CREATE TABLE chunk (
     first INTEGER PRIMARY KEY, queue INTEGER NOT NULL, rank INTEGER NOT NULL, count INTEGER NOT NULL, run INTEGER,
     due INTEGER, admitted INTEGER NOT NULL, base INTEGER NOT NULL, last INTEGER NOT NULL,
-    segment INTEGER, offset INTEGER, length INTEGER, bytes BLOB);
+    sum INTEGER, segment INTEGER, offset INTEGER, length INTEGER, bytes BLOB);
 CREATE TABLE lane (
     queue INTEGER NOT NULL, rank INTEGER NOT NULL, first INTEGER NOT NULL,
     PRIMARY KEY (queue, rank, first)) WITHOUT ROWID;
@@ -50,7 +50,7 @@ CREATE INDEX job_ended ON job (ended) WHERE ended IS NOT NULL;
 CREATE INDEX job_kept ON job (run) WHERE run IS NOT NULL AND ended IS NOT NULL;
 CREATE TABLE run (
     no INTEGER PRIMARY KEY, origin INTEGER NOT NULL, generation INTEGER NOT NULL, name TEXT NOT NULL,
-    spec BLOB NOT NULL, created INTEGER NOT NULL, UNIQUE (origin, generation));
+    spec BLOB NOT NULL, created INTEGER NOT NULL, sum INTEGER, UNIQUE (origin, generation));
 CREATE TABLE progress (
     run INTEGER PRIMARY KEY, sealed INTEGER NOT NULL, seal_after BLOB, lines INTEGER NOT NULL, hash INTEGER NOT NULL,
     ended INTEGER, counts BLOB NOT NULL);
@@ -80,12 +80,29 @@ CREATE TABLE body (
 ALTER TABLE job ADD COLUMN sum INTEGER;
 ";
 
+/// What format 4 has and format 3 had not: checksums of names, heads and runs, and the number of chunks that have
+/// marks. What was stored before has no checksum, and is believed. A new store has them in front of what may be long.
+const SINCE_4: &str = "
+ALTER TABLE state ADD COLUMN parts INTEGER;
+UPDATE state SET parts = (SELECT count(*) FROM part);
+ALTER TABLE queue ADD COLUMN sum INTEGER;
+ALTER TABLE chunk ADD COLUMN sum INTEGER;
+ALTER TABLE run ADD COLUMN sum INTEGER;
+";
+
+/// What format 4 adds to a new store and to an older one alike.
+const BESIDE_4: &str = "
+ALTER TABLE job ADD COLUMN particulars BLOB;
+";
+
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRow {
     pub(super) next_arrival: u64,
     pub(super) next_run: u32,
     pub(super) turn: u64,
+    /// The chunks that have marks.
+    pub(super) parts: u64,
 }
 
 /// What opening found besides the store itself.
@@ -143,9 +160,13 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     db.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
     steady_plans(&db)?;
     db.pragma_update(None, "cache_size", -2048).map_err(failed)?;
-    if known_format(&db)? < bodies::SINCE {
-        // A reader changes nothing, so an older store looks to it as if it were up to date.
-        db.execute_batch("CREATE TEMP VIEW job AS SELECT *, NULL AS sum FROM main.job").map_err(failed)?;
+    // A reader changes nothing, so an older store looks to it as if it were up to date.
+    let found = known_format(&db)?;
+    let of_jobs = if found < 3 { "NULL AS sum, NULL AS particulars" } else { "NULL AS particulars" };
+    let lacking = [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum")];
+    for (table, columns) in lacking.iter().filter(|_| found < FORMAT) {
+        let view = format!("CREATE TEMP VIEW {table} AS SELECT *, {columns} FROM main.{table}");
+        db.execute_batch(&view).map_err(failed)?;
     }
     db.pragma_update(None, "query_only", true).map_err(failed)?;
     Ok(db)
@@ -167,8 +188,11 @@ pub(super) fn known_format(db: &Connection) -> Result<u32, StoreError> {
 /// Adds what an older format lacks, in one transaction; nothing that was there is changed.
 fn bring_up_to_date(db: &Connection, dir: &DataDir, found: u32) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
-    let lacking: String =
-        [(2, SINCE_2), (3, SINCE_3)].iter().filter(|(since, _)| found < *since).map(|(_, sql)| *sql).collect();
+    let lacking: String = [(2, SINCE_2), (3, SINCE_3), (4, SINCE_4), (4, BESIDE_4)]
+        .iter()
+        .filter(|(since, _)| found < *since)
+        .map(|(_, sql)| *sql)
+        .collect();
     db.execute_batch(&format!("{head}{lacking}COMMIT;")).map_err(failed)?;
     into_main_file(db, dir)
 }
@@ -191,8 +215,8 @@ fn steady_plans(db: &Connection) -> Result<(), StoreError> {
 /// Makes everything in one transaction.
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
-    let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0); COMMIT;");
-    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{first}")).map_err(failed)?;
+    let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0, 0); COMMIT;");
+    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{BESIDE_4}{first}")).map_err(failed)?;
     into_main_file(db, dir)
 }
 
@@ -223,16 +247,16 @@ fn refuse_newer(path: &Path) -> Result<(), StoreError> {
 
 impl StateRow {
     pub(super) fn load(db: &Connection) -> Result<StateRow, StoreError> {
-        db.query_row("SELECT next_arrival, next_run, turn FROM state", [], |r| {
-            Ok(StateRow { next_arrival: r.get(0)?, next_run: r.get(1)?, turn: r.get(2)? })
+        db.query_row("SELECT next_arrival, next_run, turn, parts FROM state", [], |r| {
+            Ok(StateRow { next_arrival: r.get(0)?, next_run: r.get(1)?, turn: r.get(2)?, parts: r.get(3)? })
         })
         .map_err(failed)
     }
 
     pub(super) fn save(&self, db: &Connection) -> Result<(), StoreError> {
-        let sql = "UPDATE state SET next_arrival = ?1, next_run = ?2, turn = ?3";
+        let sql = "UPDATE state SET next_arrival = ?1, next_run = ?2, turn = ?3, parts = ?4";
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        statement.execute(params![self.next_arrival, self.next_run, self.turn]).map_err(failed)?;
+        statement.execute(params![self.next_arrival, self.next_run, self.turn, self.parts]).map_err(failed)?;
         Ok(())
     }
 }

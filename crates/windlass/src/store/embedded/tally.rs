@@ -5,6 +5,7 @@
 
 use super::super::{QueueInfo, QueueStats, StoreError};
 use super::schema::{corrupt, failed};
+use super::sums::{check, sum};
 use super::wire::{Reader, Writer};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +14,8 @@ use windlass_core::life_cycle::State;
 
 /// Queues per row of counters.
 const BLOCK: usize = 64;
-const VERSION: u8 = 1;
+/// States that a job leaves when its time has come.
+pub(super) const TIMED: [State; 2] = [State::Scheduled, State::Retrying];
 
 /// The ready jobs of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) struct Queues {
     names: Vec<QueueName>,
     numbers: HashMap<QueueName, u32>,
     tallies: Vec<Tally>,
+    /// The jobs of all queues that wait for their time.
+    timed: u64,
     dirty: BTreeSet<u32>,
 }
 
@@ -47,6 +51,7 @@ impl Queues {
         for info in read_all(db)? {
             queues.numbers.insert(info.0.clone(), queues.names.len() as u32);
             queues.names.push(info.0);
+            queues.timed += TIMED.iter().map(|state| info.1.stats.by_state[state.index()]).sum::<u64>();
             queues.tallies.push(info.1);
         }
         Ok(queues)
@@ -58,8 +63,9 @@ impl Queues {
             return Ok((QueueNo(*no), false));
         }
         let no = u32::try_from(self.names.len()).map_err(|_| StoreError::Full("no more queue numbers".into()))?;
-        let mut statement = db.prepare_cached("INSERT INTO queue (no, name) VALUES (?1, ?2)").map_err(failed)?;
-        statement.execute(params![no, name.as_str()]).map_err(failed)?;
+        let sql = "INSERT INTO queue (no, name, sum) VALUES (?1, ?2, ?3)";
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute(params![no, name.as_str(), name_sum(no, name.as_str().as_bytes())]).map_err(failed)?;
         self.numbers.insert(name.clone(), no);
         self.names.push(name.clone());
         self.tallies.push(Tally::default());
@@ -75,6 +81,25 @@ impl Queues {
     pub(super) fn tally(&mut self, queue: QueueNo) -> &mut Tally {
         self.dirty.insert(queue.0 / BLOCK as u32);
         &mut self.tallies[queue.0 as usize]
+    }
+
+    /// Moves jobs of a lane between states, as `Tally::shift` does.
+    pub(super) fn shift(
+        &mut self,
+        lane: Lane,
+        from: Option<State>,
+        to: Option<State>,
+        count: u64,
+        rows: bool,
+    ) -> Result<(), StoreError> {
+        self.tally(lane.queue).shift(lane, from, to, count, rows)?;
+        let timed = |state: Option<State>| if state.is_some_and(|state| TIMED.contains(&state)) { count } else { 0 };
+        self.timed += timed(to);
+        less(&mut self.timed, timed(from))
+    }
+
+    pub(super) fn timed(&self) -> u64 {
+        self.timed
     }
 
     /// How many ready jobs of a lane are rows.
@@ -96,9 +121,9 @@ impl Queues {
         for block in std::mem::take(&mut self.dirty) {
             let from = block as usize * BLOCK;
             let to = self.tallies.len().min(from + BLOCK);
-            let mut writer = Writer::versioned(VERSION);
+            let mut writer = Writer::begin();
             self.tallies[from..to].iter().for_each(|tally| tally.encode(&mut writer));
-            statement.execute(params![block, writer.0]).map_err(failed)?;
+            statement.execute(params![block, writer.finish()]).map_err(failed)?;
         }
         Ok(())
     }
@@ -106,7 +131,7 @@ impl Queues {
 
 impl Tally {
     /// Moves jobs of a lane between states; `None` is outside. `rows` says that they are rows of their own.
-    pub(super) fn shift(
+    fn shift(
         &mut self,
         lane: Lane,
         from: Option<State>,
@@ -213,13 +238,45 @@ pub(super) fn infos(db: &Connection) -> Result<Vec<QueueInfo>, StoreError> {
     Ok(all.into_iter().enumerate().map(info).collect())
 }
 
+/// The columns of a queue's name.
+const NAMED: &str = "no, name, sum";
+
+fn read_name(r: &rusqlite::Row<'_>) -> Result<(u32, QueueName), StoreError> {
+    let (no, stored): (u32, Option<u32>) = (r.get(0).map_err(failed)?, r.get(2).map_err(failed)?);
+    let text = r.get_ref(1).and_then(|v| Ok(v.as_bytes()?)).map_err(failed)?;
+    // Names of older formats have no sum.
+    if let Some(stored) = stored {
+        check(stored, name_sum(no, text), || format!("the name of queue {no}"))?;
+    }
+    let name = QueueName::new(text).map_err(|bad| corrupt(format!("the name of queue {no}: {bad}")))?;
+    Ok((no, name))
+}
+
+fn name_sum(no: u32, name: &[u8]) -> u32 {
+    sum([i64::from(no)], name)
+}
+
+/// The name of a queue by its number.
+pub(super) fn name_of(db: &Connection, queue: QueueNo) -> Result<QueueName, StoreError> {
+    let sql = format!("SELECT {NAMED} FROM queue WHERE no = ?1");
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
+    let mut rows = statement.query([queue.0]).map_err(failed)?;
+    match rows.next().map_err(failed)? {
+        Some(row) => read_name(row).map(|(_, name)| name),
+        None => Err(corrupt(format!("queue {} is missing", queue.0))),
+    }
+}
+
 fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
     let mut queues = Vec::new();
-    let mut statement = db.prepare_cached("SELECT name FROM queue ORDER BY no").map_err(failed)?;
+    let sql = format!("SELECT {NAMED} FROM queue ORDER BY no");
+    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let text = row.get_ref(0).and_then(|v| Ok(v.as_bytes()?)).map_err(failed)?;
-        let name = QueueName::new(text).map_err(|bad| corrupt(format!("a queue's name: {bad}")))?;
+        let (no, name) = read_name(row)?;
+        if no as usize != queues.len() {
+            return Err(corrupt(format!("queue {no} stands where queue {} is expected", queues.len())));
+        }
         queues.push((name, Tally::default()));
     }
     let mut statement = db.prepare_cached("SELECT block, counts FROM tally ORDER BY block").map_err(failed)?;
@@ -229,7 +286,7 @@ fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
         let block: usize = row.get(0).map_err(failed)?;
         blocks += usize::from(block == blocks);
         let blob: Vec<u8> = row.get(1).map_err(failed)?;
-        let mut reader = Reader::versioned(&blob, VERSION, "a block of counters")?;
+        let mut reader = Reader::open(&blob, "a block of counters")?;
         for (_, tally) in queues.iter_mut().skip(block * BLOCK).take(BLOCK) {
             if reader.is_done() {
                 break;

@@ -14,6 +14,7 @@ use windlass_core::suspicion;
 
 mod bodies;
 mod crash;
+mod damage;
 mod runs;
 mod verbs;
 

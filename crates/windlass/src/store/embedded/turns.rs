@@ -20,8 +20,6 @@ use windlass_core::time::Time;
 
 use super::super::chunk::Chunk;
 
-const VERSION: u8 = 1;
-
 /// The words that outcomes have today.
 const WORDS: [&str; 11] = [
     DELETED,
@@ -40,7 +38,7 @@ const WORDS: [&str; 11] = [
 impl Turn<'_> {
     pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
         if self.m.outcomes.0.is_empty() {
-            self.m.outcomes = Writer::versioned(VERSION);
+            self.m.outcomes = Writer::begin();
         }
         encode(&mut self.m.outcomes, settlement);
     }
@@ -49,7 +47,7 @@ impl Turn<'_> {
         if self.m.outcomes.0.is_empty() {
             return Ok(());
         }
-        let outcomes = std::mem::take(&mut self.m.outcomes).0;
+        let outcomes = std::mem::take(&mut self.m.outcomes).finish();
         let mut statement =
             self.db.prepare_cached("INSERT INTO turn (no, outcomes) VALUES (?1, ?2)").map_err(failed)?;
         statement.execute(params![number, outcomes]).map_err(failed)?;
@@ -82,7 +80,9 @@ impl Turn<'_> {
                     if let Some((file, length)) = chunks::delete(self.db, first.0)? {
                         self.m.files.remove(file, length)?;
                     }
-                    self.m.parts.remove(&first.0);
+                    if self.m.parts.remove(&first.0).is_some_and(|part| part.stored) {
+                        self.m.state.parts -= 1;
+                    }
                     deleted.push(first.0);
                 }
                 Place::Row(arrival) => over.push(arrival.0),
@@ -139,7 +139,7 @@ fn each(db: &Connection, mut act: impl FnMut(u64, Reader<'_>) -> Result<(), Stor
     while let Some(row) = rows.next().map_err(failed)? {
         let turn = row.get(0).map_err(failed)?;
         let blob: Vec<u8> = row.get(1).map_err(failed)?;
-        act(turn, Reader::versioned(&blob, VERSION, "a turn's outcomes")?)?;
+        act(turn, Reader::open(&blob, "a turn's outcomes")?)?;
     }
     Ok(())
 }

@@ -151,6 +151,7 @@ impl Names {
             ended: row.ended,
             reason: row.reason,
             errors: row.errors,
+            particulars: row.particulars,
             data: row.data,
         })
     }
@@ -159,9 +160,7 @@ impl Names {
         if let Some(name) = self.queues.get(&no.0) {
             return Ok(name.clone());
         }
-        let mut statement = db.prepare_cached("SELECT name FROM queue WHERE no = ?1").map_err(failed)?;
-        let text: String = statement.query_row([no.0], |r| r.get(0)).map_err(failed)?;
-        let name = QueueName::new(text.as_bytes()).map_err(|bad| schema::corrupt(format!("queue {}: {bad}", no.0)))?;
+        let name = tally::name_of(db, no)?;
         self.queues.insert(no.0, name.clone());
         Ok(name)
     }

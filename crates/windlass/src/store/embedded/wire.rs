@@ -1,18 +1,32 @@
 //! Reading and writing the small packed values inside the store's blobs: varints, texts, signed times.
 //!
-//! Every blob begins with a version byte, which its owner checks. This file owns only the primitives.
+//! Every blob begins with a version byte and the checksum of everything behind it. This file owns these and the
+//! primitives, and must not know what a blob means.
 
 use super::super::StoreError;
 use super::super::chunk::{read_varint, write_varint};
 use super::schema::corrupt;
+use super::sums::check;
+
+/// What is written: a version byte, a checksum, values. Version 1, of formats 1 and 2, had no checksum.
+const VERSION: u8 = 2;
+const UNSUMMED: u8 = 1;
+const FRONT: usize = 5;
 
 /// Appends values to a blob.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
-    pub(super) fn versioned(version: u8) -> Writer {
-        Writer(vec![version])
+    pub(super) fn begin() -> Writer {
+        Writer(vec![VERSION, 0, 0, 0, 0])
+    }
+
+    /// The blob, with the checksum of what was appended.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        let sum = crc32fast::hash(&self.0[FRONT..]);
+        self.0[1..FRONT].copy_from_slice(&sum.to_le_bytes());
+        self.0
     }
 
     pub(super) fn number(&mut self, value: u64) {
@@ -39,11 +53,16 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn versioned(bytes: &'a [u8], version: u8, what: &'static str) -> Result<Reader<'a>, StoreError> {
-        match bytes.first() {
-            Some(found) if *found == version => Ok(Reader { bytes, at: 1, what }),
-            Some(found) => Err(corrupt(format!("{what} has version {found}, expected {version}"))),
-            None => Err(corrupt(format!("{what} is empty"))),
+    pub(super) fn open(bytes: &'a [u8], what: &'static str) -> Result<Reader<'a>, StoreError> {
+        match bytes {
+            [VERSION, a, b, c, d, values @ ..] => {
+                check(u32::from_le_bytes([*a, *b, *c, *d]), crc32fast::hash(values), || what.into())?;
+                Ok(Reader { bytes, at: FRONT, what })
+            }
+            [UNSUMMED, ..] => Ok(Reader { bytes, at: 1, what }),
+            [] => Err(corrupt(format!("{what} is empty"))),
+            [VERSION, ..] => Err(corrupt(format!("{what} is cut short"))),
+            [found, ..] => Err(corrupt(format!("{what} has version {found}, expected {VERSION}"))),
         }
     }
 

@@ -80,6 +80,7 @@ impl Job {
             ended: self.ended,
             reason: self.reason,
             errors: self.errors.clone(),
+            particulars: self.chunk.particulars_of(usize::from(self.index)),
             data: self.chunk.data(usize::from(self.index)).to_vec(),
         }
     }

@@ -131,3 +131,26 @@ fn garbage_is_no_table() {
     Table::open(&path(dir.path(), 1)).unwrap();
     assert!(!prove_dead(dir.path()).unwrap().begun(job(1), 1));
 }
+
+#[test]
+fn of_a_full_table_only_what_is_asked_for_is_kept_and_all_of_it_is_proven_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), 0);
+    {
+        let table = Table::open(&file).unwrap();
+        for offset in 0..SLOTS as u64 {
+            let slot = table.note(job(offset), offset, 1).unwrap();
+            if offset % 2 == 0 {
+                table.ended(slot, true);
+            }
+        }
+    }
+    let asked = [(job(6), 1), (job(7), 1), (job(SLOTS as u64 - 1), 1), (job(6), 2)];
+    let evidence = prove_one_dead(&file, |job, start| asked.contains(&(job, start))).unwrap();
+    assert_eq!(evidence.notes.len(), 3, "a launcher dies with thousands of old notes");
+    assert!(
+        evidence.notes.capacity() < 64 && asked[..3].iter().all(|(job, start)| evidence.note(*job, *start).is_some())
+    );
+    let left = read_all(dir.path()).unwrap().iter().filter(|note| note.fate == Fate::Unknown).count();
+    assert_eq!(left, 0, "what nobody asked for is proven dead too");
+}

@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
-use windlass_core::supervisor::choice;
+use windlass_core::supervisor::{WorkerState, choice};
 use windlass_core::time::Time;
 
 impl Desk {
@@ -32,7 +32,7 @@ impl Desk {
         for number in given {
             self.flush(number);
         }
-        let starting = |no: &&u32| self.workers.get(no).is_some_and(|worker| worker.pid.is_none());
+        let starting = |no: &&u32| self.workers.get(no).is_some_and(|worker| worker.state() == WorkerState::Starting);
         let coming = self.pools[at].workers.iter().filter(starting).count();
         let wanted = self.pools[at].jobs().saturating_sub(coming);
         for _ in 0..wanted {

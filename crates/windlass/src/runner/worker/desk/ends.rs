@@ -9,6 +9,7 @@ use crate::runner::reply::Emits;
 use crate::runner::{Flight, Stop};
 use rustix::event::epoll;
 use windlass_core::outcome::{Exit, Outcome};
+use windlass_core::supervisor::WorkerState;
 
 impl Desk {
     /// A worker's tree is dead: its jobs go where they belong, and its pool learns from it.
@@ -32,7 +33,7 @@ impl Desk {
             self.end_line(&worker, line, Outcome::Interrupted);
         }
         for (at, line) in taken.into_iter().enumerate() {
-            let outcome = match &worker.ending {
+            let outcome = match worker.ending() {
                 None if at == 0 && !parallel => over_limit(&worker, report).unwrap_or(Outcome::Lost),
                 None if parallel => Outcome::Lost,
                 None => Outcome::Interrupted,
@@ -40,7 +41,8 @@ impl Desk {
             };
             self.end_line(&worker, line, outcome);
         }
-        let unasked = worker.ending.is_none() || matches!(worker.ending, Some(Ending::Babbles(_)));
+        let died = worker.is_gone() == WorkerState::Died;
+        let unasked = died || matches!(worker.ending(), Some(Ending::Babbles(_)));
         if unasked && worker.done == 0 {
             let (why, hopeless) = self.epitaph(&worker, report);
             self.ails(worker.pool, &why, hopeless, now);
@@ -51,7 +53,7 @@ impl Desk {
         if line.spoke {
             self.shared.settings.board.ended(line.id);
         }
-        let wish = match &worker.ending {
+        let wish = match worker.ending() {
             Some(Ending::Stopped(flight, Stop::Cancel)) if *flight == line.flight => Outcome::Cancelled,
             _ => outcome,
         };
@@ -95,8 +97,8 @@ impl Desk {
         }
         for worker in self.workers.values_mut() {
             if worker.lines.iter().any(|line| line.flight == flight) {
-                if worker.ending.is_none() || why == Stop::Cancel {
-                    worker.ending = Some(Ending::Stopped(flight, why));
+                if !worker.is_stopping() || why == Stop::Cancel {
+                    worker.end_for(Ending::Stopped(flight, why));
                 }
                 self.shared.stop_worker(worker.flight, why);
             }

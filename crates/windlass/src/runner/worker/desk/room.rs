@@ -6,6 +6,7 @@
 use super::Desk;
 use crate::runner::worker::pool::Pool;
 use std::time::Instant;
+use windlass_core::supervisor::WorkerState;
 
 impl Desk {
     /// A start says for how many workers of its table there is memory.
@@ -91,9 +92,9 @@ impl Desk {
     fn idle(&self) -> Vec<u32> {
         let rests = |number: &u32| {
             let worker = self.workers.get(number)?;
-            let up = worker.pid.is_some() && worker.ending.is_none() && worker.lines.is_empty();
+            let rests = worker.state() == WorkerState::Waiting;
             let spare = self.pools[worker.pool].jobs() == 0 && worker.policy.limits.memory > 0;
-            (up && spare).then_some((worker.idle_since, *number))
+            (rests && spare).then_some((worker.idle_since, *number))
         };
         let mut idle: Vec<(Instant, u32)> = self.workers.keys().filter_map(rests).collect();
         idle.sort();

@@ -236,29 +236,3 @@ fn a_listing_pages_through_chunks_and_rows_in_order() {
     let other = Filter { queues: vec!["b".into(), "nobody".into()], ..Filter::default() };
     assert_eq!(all(&other, 9), (40..60).collect::<Vec<_>>());
 }
-
-#[test]
-fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
-    let to_2 =
-        "DROP TABLE body; ALTER TABLE job DROP COLUMN sum; UPDATE state SET format = 2; PRAGMA user_version = 2;";
-    let to_1 = "DROP TABLE override; DROP TABLE note; UPDATE state SET format = 1; PRAGMA user_version = 1;";
-    for steps in [&[to_2][..], &[to_2, to_1]] {
-        let mut bed = Bed::new();
-        bed.admit(vec![jobs("a", 1, 0..10)]);
-        bed.commit();
-        bed.store = None;
-        let old = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
-        steps.iter().for_each(|step| old.execute_batch(step).unwrap());
-        drop(old);
-        assert_eq!(
-            bed.view().list(&Filter::default(), Arrival(0), 99).unwrap().jobs.len(),
-            10,
-            "it can be read as it is"
-        );
-        bed.kill("boot");
-        assert_eq!((bed.ready(), bed.store().overrides().unwrap().len()), (10, 0));
-        let header = std::fs::read(bed.dir.state_db()).unwrap();
-        assert_eq!(header[60..64], 3u32.to_be_bytes(), "an older program is told before SQLite opens the file");
-        assert_eq!((bed.view().overrides().unwrap().len(), row_count(&bed, "body")), (0, 0));
-    }
-}
