@@ -10,7 +10,7 @@ use crate::store::{AttemptError, FollowUp, JobInfo, Settlement, Store, StoreErro
 use serde_json::json;
 use std::sync::Arc;
 use windlass_core::failure::Handlers;
-use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName, Record, RunNo};
+use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, Record, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::particulars::Particulars;
@@ -27,6 +27,8 @@ struct Key {
     priority: Priority,
     run: Option<RunNo>,
     lineage: Option<Arc<Particulars>>,
+    /// That of the failed jobs: parents that lie together have one.
+    parents: Origin,
 }
 
 impl<S: Store> Engine<S> {
@@ -39,7 +41,13 @@ impl<S: Store> Engine<S> {
             let handler = self.handlers.handler(&policy, self.queue_name(lane.queue)).cloned();
             let Some(handler) = handler else { continue };
             let lineage = emit::same_lineage(settlement.held.jobs.particulars());
-            let key = Key { queue: handler, priority: lane.priority, run: settlement.held.run, lineage };
+            let key = Key {
+                queue: handler,
+                priority: lane.priority,
+                run: settlement.held.run,
+                lineage,
+                parents: settlement.held.jobs.origin(),
+            };
             for info in self.failed(settlement, now)? {
                 let (origin, offset) = self.options.ids.take(1);
                 let at = told.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
@@ -110,7 +118,10 @@ pub(super) fn of_convicted(
     let lineage = emit::same_lineage(info.particulars.as_ref());
     let mut builder = ChunkBuilder::new(origin).with(lineage.clone());
     builder.push_from(info.id, offset, &words(info));
-    Some(close(&Key { queue: handler.clone(), priority: info.priority, run, lineage }, &mut builder))
+    Some(close(
+        &Key { queue: handler.clone(), priority: info.priority, run, lineage, parents: info.id.origin },
+        &mut builder,
+    ))
 }
 
 fn close(key: &Key, builder: &mut ChunkBuilder) -> FollowUp {

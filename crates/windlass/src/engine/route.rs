@@ -12,9 +12,10 @@ use crate::sabotage::{self, Sabotage};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, FollowUp, Held, Order, Settlement, Store, StoreError};
 use std::sync::Arc;
-use windlass_core::job::QueueName;
+use windlass_core::job::{Origin, QueueName, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::outcome::Outcome;
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 /// So many copies are made in one turn; the next turn goes on.
@@ -82,7 +83,7 @@ impl<S: Store> Engine<S> {
 fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowUp> {
     let mut follow_ups = Vec::new();
     for queue in listeners {
-        for run in held.chunk_by(|one, next| one.run == next.run && one.jobs.particulars() == next.jobs.particulars()) {
+        for run in held.chunk_by(|one, next| alike(one) == alike(next)) {
             let count = run.iter().map(|held| u64::from(held.count)).sum();
             let (origin, mut offset) = ids.take(count);
             let mut builder = ChunkBuilder::new(origin).with(emit::same_lineage(run[0].jobs.particulars()));
@@ -102,6 +103,11 @@ fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowU
         }
     }
     follow_ups
+}
+
+/// What messages have in common whose copies lie together.
+fn alike(held: &Held) -> (Option<RunNo>, Origin, Option<&Arc<Particulars>>) {
+    (held.run, held.jobs.origin(), held.jobs.particulars())
 }
 
 /// What `show` says of a message that was handed on.

@@ -36,6 +36,7 @@ fn a_handler_gets_the_failed_job_and_its_errors_and_the_run_goes_on_until_it_is_
     assert!(end.try_recv().is_err(), "the handler's job is of the run");
     let [handler] = &world.under_way[..] else { panic!("{:?}", world.under_way) };
     assert_eq!((handler.queue.as_str(), handler.run.as_str()), ("errors", run.to_string().as_str()));
+    assert_eq!(handler.held.jobs.parent(0), Some(id));
     let told = words(handler);
     assert_eq!((&told["job"]["id"], &told["job"]["queue"]), (&id.to_string().into(), &"q".into()));
     assert_eq!((&told["job"]["data"], &told["job"]["reason"]), (&"data 1".into(), &"exhausted".into()));

@@ -45,6 +45,7 @@ fn every_listener_gets_a_copy_in_the_run_and_the_message_is_done_with_them() {
     assert_eq!((entry.settlement.held.jobs.id(0), entry.state), (id, State::Succeeded), "what the printed id shows");
     assert!(format!("{:?}", entry.settlement.verdict).contains("sent to mail, bill"), "{entry:?}");
     assert!(world.under_way.iter().all(|start| start.run == run.to_string() && start.held.jobs.id(0) != id));
+    assert!(world.under_way.iter().all(|start| start.held.jobs.parent(0) == Some(id)), "and they know it");
     world.turn([Event::SealRun { run, answer: answer().0 }]);
     world.finish(succeeded());
     let last = world.finish(succeeded());
