@@ -15,6 +15,7 @@ pub mod life_cycle;
 pub mod outcome;
 pub mod overrides;
 pub mod particulars;
+pub mod pipeline;
 pub mod policy;
 pub mod rate;
 pub mod retry;

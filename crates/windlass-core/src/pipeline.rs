@@ -6,6 +6,7 @@
 //! circle, and the last of which nothing holds. It must not count what waits: the scheduler does.
 
 use crate::job::QueueName;
+use crate::sabotage::{self, Sabotage};
 use crate::size;
 use std::fmt;
 
@@ -72,11 +73,23 @@ pub struct Stage {
 /// What is wrong with a pipeline, and at which of its stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    Duplicate { stage: usize },
-    Unknown { stage: usize, to: String, known: Vec<String> },
-    Unreachable { stage: usize, first: String },
+    Duplicate {
+        stage: usize,
+    },
+    Unknown {
+        stage: usize,
+        to: String,
+        known: Vec<String>,
+    },
+    Unreachable {
+        stage: usize,
+        first: String,
+    },
     /// One worker of each stage, all together.
-    DoesNotFit { need: u64, budget: u64 },
+    DoesNotFit {
+        need: u64,
+        budget: u64,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -116,9 +129,10 @@ impl Plan {
                 return Err(Fault::Duplicate { stage: at });
             }
             let known = || stages.iter().map(|stage| stage.name.clone()).collect();
-            let found = stage.to.iter().map(|to| {
-                position(to).ok_or_else(|| Fault::Unknown { stage: at, to: to.clone(), known: known() })
-            });
+            let found = stage
+                .to
+                .iter()
+                .map(|to| position(to).ok_or_else(|| Fault::Unknown { stage: at, to: to.clone(), known: known() }));
             after.push(found.collect::<Result<Vec<_>, _>>()?);
         }
         let reach: Vec<Vec<bool>> = (0..stages.len()).map(|from| reached(&after, from)).collect();
@@ -132,7 +146,8 @@ impl Plan {
 
     /// The stages whose limits hold this one.
     pub fn held_by(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
-        let outside = |next: &usize| self.component[*next] != self.component[stage];
+        let held = sabotage::on(Sabotage::CircleHeld);
+        let outside = move |next: &usize| self.component[*next] != self.component[stage] || held;
         self.after[stage].iter().copied().filter(outside)
     }
 

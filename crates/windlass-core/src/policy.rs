@@ -5,6 +5,7 @@
 
 use crate::hours::Hours;
 use crate::job::QueueName;
+use crate::pipeline::Flow;
 use crate::rate::Rate;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -360,6 +361,8 @@ pub struct Policy {
     pub dead_after: u32,
     /// The queue that is told of its jobs that failed for good.
     pub on_failure: Option<QueueName>,
+    /// It is a stage of a pipeline.
+    pub flow: Option<Flow>,
 }
 
 impl Policy {
@@ -392,6 +395,7 @@ impl Policy {
             rate_key: None,
             dead_after,
             on_failure: None,
+            flow: None,
         }
     }
 

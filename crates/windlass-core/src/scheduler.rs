@@ -15,6 +15,7 @@ mod queue;
 mod rates;
 mod reason;
 mod rules;
+mod stages;
 mod stock;
 mod topics;
 mod why;
@@ -67,6 +68,8 @@ pub struct Scheduler {
     /// Who has subscribed to what, and the topics that have something to hand on, best first.
     router: Router,
     topics: BTreeSet<(Reverse<Priority>, QueueNo)>,
+    /// The queues that are stages of pipelines.
+    stages: BTreeMap<Box<str>, QueueNo>,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -110,6 +113,7 @@ impl Scheduler {
             files: HandlerFiles::new(),
             router: Router::default(),
             topics: BTreeSet::new(),
+            stages: BTreeMap::new(),
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
@@ -144,6 +148,7 @@ impl Scheduler {
             queue.crew = self.crew_for(name.as_str());
             queue.topic = queue.crew.is_none() && self.router.is_topic(name.as_str());
             self.queues.insert(number, queue);
+            self.note_stage(number);
             self.lay_over_queue(number);
         }
     }
@@ -156,7 +161,9 @@ impl Scheduler {
         self.metered.remove(&number);
         self.behind_suspect.remove(&number);
         self.caps.remove(&number);
-        self.queues.remove(&number);
+        if let Some(queue) = self.queues.remove(&number) {
+            self.stages.remove(&queue.name);
+        }
     }
 
     /// The number of ready jobs of a lane changed, but for jobs that `plan` has taken off already.
@@ -217,7 +224,9 @@ impl Scheduler {
         while asked < jobs && self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
-            let wanted = wanted && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
+            // What is claimed ahead could not be held any more.
+            let held = crew.policy.flow.as_ref().is_some_and(|flow| !flow.held_by.is_empty());
+            let wanted = wanted && !held && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
@@ -391,6 +400,8 @@ impl Scheduler {
         let Some(queue) = self.queues.get(&number) else { return };
         if queue.topic || queue.routed.is_some() {
             self.place_topic(number);
+        } else if queue.stage {
+            self.level_changed(number);
         }
         let Some(queue) = self.queues.get(&number).filter(|queue| !queue.topic) else { return };
         let choice = queue.choose(self.suspects_may());

@@ -26,6 +26,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use windlass_core::pipeline::Stage;
 use windlass_core::policy::{Command, HandlerFile, Identity, Limits, Lua, Policy, Service};
 use windlass_core::router::Router;
 
@@ -57,6 +58,19 @@ pub struct Config {
     pub schedules: Vec<Schedule>,
     /// Who hears the jobs of which queues.
     pub router: Router,
+    pub pipelines: Vec<Pipeline>,
+}
+
+/// A checked pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    pub name: String,
+    /// What the workers of all its stages may need together.
+    pub memory: Option<u64>,
+    /// As the file has them; input comes in at the first.
+    pub stages: Vec<Stage>,
+    /// What serves each, with as many slots as fit into memory.
+    pub rules: Vec<Policy>,
 }
 
 /// The directory of handlers, and how its files are run.
@@ -87,6 +101,7 @@ impl Default for Config {
             queues: Vec::new(),
             schedules: Vec::new(),
             router: Router::default(),
+            pipelines: Vec::new(),
         }
     }
 }
@@ -117,7 +132,8 @@ impl Config {
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
-        let all = lists.chain(handlers).chain(self.queues.iter().cloned());
+        let stages = self.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+        let all = lists.chain(stages).chain(handlers).chain(self.queues.iter().cloned());
         all.map(|policy| with_environment(policy, variable)).collect()
     }
 }

@@ -66,6 +66,11 @@ pub(super) struct Queue {
     pub(super) topic: bool,
     /// Its entry in the order of topics.
     pub(super) routed: Option<Priority>,
+    /// Its jobs that wait for their time. Signed, as the ready ones are.
+    pub(super) put_off: i64,
+    /// It is a stage of a pipeline, and as much waits in it as may.
+    pub(super) stage: bool,
+    pub(super) full: bool,
 }
 
 /// The lane a queue's next start takes.
@@ -89,6 +94,9 @@ impl Queue {
             lingers: false,
             topic: false,
             routed: None,
+            put_off: 0,
+            stage: false,
+            full: false,
         }
     }
 
@@ -96,6 +104,7 @@ impl Queue {
     pub(super) fn clear(&mut self) {
         self.levels.clear();
         self.routed = None;
+        (self.put_off, self.full) = (0, false);
     }
 
     /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.
@@ -118,6 +127,11 @@ impl Queue {
     pub(super) fn waiting(&self) -> u64 {
         let counts = self.levels.iter().flat_map(|level| level.ready);
         counts.map(|count| u64::try_from(count).unwrap_or(0)).sum()
+    }
+
+    /// Everything that waits, for a start or for its time.
+    pub(super) fn backlog(&self) -> u64 {
+        self.waiting() + u64::try_from(self.put_off).unwrap_or(0)
     }
 
     pub(super) fn add(&mut self, lane: Lane, delta: i64) {

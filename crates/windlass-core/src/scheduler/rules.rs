@@ -164,6 +164,7 @@ impl Scheduler {
                 queue.crew = crew;
                 queue.hope_again();
             }
+            self.note_stage(number);
             self.lay_over_queue(number);
             self.place(number);
         }

@@ -98,6 +98,7 @@ impl Scheduler {
             | Reason::SuspectHeld
             | Reason::SuspectRunning
             | Reason::MemoryShort(_)
+            | Reason::NextStageFull { .. }
             | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }
@@ -154,7 +155,8 @@ impl Scheduler {
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
         let cap = self.caps.get(&number);
-        cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
+        let full = cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots });
+        full.or_else(|| self.held_by_next(queue))
     }
 
     /// Why a queue has no job for a start.

@@ -25,6 +25,7 @@ use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
 pub(super) mod limits;
 mod pace;
+mod pipeline;
 mod schedule;
 mod service;
 mod subscribe;
@@ -52,7 +53,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     let parsed = DeTable::parse(text)
         .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
     let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule", "subscribe"])?;
+    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule", "subscribe", "pipeline"])?;
     let mut config = Config::default();
     if let Some(limits) = root.section("limits")? {
         limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
@@ -73,8 +74,12 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
     config.queues = read_queues(&root, &config)?;
     let terms = config.handlers.iter().map(|handlers| handlers.policy.clone());
     check_handlers(&root, &config.queues, &config.queues.iter().cloned().chain(terms).collect::<Vec<_>>())?;
+    config.pipelines = pipeline::read(&root, &config)?;
+    pipeline::check_tables(&root, &config)?;
     config.schedules = schedule::read(&root)?;
-    config.router = subscribe::read(&root, &config.queues)?;
+    let stages = config.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+    let served: Vec<Policy> = config.queues.iter().cloned().chain(stages).collect();
+    config.router = subscribe::read(&root, &served)?;
     Ok(config)
 }
 
@@ -92,9 +97,17 @@ pub(super) fn lines(text: &str) -> Lines {
     let sections = parsed.get_ref().iter();
     for (name, table) in sections.filter_map(|(name, value)| Some((name, value.get_ref().as_table()?))) {
         let kind = name.get_ref();
-        if kind == "queue" || kind == "schedule" {
+        if kind == "queue" || kind == "schedule" || kind == "pipeline" {
             let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            tables.for_each(|(name, table)| note(&format!("{kind}.{}", name.get_ref()), table));
+            for (name, table) in tables {
+                note(&format!("{kind}.{}", name.get_ref()), table);
+                let stages = table.get("stage").and_then(|stages| stages.get_ref().as_array());
+                let stages = stages.into_iter().flat_map(|stages| stages.iter());
+                for stage in stages.filter_map(|stage| stage.get_ref().as_table()) {
+                    let stage_name = stage.get("name").and_then(|name| name.get_ref().as_str()).unwrap_or_default();
+                    note(&format!("{kind}.{}.{stage_name}", name.get_ref()), stage);
+                }
+            }
         } else {
             note(name.get_ref(), table);
         }
@@ -195,8 +208,17 @@ const QUEUE_KEYS: [&str; 13] = [
     "on_failure",
 ];
 
+fn all_queue_keys() -> Vec<&'static str> {
+    [&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat()
+}
+
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat())?;
+    table.only(&all_queue_keys())?;
+    read_policy(table, pattern, config, place)
+}
+
+/// What a table of a queue, or of a stage, says of how it is served.
+fn read_policy(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;

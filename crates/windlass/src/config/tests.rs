@@ -45,6 +45,56 @@ fn who_handles_failures_is_not_handled() {
 }
 
 #[test]
+fn a_pipeline_is_checked_as_a_whole() {
+    let stage = |name: &str, rest: &str| format!("[[pipeline.p.stage]]\nname = \"{name}\"\nrun = [\"true\"]\n{rest}\n");
+    let text = format!(
+        "[limits]\nmemory = \"8G\"\n[pipeline.p]\nmemory = \"4G\"\n{}{}",
+        stage("a", "slots = 9\nmemory = \"1G\"\nto = [\"b\"]\nattempts = 2"),
+        stage("b", "limit = 5\npass = \"lines\"\nto = [\"a\", \"b\"]")
+    );
+    let config = parse(&text).unwrap();
+    let [a, b] = &config.pipelines[0].rules[..] else { panic!("two stages") };
+    assert_eq!((a.pattern.as_str(), a.slots, a.attempts, b.slots), ("p.a", 4, 2, 4), "as many as fit");
+    let flow = b.flow.as_ref().unwrap();
+    assert_eq!((flow.limit, flow.pass, flow.to.len()), (5, windlass_core::pipeline::Pass::Lines, 2));
+    assert!(a.flow.as_ref().unwrap().held_by.is_empty(), "a circle holds nobody");
+    assert_eq!(config.policies()[..2].iter().map(|p| p.pattern.as_str()).collect::<Vec<_>>(), ["p.a", "p.b"]);
+    for (text, expected) in [
+        ("[pipeline.p]\n".to_owned(), "[pipeline.p] has no stages"),
+        ("[pipeline.\"a.b\"]\n".to_owned(), "a pipeline's name is \"a.b\""),
+        (stage("a", "") + &stage("a", ""), "w.toml:6:8: an earlier stage has this name"),
+        (stage("a", "to = [\"c\"]"), "`to` names the stage \"c\", which is not there; the stages are a"),
+        (stage("a", "") + &stage("b", ""), "w.toml:6:8: nothing reaches this stage"),
+        (stage("a.b", ""), "a stage's name is \"a.b\""),
+        (stage("a", "pass = \"data\""), "there is no `to`"),
+        (stage("a", "pass = \"all\"\nto = [\"a\"]"), "expected one of emitted, message, lines, data"),
+        (
+            "[limits]\nmemory = \"1G\"\n[pipeline.p]\nmemory = \"2G\"\n".to_owned() + &stage("a", ""),
+            "there is only 1 GiB",
+        ),
+        (
+            "[pipeline.p]\nmemory = \"1G\"\n".to_owned()
+                + &stage("a", "memory = \"600M\"\nto = [\"b\"]")
+                + &stage("b", "memory = \"600M\""),
+            "one worker of each stage needs",
+        ),
+        (stage("a", "") + "[queue.\"p.a\"]\nrun = [\"true\"]\n", "`p.a` is a stage of a pipeline"),
+        (stage("a", "") + "[subscribe]\n\"p.*\" = [\"x\"]\n", "would do nothing"),
+        (stage("a", "worker = [\"true\"]"), "`run` and `worker`"),
+        (stage("a", "zzz = 1"), "unknown key `zzz` in stage 1 of [pipeline.p]"),
+    ] {
+        let refused = parse(&text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn the_example_of_a_pipeline_is_one() {
+    let config = parse(crate::cli::PIPELINE_EXAMPLE).unwrap();
+    assert_eq!(config.pipelines[0].stages.len(), 3);
+}
+
+#[test]
 fn who_has_subscribed_to_what() {
     let config =
         parse("[subscribe]\n\"order.*\" = [\"mail\", \"bill\"]\nx = [\"mail\"]\n[queue.mail]\nrun = [\"true\"]\n");

@@ -26,6 +26,7 @@ pub mod operations;
 mod route;
 pub mod runs;
 mod schedules;
+mod settle;
 pub mod spec;
 mod steer;
 mod stock;
