@@ -294,9 +294,16 @@ fn attempt(scene: &Scene, point: &Point, figures: &mut Figures) {
     }
 }
 
-/// The language ends a process that gets no memory, or no stack for a new thread; nobody can answer an error there.
+/// What the language says when it ends a process that gets no memory, or no stack for the signals of a thread, be it
+/// the first one, before any line of ours has run; nobody can answer an error there.
+const OUT_OF_MEMORY: [&str; 3] = [
+    "memory allocation of",
+    "failed to allocate an alternative stack",
+    "failed to set up alternative stack guard page: Cannot allocate memory",
+];
+
 fn is_out_of_memory(tally: &Tally) -> bool {
-    ["memory allocation of", "failed to allocate an alternative stack"].iter().any(|text| tally.stderr.contains(text))
+    OUT_OF_MEMORY.iter().any(|text| tally.stderr.contains(text))
 }
 
 fn is_a_crash(tally: &Tally) -> bool {

@@ -63,7 +63,7 @@ impl Scene {
             }
             Part::Serve => {
                 let mut server = Traced::start(self.rig.windlass(&["serve"]), plan);
-                if server.out_line().starts_with("windlass serves unix:") {
+                if server.out_line(PATIENCE)?.starts_with("windlass serves unix:") {
                     self.witness.push(&self.rig, 2, "full");
                     self.witness.push(&self.rig, 2, "os");
                     self.append();

@@ -83,9 +83,22 @@ impl Traced {
         Traced { pid, stdout: BufReader::new(stdout), tracer: Some(tracer) }
     }
 
-    /// The next line of standard output; empty at its end.
-    pub(crate) fn out_line(&mut self) -> String {
-        line_of(&mut self.stdout)
+    /// The next line of standard output, empty at its end; `None` if it does not come for longer than `patience`.
+    pub(crate) fn out_line(&mut self, patience: Duration) -> Option<String> {
+        let comes = !self.stdout.buffer().is_empty() || is_ready(self.stdout.get_ref(), patience);
+        if !comes {
+            self.tell_what_hangs();
+        }
+        comes.then(|| line_of(&mut self.stdout))
+    }
+
+    /// Each thread with the call that it is in.
+    fn tell_what_hangs(&self) {
+        let tasks = format!("/proc/{}/task", self.pid.as_raw_nonzero());
+        for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
+            let of = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            eprintln!("hangs: thread `{}` in call {}", of("comm").trim(), of("syscall").trim());
+        }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -127,6 +140,7 @@ impl Traced {
             }
         };
         if !ended {
+            self.tell_what_hangs();
             let _ = kill_process(self.pid, Signal::KILL);
         }
         let mut tally = tracer.join().unwrap();
