@@ -1,4 +1,4 @@
-//! Who hears a message: queues subscribe to names and patterns, and a job of such a name becomes a job for each of them.
+//! Who hears a message: queues subscribe to names and patterns, and a job of such a name becomes a job for each.
 //!
 //! The queue of the message is a *topic*: nothing runs its jobs, they are handed on. A listener hears a message once,
 //! however many of its patterns match; a listener may be a topic itself, but not in a circle. It must not move jobs:

@@ -154,7 +154,7 @@ sabotages! {
         unit("archiver::tests::an_old_turn_is_confirmed_and_not_written");
     // What one job leads to.
     HandlerAfterwards: "the job of an error handler is stored after the run of the failed one was looked at",
-        unit("engine::tests::failure::a_handler_gets_the_failed_job_and_its_errors_and_the_run_goes_on_until_it_is_done");
+        unit("engine::tests::failure::a_handler_gets_the_failed_job_with_its_errors_and_the_run_waits_for_it");
     ListenerForgotten: "one of those who have subscribed to a message does not get it",
         unit("engine::tests::route::every_listener_gets_a_copy_in_the_run_and_the_message_is_done_with_them");
     CircleHeld: "a stage of a pipeline is held by full stages of its own circle",

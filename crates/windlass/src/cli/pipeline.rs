@@ -1,7 +1,7 @@
 //! `windlass pipeline`: an example to begin with, a check with what fits this machine, one run of it, and its picture.
 //!
-//! A pipeline is a part of the config, so `check` and `graph` read the file; `run` works through the server that has it,
-//! or serves it for so long.
+//! A pipeline is a part of the config, so `check` and `graph` read the file; `run` works through the server that has
+//! it, or serves it for so long.
 
 mod graph;
 

@@ -182,22 +182,8 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let (leases, returned) = Leases::read(&mut store, &options.policies)?;
-        let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
-        let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
         let handlers = Handlers::of(&options.policies, &options.router);
-        let convicted =
-            |info: &JobInfo, run| failure::of_convicted(info, run, &options.policies, &handlers, &options.ids);
-        let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
-        let recovered = match store.recover(evidence, now) {
-            // The reserve is given up with the rollback, for just this.
-            Err(StoreError::Full(_)) => {
-                store.rollback()?;
-                Leases::read(&mut store, &options.policies)?;
-                store.recover(evidence, now)?
-            }
-            other => other?,
-        };
+        let (leases, recovered) = take_back(&mut store, &options, &handlers, evidence, now)?;
         // A server can come up on a full disk: what is done there has to be known before anything else.
         let full_until = (!store.has_room()).then_some(now);
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
@@ -370,6 +356,31 @@ impl<S: Store> Engine<S> {
     fn queue_name(&self, queue: QueueNo) -> &Arc<QueueName> {
         &self.queues[queue].name
     }
+}
+
+/// Takes back what dead servers held; what workers elsewhere have kept is in the answer.
+fn take_back(
+    store: &mut impl Store,
+    options: &EngineOptions,
+    handlers: &Handlers,
+    evidence: Evidence<'_>,
+    now: Time,
+) -> Result<(Leases, Recovered), StoreError> {
+    let (leases, returned) = Leases::read(store, &options.policies)?;
+    let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
+    let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
+    let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, &options.policies, handlers, &options.ids);
+    let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
+    let recovered = match store.recover(evidence, now) {
+        // The reserve is given up with the rollback, for just this.
+        Err(StoreError::Full(_)) => {
+            store.rollback()?;
+            Leases::read(store, &options.policies)?;
+            store.recover(evidence, now)?
+        }
+        other => other?,
+    };
+    Ok((leases, recovered))
 }
 
 /// The known queues by number. Numbers are small and given out in order, so a plain list serves.

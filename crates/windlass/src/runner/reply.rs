@@ -182,8 +182,8 @@ fn checked(queue: Option<&[u8]>, data: Vec<u8>) -> Result<(Option<QueueName>, Ve
     }
 }
 
-/// The lines of an emit file: `QUEUE<TAB>DATA`, or in a pipeline `DATA`, or `@ID<TAB>QUEUE<TAB>DATA` where jobs share a process, or a JSON
-/// object with `queue`, `data` or `data64`, and `job`. An error is why nothing of it can be believed.
+/// The lines of an emit file: `QUEUE<TAB>DATA`, or in a pipeline `DATA`, with `@ID<TAB>` in front where jobs share a
+/// process; or a JSON object with `queue`, `data` or `data64`, and `job`. An error is why none of it is believed.
 pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
     let mut all = Vec::new();
     if bytes.last().is_some_and(|last| *last != b'\n') {

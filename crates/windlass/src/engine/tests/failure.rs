@@ -24,7 +24,7 @@ fn push_sealed(world: &mut World, queue: &str) -> (RunId, Receiver<Result<RunInf
 }
 
 #[test]
-fn a_handler_gets_the_failed_job_and_its_errors_and_the_run_goes_on_until_it_is_done() {
+fn a_handler_gets_the_failed_job_with_its_errors_and_the_run_waits_for_it() {
     let mut world = World::new(vec![told_to("q", "errors"), serving("errors")]);
     let (run, end) = push_sealed(&mut world, "q");
     let id = world.under_way[0].held.jobs.id(0);
