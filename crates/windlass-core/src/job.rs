@@ -53,13 +53,16 @@ pub struct JobId {
 }
 
 impl JobId {
-    /// Adds its text, as `Display` has it; for those who write many.
-    pub fn write(self, into: &mut Vec<u8>) {
-        let mut digits = [0; 13];
+    /// Adds its text, as `Display` has it, in two parts: the first is the same for all jobs of an origin. For those who
+    /// write many.
+    pub fn write_origin(self, into: &mut Vec<u8>) {
         into.extend_from_slice(b"j-");
-        into.extend_from_slice(base32(&mut digits, self.origin.0, 10));
+        into.extend_from_slice(base32(&mut [0; 13], self.origin.0, 10));
         into.push(b'-');
-        into.extend_from_slice(base32(&mut digits, self.offset, 1));
+    }
+
+    pub fn write_offset(self, into: &mut Vec<u8>) {
+        into.extend_from_slice(base32(&mut [0; 13], self.offset, 1));
     }
 }
 

@@ -272,6 +272,26 @@ impl Particulars {
 }
 
 impl Trace {
+    /// Out of headers or variables, as their specification has it: without a sound parent there is no trace, and a
+    /// state or baggage that cannot be kept is left out. Of a later version the fields that are known are taken.
+    pub fn heard(parent: &str, state: &str, baggage: &str) -> Option<Trace> {
+        let parent = match (parent.get(..55), parent.as_bytes().get(55)) {
+            (Some(known), Some(b'-')) if !parent.starts_with("00-") => format!("00{}", &known[2..]),
+            _ => parent.to_owned(),
+        };
+        let mut trace = Trace { parent, state: String::new(), baggage: String::new() };
+        trace.check().ok()?;
+        let kept = |text: &str, most| optional_text(text, "", most).is_ok();
+        trace.state = if kept(state, STATE_MAX) { state.to_owned() } else { String::new() };
+        trace.baggage = if kept(baggage, BAGGAGE_MAX) { baggage.to_owned() } else { String::new() };
+        Some(trace)
+    }
+
+    /// What everything of one trace has in common: 32 hexadecimal digits.
+    pub fn id(&self) -> &str {
+        self.parent.get(3..35).unwrap_or_default()
+    }
+
     fn check(&self) -> Result<(), BadParticulars> {
         let fields: Vec<&str> = self.parent.split('-').collect();
         let hex = |field: &str| field.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -485,6 +485,13 @@ impl Problem {
         }
     }
 
+    /// As HTTP calls a failure of this kind.
+    pub fn of(failure: &Failure) -> Problem {
+        let status = failure.kind.http_status();
+        let known = hyper::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+        Problem::new(status, known.unwrap_or("Error"), failure)
+    }
+
     /// The failure as it was on the other side.
     pub fn into_failure(self) -> Failure {
         let kind = Kind::ALL.into_iter().find(|kind| kind.word() == self.code).unwrap_or(Kind::Internal);

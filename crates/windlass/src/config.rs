@@ -11,6 +11,7 @@ mod zone;
 
 pub use shown::{Change, Entry, Loaded, diff};
 
+use crate::data_dir;
 use crate::error::{Failure, Kind};
 use crate::handlers_dir;
 use crate::log::LogOptions;
@@ -19,7 +20,7 @@ use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use reader::limits::Machine;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -59,6 +60,8 @@ pub struct Config {
     /// Who hears the jobs of which queues.
     pub router: Router,
     pub pipelines: Vec<Pipeline>,
+    /// For verbs, not for the server.
+    pub profiles: BTreeMap<String, Profile>,
 }
 
 /// A checked pipeline.
@@ -71,6 +74,17 @@ pub struct Pipeline {
     pub stages: Vec<Stage>,
     /// What serves each, with as many slots as fit into memory.
     pub rules: Vec<Policy>,
+}
+
+/// A name for a data directory or a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    pub dir: Option<PathBuf>,
+    /// What `serve` and `tick` read.
+    pub config: Option<PathBuf>,
+    /// Whom `work` works for.
+    pub server: Option<String>,
+    pub token_file: Option<PathBuf>,
 }
 
 /// The directory of handlers, and how its files are run.
@@ -102,6 +116,7 @@ impl Default for Config {
             schedules: Vec::new(),
             router: Router::default(),
             pipelines: Vec::new(),
+            profiles: BTreeMap::new(),
         }
     }
 }
@@ -114,8 +129,7 @@ impl Config {
 
     /// Checks a text as if it stood in the file `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Config, Failure> {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        reader::read(path, text)
+        Loaded::parse(path, text).map(|loaded| loaded.config)
     }
 
     /// Memory to plan with: what the file says, else what the machine has.
@@ -154,16 +168,50 @@ impl Handlers {
 }
 
 impl Loaded {
-    /// Reads a file once and checks it, as `Config::load`, and notes where each value stands.
+    /// Reads a file and what lies beside it in `conf.d`, each once, checks it as `Config::load` does, and notes where
+    /// each value stands.
     pub fn load(path: &Path) -> Result<Loaded, Failure> {
-        let text = read_text(path)?;
-        Loaded::parse(path, &text)
+        let mut files = vec![(path.to_owned(), read_text(path)?)];
+        for part in parts_of(path)? {
+            let text = read_text(&part)?;
+            files.push((part, text));
+        }
+        Loaded::of_files(&files)
     }
 
     pub fn parse(path: &Path, text: &str) -> Result<Loaded, Failure> {
-        let config = Config::parse(path, text)?;
-        Ok(Loaded { file: Some(path.to_owned()), config, lines: reader::lines(text) })
+        Loaded::of_files(&[(path.to_owned(), text.to_owned())])
     }
+
+    /// The main file, and those that lie over it.
+    fn of_files(files: &[(PathBuf, String)]) -> Result<Loaded, Failure> {
+        let plain =
+            |text: &'_ String| -> usize { if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 } };
+        let texts: Vec<(&Path, &str)> =
+            files.iter().map(|(path, text)| (path.as_path(), &text[plain(text)..])).collect();
+        let config = reader::read(&texts)?;
+        let file = files.first().map(|(path, _)| path.clone());
+        Ok(Loaded { file, config, lines: reader::lines(&texts) })
+    }
+}
+
+/// `conf.d/*.toml` beside a `windlass.toml`, in the order of their names. A file of another name stands for itself.
+fn parts_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let folder = path.with_file_name("conf.d");
+    if path.file_name() != Some(OsStr::new(USUAL_NAME)) || !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let cannot = |e: std::io::Error| Failure::new(Kind::Config, format!("cannot list {}: {e}", folder.display()));
+    let mut parts = Vec::new();
+    for entry in folder.read_dir().map_err(cannot)? {
+        let name = entry.map_err(cannot)?.file_name();
+        let hidden = name.as_bytes().starts_with(b".");
+        if !hidden && Path::new(&name).extension() == Some(OsStr::new("toml")) {
+            parts.push(folder.join(name));
+        }
+    }
+    parts.sort();
+    Ok(parts)
 }
 
 /// Puts the few inherited variables under what the file says.
@@ -182,18 +230,36 @@ fn with_environment(mut policy: Policy, variable: &dyn Fn(&str) -> Option<OsStri
     policy
 }
 
-/// The file that `serve` reads when none is named: that of `WINDLASS_CONFIG`, else in the data directory, else in the
-/// user's config directory.
+const USUAL_NAME: &str = "windlass.toml";
+
+/// The file that `serve` reads when none is named: that of `WINDLASS_CONFIG`, else the first there is in the data
+/// directory, where a service manager says, in the user's config directory, and for root in `/etc/windlass`.
 pub fn usual_file(data_dir: &Path) -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("WINDLASS_CONFIG").filter(|named| !named.is_empty()) {
-        return Some(named.into());
+    let named = std::env::var_os("WINDLASS_CONFIG").filter(|named| !named.is_empty()).map(PathBuf::from);
+    let beside = std::iter::once(data_dir.join(USUAL_NAME));
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+    named.or_else(|| beside.chain(outside_files()).find(is_there))
+}
+
+/// The same, where no data directory is known yet.
+fn outside_files() -> impl Iterator<Item = PathBuf> {
+    let variable = |name: &str| std::env::var_os(name);
+    let manager = data_dir::of_service_manager("CONFIGURATION_DIRECTORY", &variable);
+    let user = variable("XDG_CONFIG_HOME").filter(|dir| Path::new(dir).is_absolute()).map(PathBuf::from);
+    let user = user.or_else(|| variable("HOME").map(|home| Path::new(&home).join(".config")));
+    let root = rustix::process::geteuid().is_root().then(|| PathBuf::from("/etc/windlass"));
+    let dirs = [manager, user.map(|dir| dir.join("windlass")), root];
+    dirs.into_iter().flatten().map(|dir| dir.join(USUAL_NAME))
+}
+
+/// The profile of this name, out of the file of `WINDLASS_CONFIG` or the first of the usual ones.
+pub fn profile(name: &str) -> Result<Profile, Failure> {
+    let named = std::env::var_os("WINDLASS_CONFIG").filter(|named| !named.is_empty()).map(PathBuf::from);
+    let looked: Vec<PathBuf> = named.map_or_else(|| outside_files().collect(), |named| vec![named]);
+    match looked.iter().find(|path| path.symlink_metadata().is_ok()) {
+        Some(path) => reader::profile::of_text(path, &read_text(path)?, name),
+        None => Err(reader::profile::no_file(name, &looked)),
     }
-    let user = std::env::var_os("XDG_CONFIG_HOME")
-        .filter(|dir| Path::new(dir).is_absolute())
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
-    let candidates = [Some(data_dir.join("windlass.toml")), user.map(|dir| dir.join("windlass/windlass.toml"))];
-    candidates.into_iter().flatten().find(|path| path.symlink_metadata().is_ok())
 }
 
 /// Reads the whole file once, so that a change in the middle of the check cannot matter.

@@ -1,7 +1,7 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  audit.log  reserve  inbox/  run/{socket,address,token,slots.K}
+//! DIR/FORMAT  lock  audit.log  backup  reserve  inbox/  run/{socket,address,token,slots.K}
 //!     state.db  bodies/  archive/  output/  quarantine/
 //! ```
 //!
@@ -11,9 +11,11 @@
 use crate::error::{Failure, Kind};
 use crate::sabotage::{self, Sabotage};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The format this program writes and the newest it reads.
@@ -41,6 +43,17 @@ impl DataDir {
             make_private(&path).map_err(|e| cannot(&path, &e))?;
         }
         Ok(dir)
+    }
+
+    /// The data directory that is there; none where nothing of ours is, and then nothing is made.
+    pub fn find(root: &Path) -> Result<Option<DataDir>, Failure> {
+        match root.join("FORMAT").symlink_metadata() {
+            Ok(_) => DataDir::open(root).map(Some),
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => Ok(None),
+            Err(error) => {
+                Err(Failure::io(format_args!("cannot look into the data directory {}", root.display()), &error))
+            }
+        }
     }
 
     pub fn root(&self) -> &Path {
@@ -84,6 +97,11 @@ impl DataDir {
     /// What people changed, one line each.
     pub fn audit_log(&self) -> PathBuf {
         self.root.join("audit.log")
+    }
+
+    /// When the newest backup was made, and where to.
+    pub fn backup_note(&self) -> PathBuf {
+        self.root.join("backup")
     }
 
     pub fn quarantine(&self) -> PathBuf {
@@ -156,6 +174,25 @@ impl DataDir {
     }
 }
 
+/// The data directory where none is named: what a service manager gives, else the user's state directory. Root has the
+/// one of an installed service, where there is one.
+pub fn usual_place(variable: &dyn Fn(&str) -> Option<OsString>, installed: Option<&Path>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").filter(|dir| dir.is_absolute());
+    let home = || set("HOME").map(|home| home.join(".local/state"));
+    let given = of_service_manager("STATE_DIRECTORY", variable);
+    let given = given.or_else(|| state.as_ref().map(|dir| dir.join("windlass"))).or(installed.map(Path::to_owned));
+    given.or_else(|| home().map(|dir| dir.join("windlass")))
+}
+
+/// A directory that a service manager gives its service in a variable. The service may be somebody else's, who only
+/// calls us: one without our name on it is not ours.
+pub fn of_service_manager(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let given = variable(name)?;
+    let ours = |path: &PathBuf| path.is_absolute() && path.components().any(|part| part.as_os_str() == "windlass");
+    given.as_bytes().split(|byte| *byte == b':').map(|path| PathBuf::from(OsStr::from_bytes(path))).find(ours)
+}
+
 /// Held while it lives; the kernel frees it on every way out.
 #[derive(Debug)]
 pub struct Lock {
@@ -190,4 +227,29 @@ pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()
         return Ok(());
     }
     fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_place() {
+        let place = |set: &[(&str, &str)], installed: Option<&str>| {
+            let variable =
+                |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value));
+            usual_place(&variable, installed.map(Path::new)).map(|path| path.display().to_string())
+        };
+        let home = ("HOME", "/home/ann");
+        assert_eq!(place(&[home], None).unwrap(), "/home/ann/.local/state/windlass");
+        assert_eq!(place(&[home], Some("/var/lib/windlass")).unwrap(), "/var/lib/windlass");
+        let state = ("XDG_STATE_HOME", "/s");
+        assert_eq!(place(&[home, state], Some("/var/lib/windlass")).unwrap(), "/s/windlass");
+        assert_eq!(place(&[home, ("XDG_STATE_HOME", "s")], None).unwrap(), "/home/ann/.local/state/windlass");
+        let unit = ("STATE_DIRECTORY", "/var/lib/web:/var/lib/windlass/a");
+        assert_eq!(place(&[home, state, unit], None).unwrap(), "/var/lib/windlass/a");
+        let other = ("STATE_DIRECTORY", "/var/lib/web");
+        assert_eq!(place(&[home, other], None).unwrap(), "/home/ann/.local/state/windlass", "it is a caller's");
+        assert_eq!(place(&[], None), None);
+    }
 }

@@ -1,4 +1,5 @@
-//! The server's log: one line per event and per finished attempt, as logfmt or JSON, to stderr or to a file.
+//! The server's log: one line per event and per finished attempt, as logfmt or JSON, to stderr or to a file; in a short
+//! form for people where stderr is a terminal.
 //!
 //! Whoever has something to say hands it over and goes on: a thread of its own does the writing, and where that
 //! cannot keep up (a stuck pipe, a full disk) lines are dropped, counted, and the count is said as soon as a line
@@ -7,12 +8,13 @@
 mod line;
 
 use crate::clock;
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -77,6 +79,20 @@ pub struct LogOptions {
     pub level: Level,
 }
 
+impl LogOptions {
+    /// With the level of `WINDLASS_LOG`, where it is set.
+    pub fn under(self, variable: Option<OsString>) -> Result<LogOptions, Failure> {
+        let Some(word) = variable.filter(|word| !word.is_empty()) else { return Ok(self) };
+        match Level::ALL.into_iter().find(|level| word.as_os_str() == level.word()) {
+            Some(level) => Ok(LogOptions { level, ..self }),
+            None => {
+                let text = format!("WINDLASS_LOG is {word:?}, expected debug, info, warn or error");
+                Err(Failure::new(Kind::Config, text))
+            }
+        }
+    }
+}
+
 /// Something to be said: what happened, and its values.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -112,6 +128,9 @@ impl Log {
     pub fn start(options: LogOptions) -> Result<Log, Failure> {
         let sink = match options.file {
             None if is_journal() => Sink::Journal,
+            None if options.format == Format::Logfmt && io::stderr().is_terminal() => {
+                Sink::Terminal { color: in_color() }
+            }
             None => Sink::Stderr,
             Some(path) => {
                 let file = open(&path);
@@ -201,6 +220,10 @@ enum Sink {
     Stderr,
     /// Stderr is the journal, which stamps lines itself and takes their weight from a number in front.
     Journal,
+    /// Stderr is a terminal, and somebody looks at it.
+    Terminal {
+        color: bool,
+    },
     File {
         path: PathBuf,
         file: File,
@@ -212,7 +235,7 @@ enum Sink {
 impl Sink {
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Stderr | Sink::Journal => io::stderr().lock().write_all(bytes),
+            Sink::Stderr | Sink::Journal | Sink::Terminal { .. } => io::stderr().lock().write_all(bytes),
             Sink::File { file, .. } => file.write_all(bytes),
             #[cfg(test)]
             Sink::Test(sink) => sink.write_all(bytes),
@@ -261,6 +284,7 @@ impl Writer {
     fn put(&mut self, line: &Line) -> io::Result<()> {
         let text = match self.sink {
             Sink::Journal => line::of_journal(line, self.format),
+            Sink::Terminal { color } => line::of_terminal(line, color),
             _ => line::text(line, self.format),
         };
         self.sink.put(&text)
@@ -284,6 +308,12 @@ impl Writer {
 fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     rustix::fs::fstat(io::stderr()).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Whether a terminal is to have colours.
+fn in_color() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb")
 }
 
 /// A log tells what runs here, so it is its owner's.

@@ -8,7 +8,7 @@
 use crate::error::{Failure, Kind};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use windlass_core::particulars::Particulars as Checked;
+use windlass_core::particulars::{self as core, Particulars as Checked};
 
 /// The fields, beside those that every job has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,29 @@ pub struct Trace {
     pub baggage: String,
 }
 
+/// The names of a trace's parts, as headers and as variables.
+pub(crate) const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+pub(crate) const TRACE_VARIABLES: [&str; 3] = ["TRACEPARENT", "TRACESTATE", "BAGGAGE"];
+
+/// The trace that this process was started in: `TRACEPARENT`, `TRACESTATE` and `BAGGAGE` of its environment. A parent
+/// that is none is as if it were not there.
+pub fn trace_of_environment() -> Option<core::Trace> {
+    let [parent, state, baggage] = TRACE_VARIABLES.map(|name| std::env::var(name).unwrap_or_default());
+    core::Trace::heard(&parent, &state, &baggage)
+}
+
+/// The parts of a trace that say something, each with its place among the names.
+pub(crate) fn parts(trace: &core::Trace) -> impl Iterator<Item = (usize, &str)> {
+    let parts = [&trace.parent, &trace.state, &trace.baggage].into_iter().map(String::as_str).enumerate();
+    parts.filter(|(_, text)| !text.is_empty())
+}
+
+impl From<core::Trace> for Trace {
+    fn from(trace: core::Trace) -> Trace {
+        Trace { parent: trace.parent, state: trace.state, baggage: trace.baggage }
+    }
+}
+
 impl From<Option<&Checked>> for Particulars {
     fn from(checked: Option<&Checked>) -> Particulars {
         let Some(checked) = checked else { return Particulars::default() };
@@ -51,7 +74,7 @@ impl From<Option<&Checked>> for Particulars {
         Particulars {
             parent: checked.parent.map(|parent| parent.to_string()),
             subject: subject.map(|subject| Subject { kind: subject.kind, id: subject.id }),
-            trace: trace.map(|trace| Trace { parent: trace.parent, state: trace.state, baggage: trace.baggage }),
+            trace: trace.map(Trace::from),
         }
     }
 }
@@ -59,7 +82,6 @@ impl From<Option<&Checked>> for Particulars {
 impl Particulars {
     /// What the store takes in; none where nothing is said.
     pub fn checked(self) -> Result<Option<Arc<Checked>>, Failure> {
-        use windlass_core::particulars as core;
         if self == Particulars::default() {
             return Ok(None);
         }

@@ -1,9 +1,9 @@
 //! What people write as a time or a duration, read at the edge; inside there are only `Time` and `Duration`.
 //!
-//! A time is RFC 3339 (`2026-11-15T10:00:00Z`), a local date and time (`2026-11-15 10:00`) or seconds since 1970
-//! (`@1794736800` or `1794736800`). A local time in the gap of a clock change is moved on by the gap, one that
-//! comes twice is the earlier one; a day alone is its first minute. A time in the past means now. Impossible dates
-//! are refused, never mended.
+//! A time is RFC 3339 (`2026-11-15T10:00:00Z`), a local date and time (`2026-11-15 10:00`), a time of day (`07:00`, the
+//! next one) or seconds since 1970 (`@1794736800` or `1794736800`). A local time in the gap of a clock change is moved
+//! on by the gap, one that comes twice is the earlier one; a day alone is its first minute. A time in the past means
+//! now. Impossible dates are refused, never mended.
 
 use crate::error::{Failure, Kind};
 use jiff::civil::DateTime;
@@ -12,7 +12,8 @@ use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 use std::time::Duration;
 use windlass_core::time::Time;
 
-const TIME_FORMS: &str = "expected 2026-11-15T10:00:00Z, \"2026-11-15 10:00\" (local), or @SECONDS since 1970";
+const TIME_FORMS: &str =
+    "expected 2026-11-15T10:00:00Z, \"2026-11-15 10:00\" (local), 07:00 (the next), or @SECONDS since 1970";
 const DURATION_FORMS: &str = "expected a duration such as 30s, 5m, 2h, 1d, 1h30m or PT20M";
 
 /// Reads a time as the machine's zone sees it; one that has passed becomes `now`.
@@ -29,6 +30,9 @@ pub fn time_in(text: &str, now: Time, zone: TimeZone) -> Result<Time, Failure> {
         Failure::new(Kind::Usage, format!("cannot read the time {text:?}{why}")).hint(TIME_FORMS)
     };
     let text = text.trim();
+    if let Some(moment) = next_time_of_day(text, now, &zone) {
+        return Ok(moment);
+    }
     let seconds = text.strip_prefix('@').unwrap_or(text);
     let moment = if is_integer(seconds) {
         let seconds = seconds.parse().map_err(|_| refuse("too far away"))?;
@@ -44,6 +48,14 @@ pub fn time_in(text: &str, now: Time, zone: TimeZone) -> Result<Time, Failure> {
     Ok(Time(moment.as_microsecond()).max(now))
 }
 
+/// Reads when something ends: a time, or how long from now, whichever somebody wrote.
+pub fn until(text: &str, now: Time) -> Result<Time, Failure> {
+    match duration(text) {
+        Ok(length) => Ok(now.after(length)),
+        Err(_) => time(text, now),
+    }
+}
+
 /// Reads a duration; days have 24 hours, and nothing longer than a week has a fixed length.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let refused = || format!("cannot read the duration {text:?}; {DURATION_FORMS}");
@@ -55,6 +67,31 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// RFC 3339 in UTC, for machines.
 pub fn rfc3339(time: Time) -> String {
     Timestamp::from_microsecond(time.0).map_or_else(|_| format!("@{}", time.0 / 1_000_000), |t| t.to_string())
+}
+
+/// A time for people: on the clock of the machine's zone, and how far away it is (`2026-11-16 10:57:53, 3m ago`).
+pub fn told(time: Time) -> String {
+    told_at(time, crate::clock::now(), TimeZone::system())
+}
+
+/// The same, out of the RFC 3339 of an answer; another text is left as it is.
+pub fn told_text(text: &str) -> String {
+    text.parse::<Timestamp>().map_or_else(|_| text.to_owned(), |time| told(Time(time.as_microsecond())))
+}
+
+/// The time of day of an RFC 3339 text, on the clock of the machine's zone.
+pub fn time_of_day(text: &str) -> String {
+    let time = text.parse::<Timestamp>().map(|time| time.to_zoned(TimeZone::system()));
+    time.map_or_else(|_| text.to_owned(), |time| time.strftime("%H:%M:%S").to_string())
+}
+
+fn told_at(time: Time, now: Time, zone: TimeZone) -> String {
+    let Ok(moment) = Timestamp::from_microsecond(time.0) else { return rfc3339(time) };
+    let local = moment.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string();
+    match time > now {
+        true => format!("{local}, in {}", spoken(time.since(now))),
+        false => format!("{local}, {} ago", spoken(now.since(time))),
+    }
 }
 
 /// A duration for people: its two largest units at most (`1h 30m`, `4.2s`, `3d`).
@@ -86,6 +123,18 @@ pub fn exact(duration: Duration) -> String {
         }
     }
     if text.is_empty() { "0s".into() } else { text }
+}
+
+/// `07:00`: the next time that the clock on the wall shows it.
+fn next_time_of_day(text: &str, now: Time, zone: &TimeZone) -> Option<Time> {
+    let form = text.len() <= 8 && text.contains(':') && text.bytes().all(|b| b.is_ascii_digit() || b == b':');
+    let wanted: jiff::civil::Time = text.parse().ok().filter(|_| form)?;
+    let today = Timestamp::from_microsecond(now.0).ok()?.to_zoned(zone.clone()).date();
+    let on = |day: jiff::civil::Date| {
+        let moment = day.to_datetime(wanted).to_zoned(zone.clone()).ok()?.timestamp();
+        Some(Time(moment.as_microsecond())).filter(|moment| *moment > now)
+    };
+    on(today).or_else(|| on(today.tomorrow().ok()?))
 }
 
 fn is_integer(text: &str) -> bool {

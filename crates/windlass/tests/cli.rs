@@ -153,7 +153,7 @@ fn errors_are_one_object_where_json_is_wanted() {
     let (code, stdout, stderr) = told(&run(place.path(), &["--json", "push", "q", "x", "--at", "never"]));
     assert_eq!((code, stdout.as_str()), (64, ""));
     let object: serde_json::Value = serde_json::from_str(&stderr).unwrap();
-    assert_eq!((&object["error"], &object["exit_code"]), (&"usage".into(), &64.into()));
+    assert_eq!((&object["code"], &object["exit_code"]), (&"usage".into(), &64.into()));
 }
 
 #[test]
@@ -191,6 +191,9 @@ fn stop_without_a_server_is_69() {
 #[test]
 fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
+    let (code, stdout, _) = told(&run(place.path(), &["doctor", "--json"]));
+    assert!(code == 74 && stdout.contains("there is no data directory at"), "{stdout}");
+    fs::create_dir(place.path().join("data")).unwrap();
     let (code, stdout, _) = told(&run(place.path(), &["doctor", "--json"]));
     let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     let checks: Vec<&str> =

@@ -111,3 +111,31 @@ fn what_doors_refuse() {
     assert!("ever".parse::<Scope>().unwrap_err().contains("waiting, active, run"));
     assert_eq!("reject".parse(), Ok(OnConflict::Reject));
 }
+
+#[test]
+fn a_trace_is_heard_as_its_specification_says() {
+    let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let parent = format!("00-{trace}-{span}-01");
+    let heard = Trace::heard(&parent, "a=1", "user=42").unwrap();
+    assert_eq!(
+        (heard.parent.as_str(), heard.state.as_str(), heard.baggage.as_str()),
+        (parent.as_str(), "a=1", "user=42")
+    );
+    assert_eq!(heard.id(), trace);
+    let later = Trace::heard(&format!("cc-{trace}-{span}-01-what-comes"), "", "").unwrap();
+    assert_eq!(later.parent, parent, "of a later version what is known");
+    let long = "x".repeat(BAGGAGE_MAX + 1);
+    let cut = Trace::heard(&parent, "a\nb", &long).unwrap();
+    assert_eq!((cut.state.as_str(), cut.baggage.as_str()), ("", ""));
+    for bad in [
+        "",
+        "nonsense",
+        &format!("ff-{trace}-{span}-01"),
+        &format!("00-{trace}-{span}-01-more"),
+        &format!("00-{}-{span}-01", "0".repeat(32)),
+        &format!("00-{trace}-{}-01", "0".repeat(16)),
+        &format!("00-{}-{span}-01", trace.to_uppercase()),
+    ] {
+        assert_eq!(Trace::heard(bad, "a=1", ""), None, "{bad}");
+    }
+}

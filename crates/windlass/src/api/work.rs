@@ -43,6 +43,9 @@ pub struct ClaimedJob {
     /// How far an earlier start had come, if it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
+    /// The trace that it belongs to, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<super::Trace>,
     #[serde(flatten)]
     pub data: Data,
     /// A sign of life must come more often than this.

@@ -35,14 +35,17 @@ fn line(entry: &Entry, index: usize, level: Level) -> Line {
     let settlement = &entry.settlement;
     let held = &settlement.held;
     let mut values: Vec<(&'static str, Value)> = vec![
+        ("event", "job.finish".into()),
         ("job", held.jobs.id(index).to_string().into()),
         ("queue", entry.queue.as_str().into()),
         ("start", held.start().into()),
         ("outcome", settlement.outcome.into()),
         ("state", entry.state.word().into()),
-        ("wait", seconds(settlement.started.since(held.admitted))),
-        ("ran", seconds(settlement.finished.since(settlement.started))),
+        ("wait_s", seconds(settlement.started.since(held.admitted))),
+        ("run_s", seconds(settlement.finished.since(settlement.started))),
     ];
+    let trace = held.jobs.particulars().and_then(|particulars| particulars.trace.as_ref());
+    values.extend(trace.map(|trace| ("trace_id", trace.id().into())));
     values.extend(entry.run.map(|run| ("run", run.to_string().into())));
     let (reason, error) = match &settlement.verdict {
         Verdict::Fail { reason, error } => (Some(reason.word()), error.as_str()),

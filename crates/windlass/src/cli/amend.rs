@@ -6,8 +6,9 @@
 use super::Context;
 use super::confirm::confirm;
 use super::connect::{Connection, Link};
+use super::listing::{Listing, Shape};
 use super::ls;
-use super::print::{self, Out, count, field, grouped, jobs};
+use super::print::{self, count, field, grouped, jobs};
 use super::values;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
@@ -127,7 +128,7 @@ pub(super) fn amend(verb: Verb, args: &Args, context: &Context) -> Result<u8, Fa
 
 fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure> {
     let target = target(&chosen.targets)?;
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let answer = Link::with(&dir, |server| match &target {
         Target::Ids(ids) if ids.len() == 1 && !chosen.dry_run && chosen.expect.is_none_or(|n| n == 1) => {
             one(server, verb, ids[0])
@@ -144,8 +145,14 @@ fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure>
         show_preview(verb, &answer, context)?;
     } else {
         let none = matches!(target, Target::Selector(_)) && count(&answer, "matched") == 0;
+        let archived = none && verb == Verb::Delete && chosen.targets.iter().any(|word| word.contains("succeeded"));
         let none = if none { "; no job matches" } else { "" };
         context.say(format_args!("{}{none}", sentence(verb, &answer)));
+        if archived {
+            context.say(
+                "hint: succeeded jobs are in the archive only and go by themselves (keep_succeeded in the config)",
+            );
+        }
     }
     match target {
         Target::Selector(_) => Ok(0),
@@ -243,12 +250,12 @@ fn show_preview(verb: Verb, answer: &Value, context: &Context) -> Result<(), Fai
     let sample = answer.get("sample").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let more = if (sample.len() as u64) < matched { "; the first of them:" } else { "" };
     context.say(format_args!("would {}{more}", verb.wish(&jobs(matched))));
-    let mut out = Out::new();
-    if !sample.is_empty() {
-        let colored = ls::USUAL.iter().position(|column| *column == "state").filter(|_| context.color);
-        print::table(&mut out, &ls::rows(sample, &ls::USUAL, true)?, colored);
+    if sample.is_empty() {
+        return Ok(());
     }
-    out.finish().map(drop)
+    let mut listing = Listing::new(&Shape::default(), ls::COLUMNS, context)?;
+    listing.print(sample)?;
+    listing.end().map(drop)
 }
 
 /// What became of them, in one line.

@@ -4,10 +4,11 @@ use super::Context;
 use super::connect::{Carry, Link};
 use super::print::{self, grouped};
 use crate::backup;
-use crate::config;
+use crate::clock;
 use crate::config::units::spoken_size;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, write_durably};
 use crate::error::{Failure, Kind};
+use crate::when;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,13 +50,13 @@ pub(super) struct RestoreArgs {
 }
 
 pub(super) fn backup(args: &BackupArgs, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let to = std::path::absolute(&args.to).map_err(|e| Failure::io("cannot use that name", &e))?;
     if within(&to, &dir) {
         let text = format!("{} lies in the data directory itself", args.to.display());
         return Err(Failure::new(Kind::Usage, text).hint("a backup belongs on another disk"));
     }
-    let config = args.config.clone().or_else(|| config::usual_file(dir.root()));
+    let config = context.config_file(args.config.as_deref(), dir.root());
     let mut link = Link::open(&dir, Carry::Idle)?;
     // A first page is answered when everything that was in the inbox is in the store, and what has ended is archived.
     link.connection.set_patience(Some(PATIENCE));
@@ -64,6 +65,10 @@ pub(super) fn backup(args: &BackupArgs, context: &Context) -> Result<u8, Failure
     let closed = link.close();
     let made = made?;
     closed?;
+    let note = format!("{} {}\n", when::rfc3339(clock::now()), to.display());
+    if let Err(error) = write_durably(dir.root(), "backup", note.as_bytes()) {
+        context.say(format_args!("the backup is whole, but doctor will not know of it: {error}"));
+    }
     if let Err(failure) = caught_up {
         context
             .say(format_args!("the server did not read its inbox to the end ({failure}): its files are in the backup"));

@@ -5,7 +5,7 @@ mod live;
 use super::Context;
 use super::print;
 use super::steer::Terms;
-use crate::config::{self, Config, DEFAULT_FILE};
+use crate::config::{Config, DEFAULT_FILE};
 use crate::error::{Failure, Kind};
 use serde_json::json;
 use std::fs::OpenOptions;
@@ -40,7 +40,11 @@ enum Action {
         file: Option<PathBuf>,
     },
     /// Print what holds now, and where each value comes from
-    Show,
+    Show {
+        /// Where each value comes from is told anyway
+        #[arg(long, hide = true)]
+        origin: bool,
+    },
     /// Print what a reload would change
     Diff {
         /// By default the file that the server reads
@@ -69,7 +73,7 @@ pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.action {
         Action::Check { file } => check(file.as_deref(), context),
         Action::Init { file } => write(file.as_deref(), DEFAULT_FILE, "config", context),
-        Action::Show => live::show(context),
+        Action::Show { .. } => live::show(context),
         Action::Diff { file } => live::diff(file.as_deref(), context),
         Action::Reload => live::reload(context),
         Action::Set { name, value, terms } => live::set(name, value, terms, context),
@@ -79,7 +83,7 @@ pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
 
 fn check(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
     let dir = context.dir_path()?;
-    let Some(path) = file.map(Path::to_owned).or_else(|| config::usual_file(&dir)) else {
+    let Some(path) = context.config_file(file, &dir) else {
         let text = format!("no config to check: there is no {}", dir.join("windlass.toml").display());
         return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass config init"));
     };

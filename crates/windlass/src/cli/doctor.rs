@@ -10,6 +10,8 @@ use super::lock_watch::is_free;
 use super::print::{self, Out};
 use super::{Context, connect};
 use crate::api::Status;
+use crate::clock;
+use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::engine::Condition;
 use crate::error::{Failure, Kind};
@@ -44,7 +46,7 @@ impl fmt::Display for Health {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Finding {
     check: &'static str,
     health: Health,
@@ -64,8 +66,8 @@ impl Finding {
 }
 
 pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let findings = match context.data_dir() {
-        Ok(dir) => examine(&dir),
+    let findings = match place(context) {
+        Ok(dir) => [examine(&dir), vec![config(&dir, context)]].concat(),
         Err(failure) => {
             let remedy = "name another one with --dir, or mend this one";
             vec![Finding::new("directory", Health::Problem, failure.text, remedy)]
@@ -96,9 +98,17 @@ pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     Ok(code)
 }
 
+/// The data directory, or an empty one that may become it: whether it is fit for that is what one asks before.
+fn place(context: &Context) -> Result<DataDir, Failure> {
+    let empty = context.dir_path()?.read_dir().is_ok_and(|mut entries| entries.next().is_none());
+    if empty { context.data_dir() } else { context.existing_dir() }
+}
+
 fn examine(dir: &DataDir) -> Vec<Finding> {
-    let mut findings = vec![directory(dir), holder(dir)];
+    let mut findings = vec![directory(dir)];
+    findings.extend(holder(dir));
     findings.extend(disk::formats(dir));
+    findings.push(disk::backup(dir, clock::now()));
     findings.extend([disk::file_system(dir), disk::operations(dir), disk::space(dir), disk::reserve(dir)]);
     findings.extend([disk::sync_time(dir), machine::watches()]);
     findings.extend(machine::limits());
@@ -122,16 +132,19 @@ fn directory(dir: &DataDir) -> Finding {
     }
 }
 
-fn holder(dir: &DataDir) -> Finding {
+fn holder(dir: &DataDir) -> Vec<Finding> {
     if is_free(dir) {
-        return Finding::fine("server", "nobody has the data directory; verbs open it themselves");
+        return vec![Finding::fine("server", "nobody has the data directory; verbs open it themselves")];
     }
     // A text that cannot be read names nobody; that there is a holder is known all the same.
     let owner = std::fs::read_to_string(dir.root().join("lock")).unwrap_or_default();
     let owner = owner.trim().to_owned();
-    match Link::to_server(dir) {
+    let said = match Link::to_server(dir) {
         Ok(Some(mut server)) => match server.get_json::<Status>("/api/v1/status") {
-            Ok(status) => condition(&owner, &status.server.condition),
+            Ok(status) => {
+                let found = condition(&owner, &status.server.condition);
+                return vec![found, drift(&status.server.version, env!("CARGO_PKG_VERSION"))];
+            }
             Err(failure) => {
                 let text = format!("{owner} answers, but not what was asked: {failure}");
                 Finding::new("server", Health::Problem, text, "see its log")
@@ -148,6 +161,26 @@ fn holder(dir: &DataDir) -> Finding {
             "ask again in a moment",
         ),
         Err(failure) => Finding::new("server", Health::Problem, format!("{owner}: {failure}"), "look at that process"),
+    };
+    vec![said]
+}
+
+/// Whether the server and who speaks to it are of one version.
+fn drift(server: &str, own: &str) -> Finding {
+    let health = if server == own { Health::Fine } else { Health::Warning };
+    let text =
+        if server == own { format!("{own}, server and this") } else { format!("{own}, but the server is {server}") };
+    Finding::new("version", health, text, "restart the server: it goes on with the program that is there now")
+}
+
+/// The config that a server here would read, and whether it could.
+fn config(dir: &DataDir, context: &Context) -> Finding {
+    match context.config_file(None, dir.root()) {
+        None => Finding::fine("config", "none, so no queue is served but those of runs"),
+        Some(path) => match Config::load(&path) {
+            Ok(_) => Finding::fine("config", path.display().to_string()),
+            Err(failure) => Finding::new("config", Health::Problem, failure.text, "windlass config check tells more"),
+        },
     }
 }
 
@@ -193,12 +226,19 @@ mod tests {
     }
 
     #[test]
+    fn versions_that_differ_are_told() {
+        assert_eq!(drift("0.1.0", "0.1.0").health, Health::Fine);
+        let drifted = drift("0.2.0", "0.1.0");
+        assert_eq!((drifted.health, drifted.text.as_str()), (Health::Warning, "0.1.0, but the server is 0.2.0"));
+    }
+
+    #[test]
     fn a_silent_holder_is_a_problem() {
         let place = tempfile::tempdir().unwrap();
         let dir = DataDir::open(place.path()).unwrap();
-        assert_eq!(holder(&dir).health, Health::Fine);
+        assert_eq!(holder(&dir)[0].health, Health::Fine);
         let _lock = dir.lock().unwrap();
-        let finding = holder(&dir);
+        let finding = holder(&dir).remove(0);
         assert_eq!(finding.health, Health::Problem);
         assert!(finding.text.contains(&std::process::id().to_string()));
     }

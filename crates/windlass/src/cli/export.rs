@@ -50,7 +50,7 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let mut out = Out::new();
     let written = Link::with(&dir, |server| write_jobs(server, &args.selector.join(" "), &mut out))?;
     line(&mut out, &End { end: written })?;

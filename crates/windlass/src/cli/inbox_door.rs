@@ -80,7 +80,11 @@ impl<'t> InboxDoor<'t> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
                 read => read.map(Some),
             };
-            let read = read.map_err(|e| Failure::io("cannot read standard input", &e))?;
+            let read = read.map_err(|e| match e.kind() {
+                // Said by who takes the input apart.
+                ErrorKind::InvalidData => Failure::new(Kind::BadData, e.to_string()),
+                _ => Failure::io("cannot read standard input", &e),
+            })?;
             buffer.truncate(held + read.unwrap_or(0));
             if read == Some(0) {
                 return self.take_whole(separator, &buffer);

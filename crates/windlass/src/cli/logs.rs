@@ -42,7 +42,7 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
     if args.follow {
         return follow(args, context);
     }
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let start = args.start.map_or_else(String::new, |start| format!("&start={start}"));
     let (id, stdout, stderr) = Link::ask(&dir, |server| {
         let id = whole_id(server, &args.id)?;
@@ -81,7 +81,7 @@ pub(super) fn follow(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::Usage, "following goes with the last start, so --start has no place there"));
     }
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let mut link = Link::open_idle(&dir)?;
     let id = match whole_id(&mut link.connection, &args.id).and_then(|id| if_it_can_end(&mut link, id)) {
         Ok(id) => id,

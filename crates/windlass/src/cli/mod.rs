@@ -3,7 +3,9 @@
 //! Each verb is a file of its own and returns an exit code or a `Failure`; only this file turns a failure into a
 //! sentence and a number. Data goes to stdout, sentences to stderr. `connect` is how verbs reach an engine.
 
+mod aliases;
 mod amend;
+mod background;
 mod backup;
 mod color;
 mod config;
@@ -13,6 +15,7 @@ mod doctor;
 mod emit;
 mod export;
 mod inbox_door;
+mod listing;
 mod lock_watch;
 mod logs;
 mod ls;
@@ -40,10 +43,13 @@ mod watch;
 mod why;
 mod work;
 
-use crate::data_dir::DataDir;
+use crate::config::{self as config_file, Profile};
+use crate::data_dir::{self, DataDir};
 use crate::error::{Failure, Kind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use color::Color;
+use connect::{Connection, Link};
+use run::Shown;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,6 +63,9 @@ Examples:
 
 ";
 
+/// Where an installed service has its data.
+const INSTALLED: &str = "/var/lib/windlass";
+
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 some job failed, 64 usage, 65 bad data, 66 no such input or job,
 69 no server, 70 internal, 73 cannot create, 74 I/O, 75 try later, 76 version,
@@ -67,15 +76,18 @@ Exit codes: 0 fine, 1 some job failed, 64 usage, 65 bad data, 66 no such input o
 #[command(name = "windlass", version, before_help = EXAMPLES.trim_end(), after_help = EXIT_CODES, max_term_width = 110)]
 #[command(subcommand_required = true, disable_help_subcommand = false)]
 struct Arguments {
-    /// The data directory; by default the user's state directory
-    #[arg(long, global = true, value_name = "DIR", env = "WINDLASS_DIR")]
+    /// The data directory; else WINDLASS_DIR, else the user's state directory
+    #[arg(long, global = true, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// A [profile.NAME] of the config, which names a data directory or a server; else WINDLASS_PROFILE
+    #[arg(short = 'P', long, global = true, value_name = "NAME")]
+    profile: Option<String>,
     /// No sentences on stderr but errors
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// More sentences: `run` tells of every job that ends
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
-    verbose: bool,
+    /// More sentences: `run` tells of every job that ends; -vv also which data directory it is, and who serves it
+    #[arg(short, long, global = true, conflicts_with = "quiet", action = ArgAction::Count)]
+    verbose: u8,
     /// Machine-readable output; errors become one object on stderr
     #[arg(long, global = true)]
     json: bool,
@@ -86,6 +98,10 @@ struct Arguments {
     /// Ask nothing: what would need a yes is refused, as where there is no terminal
     #[arg(long, global = true)]
     no_input: bool,
+    /// How far a run is: auto, bar, plain (a line now and then), json or none
+    #[arg(long, global = true, value_name = "HOW", value_enum, hide_possible_values = true, default_value = "auto")]
+    #[arg(hide_default_value = true, env = "WINDLASS_PROGRESS")]
+    progress: Shown,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -94,7 +110,6 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Accept jobs: one per DATA, or one per line of stdin
-    #[command(aliases = ["add", "enqueue"])]
     Push(push::Args),
     /// Run a command for each line of stdin, and wait for the end
     Run(run::Args),
@@ -107,17 +122,13 @@ enum Verb {
     /// Show everything about a job or a run
     Show(show::Args),
     /// Count jobs by queue and state
-    Status,
+    Status(status::Args),
     /// Watch jobs change; a run to its end
     Watch(watch::Args),
     /// Count what ended, how fast, and how long it waited and ran
     Stats(stats::Args),
     /// Print what a job wrote
-    #[command(alias = "log")]
     Logs(logs::Args),
-    /// Print what a job writes, as it comes
-    #[command(hide = true)]
-    Follow(logs::Args),
     /// Give jobs another try, now
     Retry(amend::Args),
     /// Cancel jobs; those that run are stopped
@@ -127,14 +138,12 @@ enum Verb {
     /// Let paused queues, or the server, go on
     Unpause(steer::UnpauseArgs),
     /// Change the number of slots while running
-    #[command(alias = "parallel")]
     Scale(steer::ScaleArgs),
     /// Say why a job or a queue does not start, or what a run waits for
     Why(why::Args),
     /// Hold waiting jobs back until they are resumed
     Suspend(amend::Args),
     /// Let suspended jobs go on
-    #[command(alias = "start")]
     Resume(amend::Args),
     /// Change the priority of waiting jobs
     Priority(amend::PriorityArgs),
@@ -180,32 +189,73 @@ enum Verb {
 /// What every verb is given besides its own arguments.
 #[derive(Clone, Debug)]
 struct Context {
+    /// The data directory, where somebody named one.
     dir: Option<PathBuf>,
+    profile: Profile,
     quiet: bool,
-    verbose: bool,
+    verbose: u8,
     json: bool,
     /// State words on stdout are coloured.
     color: bool,
     no_input: bool,
+    progress: Shown,
 }
 
 impl Context {
     /// The data directory, made where it is missing.
     fn data_dir(&self) -> Result<DataDir, Failure> {
-        DataDir::open(&self.dir_path()?)
+        DataDir::open(&self.dir_path()?).inspect(|dir| self.tell_place(dir))
+    }
+
+    /// With -vv: where this is, and who serves it.
+    fn tell_place(&self, dir: &DataDir) {
+        if self.verbose > 1 {
+            let served = matches!(Link::to_server(dir), Ok(Some(_)));
+            let by = if served { "a server answers there" } else { "no server answers there" };
+            self.say(format_args!("data directory {}; {by}", dir.root().display()));
+        }
+    }
+
+    /// The data directory of a verb that makes nothing: one that somebody named must be there. The usual one may be yet
+    /// to come, and is empty then.
+    fn existing_dir(&self) -> Result<DataDir, Failure> {
+        let path = self.dir_path()?;
+        match (DataDir::find(&path)?.inspect(|dir| self.tell_place(dir)), &self.dir) {
+            (Some(dir), _) => Ok(dir),
+            (None, None) => DataDir::open(&path),
+            (None, Some(_)) => {
+                let text = format!("there is no data directory at {}", path.display());
+                Err(Failure::new(Kind::NoInput, text)
+                    .hint("push, run and serve make one; is --dir or WINDLASS_DIR right?"))
+            }
+        }
+    }
+
+    /// A connection to the server, for a verb that is nothing without one; `why` ends the sentence.
+    fn server(&self, why: &str) -> Result<(DataDir, Connection), Failure> {
+        let path = self.dir_path()?;
+        let dir = DataDir::find(&path)?;
+        let connected = dir.as_ref().map_or(Ok(None), Link::to_server)?;
+        dir.zip(connected).ok_or_else(|| {
+            let text = format!("no server is running in {}{why}", path.display());
+            Failure::new(Kind::NoServer, text).hint("start one: windlass serve")
+        })
     }
 
     fn dir_path(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.dir {
             return Ok(dir.clone());
         }
-        let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| Path::new(dir).is_absolute()).map(PathBuf::from);
-        let home = || std::env::var_os("HOME").filter(|home| !home.is_empty());
-        let state = state.or_else(|| home().map(|home| Path::new(&home).join(".local/state")));
-        state.map(|dir| dir.join("windlass")).ok_or_else(|| {
+        let installed = Some(Path::new(INSTALLED)).filter(|dir| rustix::process::geteuid().is_root() && dir.is_dir());
+        data_dir::usual_place(&|name| std::env::var_os(name), installed).ok_or_else(|| {
             Failure::new(Kind::Usage, "no data directory: neither HOME nor XDG_STATE_HOME is set")
                 .hint("name one with --dir")
         })
+    }
+
+    /// The config of a server of this data directory: the one that was named, else the profile's, else the usual one.
+    fn config_file(&self, named: Option<&Path>, dir: &Path) -> Option<PathBuf> {
+        named.map(Path::to_owned).or_else(|| self.profile.config.clone()).or_else(|| config_file::usual_file(dir))
     }
 
     /// A sentence for people.
@@ -238,8 +288,15 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { Kind::Usage.exit_code() } else { 0 };
         }
     };
-    let Arguments { dir, quiet, verbose, json, color, no_input, verb } = arguments;
-    let context = Context { dir, quiet, verbose, json, color: color.on_stdout(), no_input };
+    let (dir, profile) = match place(arguments.dir.clone(), arguments.profile.as_deref()) {
+        Ok(place) => place,
+        Err(failure) => {
+            print::failure(&failure, arguments.json);
+            return failure.kind.exit_code();
+        }
+    };
+    let Arguments { quiet, verbose, json, color, no_input, progress, verb, .. } = arguments;
+    let context = Context { dir, profile, quiet, verbose, json, color: color.on_stdout(), no_input, progress };
     match dispatch(verb, &context) {
         Ok(code) => code,
         Err(failure) => {
@@ -247,6 +304,23 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
             failure.kind.exit_code()
         }
     }
+}
+
+/// The data directory that was named, and the profile: what stands on the command line goes before the environment.
+fn place(dir: Option<PathBuf>, profile: Option<&str>) -> Result<(Option<PathBuf>, Profile), Failure> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let by_variable = set("WINDLASS_PROFILE").map(|name| name.to_string_lossy().into_owned());
+    let chosen = match (profile, &by_variable) {
+        (Some(name), _) => config_file::profile(name)?,
+        (None, Some(name)) if dir.is_none() => config_file::profile(name)?,
+        (None, _) => Profile::default(),
+    };
+    let variable = set("WINDLASS_DIR").map(PathBuf::from);
+    let (first, second) = match profile {
+        Some(_) => (chosen.dir.clone(), variable),
+        None => (variable, chosen.dir.clone()),
+    };
+    Ok((dir.or(first).or(second), chosen))
 }
 
 /// What is wrong with the words, as one sentence.
@@ -261,6 +335,7 @@ fn refused(error: &clap::Error) -> Failure {
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let words: Vec<OsString> = words.collect();
     let command = Arguments::command().color(Color::named_in(&words).of_help());
+    let words = aliases::replaced(words, &command);
     let matches = command.try_get_matches_from(words)?;
     Arguments::from_arg_matches(&matches)
 }
@@ -273,9 +348,8 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Wait(args) => wait::wait(&args, context),
         Verb::Ls(args) => ls::ls(&args, context),
         Verb::Show(args) => show::show(&args, context),
-        Verb::Status => status::status(context),
+        Verb::Status(args) => status::status(&args, context),
         Verb::Logs(args) => logs::logs(&args, context),
-        Verb::Follow(args) => logs::follow(&args, context),
         Verb::Pause(args) => steer::pause(&args, context),
         Verb::Unpause(args) => steer::unpause(&args, context),
         Verb::Scale(args) => steer::scale(&args, context),

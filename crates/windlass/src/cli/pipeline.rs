@@ -10,7 +10,7 @@ use super::connect::{Connection, Link, ServerOptions, start_server};
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
-use crate::config::{self, Loaded, Pipeline};
+use crate::config::{Loaded, Pipeline};
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -84,7 +84,7 @@ pub(super) fn pipeline(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// The config that is meant, and where it stands.
 fn loaded(of: &Named, context: &Context) -> Result<(PathBuf, Loaded), Failure> {
     let dir = context.dir_path()?;
-    let Some(path) = of.config.clone().or_else(|| config::usual_file(&dir)) else {
+    let Some(path) = context.config_file(of.config.as_deref(), &dir) else {
         let text = format!("no config: there is no {}", dir.join("windlass.toml").display());
         return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass pipeline init"));
     };

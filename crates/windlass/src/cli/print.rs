@@ -3,7 +3,7 @@
 //! A reader that goes away (`| head`) ends a listing quietly; a full device is an error where the output is the
 //! point, and only a remark where the exit code tells that jobs were accepted. Nothing here panics on a closed stream.
 
-use super::color::painted;
+use crate::api;
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
 use std::fmt::{Display, Write as _};
@@ -71,13 +71,12 @@ pub(super) fn say(sentence: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "windlass: {sentence}");
 }
 
-/// A failure as a sentence and a hint, or as one object.
+/// A failure as a sentence and a hint, or as the object that the API has for it.
 pub(super) fn failure(failure: &Failure, as_json: bool) {
     if as_json {
-        return say_json(&json!({
-            "error": failure.kind.word(), "detail": failure.text, "hint": failure.hint,
-            "exit_code": failure.kind.exit_code(),
-        }));
+        let mut problem = json!(api::Problem::of(failure));
+        problem["exit_code"] = failure.kind.exit_code().into();
+        return say_json(&problem);
     }
     say(visible(&failure.text));
     if let Some(hint) = &failure.hint {
@@ -122,27 +121,6 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     }
     let (head, tail) = ((width - 1) / 2, width - 1 - (width - 1) / 2);
     text.chars().take(head).chain(['…']).chain(text.chars().skip(length - tail)).collect()
-}
-
-/// A table with aligned columns; the last column is not padded, and is cut to the terminal's width if it has one. One
-/// of the columns may have states in colour.
-pub(super) fn table(out: &mut Out, rows: &[Vec<String>], colored: Option<usize>) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width_of = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width_of).collect();
-    let before_last: usize = widths.iter().take(columns.saturating_sub(1)).map(|w| w + 2).sum();
-    let last_width = terminal_width().map(|width| width.saturating_sub(before_last).max(16));
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let is_last = column + 1 == columns;
-            let shown = last_width.filter(|_| is_last).map_or_else(|| cell.clone(), |width| shortened(cell, width));
-            let padding = if is_last { 0 } else { widths[column] - cell.chars().count() + 2 };
-            line.push_str(&if colored == Some(column) { painted(&shown) } else { shown });
-            line.extend(std::iter::repeat_n(' ', padding));
-        }
-        out.line(line.trim_end());
-    }
 }
 
 /// The width of the terminal on stdout; none where it is not one, and then nothing is ever cut.

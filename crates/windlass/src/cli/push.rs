@@ -3,6 +3,8 @@
 //! Ids go to stdout as soon as they are final, sentences to stderr. The exit code tells whether everything was
 //! accepted, not whether it could be printed.
 
+mod rows;
+
 use super::Context;
 use super::connect::{Connection, Link};
 use super::inbox_door::InboxDoor;
@@ -13,10 +15,12 @@ use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::inbox::Envelope;
+use crate::particulars::trace_of_environment;
 use crate::store::Durability;
 use crate::when;
+use rows::{Converted, Rows};
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
@@ -29,13 +33,15 @@ Examples:
   windlass push mail customer-42 customer-43
   find . -name '*.pdf' | windlass push ocr
   windlass push report nightly --at '2026-11-16 03:00'
+  windlass push mail --csv --header < people.csv      {data.NAME} in the command is a field
   RUN=$(windlass push ocr --run new < files.txt); windlass wait $RUN";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
 pub(super) struct Args {
     /// The queue; it appears with its first job
-    queue: OsString,
+    #[arg(required_unless_present = "named")]
+    queue: Option<OsString>,
     /// One job each; none, or a single `-`, reads one job per line of stdin, without the empty lines
     data: Vec<OsString>,
     /// Not before this time: RFC 3339, "2026-11-15 10:00" (local) or @SECONDS
@@ -53,7 +59,7 @@ pub(super) struct Args {
     /// The record that the jobs are about
     #[arg(long, value_name = "TYPE:ID", value_parser = subject)]
     subject: Option<Subject>,
-    /// The trace that the jobs belong to: a W3C traceparent
+    /// The trace that the jobs belong to: a W3C traceparent; by default that of TRACEPARENT, TRACESTATE and BAGGAGE
     #[arg(long, value_name = "TRACEPARENT")]
     trace: Option<String>,
     /// The job that these came from
@@ -65,16 +71,57 @@ pub(super) struct Args {
     /// Print every id, also for lines
     #[arg(long)]
     ids: bool,
+    /// The queue, as `run` takes it: then every argument is a job
+    #[arg(short = 'Q', long = "queue", id = "named", value_name = "QUEUE")]
+    named: Option<OsString>,
     /// Jobs from stdin end with NUL instead of a newline, and may be empty
     #[arg(short = '0', long)]
     null: bool,
+    /// Each line of stdin is a JSON object; one that is not is refused
+    #[arg(long, conflicts_with = "null")]
+    jsonl: bool,
+    /// Each row of stdin is CSV, and its job an object: {"1": …, "2": …}
+    #[arg(long, conflicts_with_all = ["null", "jsonl"])]
+    csv: bool,
+    /// The first row of the CSV has the names of the fields
+    #[arg(long, requires = "csv")]
+    header: bool,
+}
+
+impl Args {
+    fn queue(&self) -> &OsStr {
+        self.named.as_deref().or(self.queue.as_deref()).unwrap_or_default()
+    }
+
+    /// The jobs that were named; with -Q the first argument is one of them.
+    fn data(&self) -> impl Iterator<Item = &OsString> {
+        self.queue.iter().filter(|_| self.named.is_some()).chain(&self.data)
+    }
+
+    fn reads_stdin(&self) -> bool {
+        let mut data = self.data();
+        match (data.next(), data.next()) {
+            (None, _) => true,
+            (Some(only), None) => only == "-",
+            (Some(_), Some(_)) => false,
+        }
+    }
+
+    fn rows(&self) -> Option<Rows> {
+        match (self.jsonl, self.csv) {
+            (true, _) => Some(Rows::Objects),
+            (_, true) => Some(Rows::Table { heading: self.header }),
+            (false, false) => None,
+        }
+    }
 }
 
 pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
     let (terms, fresh) = terms(args, clock::now())?;
-    let from_stdin = args.data.is_empty() || args.data == ["-"];
-    if args.null && !from_stdin {
-        return Err(Failure::new(Kind::Usage, "-0 is about stdin, but DATA was given"));
+    let from_stdin = args.reads_stdin();
+    let about = [(args.null, "-0"), (args.jsonl, "--jsonl"), (args.csv, "--csv")];
+    if let Some((_, option)) = about.iter().find(|(given, _)| *given && !from_stdin) {
+        return Err(Failure::new(Kind::Usage, format!("{option} is about stdin, but DATA was given")));
     }
     let dir = context.data_dir()?;
     let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new() };
@@ -104,7 +151,7 @@ struct Door<'a> {
 impl Door<'_> {
     /// Jobs named on the command line: accepted together, through the server if there is one to share its sync with.
     fn arguments(mut self) -> Result<u8, Failure> {
-        let data: Vec<Vec<u8>> = self.args.data.iter().map(|data| data.clone().into_vec()).collect();
+        let data: Vec<Vec<u8>> = self.args.data().map(|data| data.clone().into_vec()).collect();
         if let Some(place) = data.iter().position(|data| data.len() > DATA_MAX) {
             let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data[place].len());
             return Err(Failure::new(Kind::BadData, text));
@@ -140,7 +187,11 @@ impl Door<'_> {
         let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
         let envelope = self.terms.envelope.clone();
         let mut inbox = InboxDoor::open(&self.dir, &envelope, self.terms.durability)?;
-        inbox.push_input(if self.args.null { 0 } else { b'\n' }, &mut input)?;
+        let separator = if self.args.null { 0 } else { b'\n' };
+        match self.args.rows() {
+            None => inbox.push_input(separator, &mut input)?,
+            Some(rows) => inbox.push_input(separator, &mut Converted::new(rows, &mut input))?,
+        }
         let count = seal(&mut inbox, self.fresh)?;
         self.announce(inbox.ids().map(|id| id.to_string()), self.args.ids);
         // A server that cannot be asked is one that does not listen; the jobs are in either way.
@@ -189,7 +240,7 @@ fn seal(inbox: &mut InboxDoor<'_>, fresh: Option<RunId>) -> Result<u64, Failure>
 
 /// Checks everything that can be checked before anything is written.
 fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
-    let queue = QueueName::new(args.queue.as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
+    let queue = QueueName::new(args.queue().as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
     let not_before = match (&args.at, &args.delay) {
         (Some(text), _) => Some(when::time(text, now)?),
         (None, Some(text)) => Some(now.after(when::duration(text).map_err(|e| Failure::new(Kind::Usage, e))?)),
@@ -214,10 +265,10 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
 
 /// What the jobs have that most lack.
 fn particulars(args: &Args) -> Result<Option<Arc<Particulars>>, Failure> {
-    let trace = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
+    let named = |parent: &String| Trace { parent: parent.clone(), state: String::new(), baggage: String::new() };
     let particulars = Particulars {
         subject: args.subject.clone(),
-        trace: args.trace.as_ref().map(trace),
+        trace: args.trace.as_ref().map(named).or_else(trace_of_environment),
         parent: args.parent,
         ..Particulars::default()
     };

@@ -10,13 +10,14 @@ mod order;
 mod progress;
 mod session;
 
-use super::Context;
+use super::connect::Link;
 use super::values;
+use super::{Context, background};
 use crate::error::{Failure, Kind};
 use session::Session;
 use std::ffi::OsString;
 
-pub(super) use progress::{Progress, Tally};
+pub(super) use progress::{Progress, Shown, Tally};
 pub(crate) use session::Event;
 
 const EXAMPLES: &str = "\
@@ -24,6 +25,8 @@ Examples:
   ls *.jpg | windlass run -j 8 -- convert {} -thumbnail 200x {.}.thumb.jpg
   windlass run --retry 3 -- curl -sSfO < urls.txt
   windlass run --name import -- ./import-one {} < ids.txt      killed? the same command goes on
+  RUN=$(windlass run --detach -- ./import-one < ids.txt); windlass watch $RUN
+  windlass run --shell 'gzip -dc \"$1\" | wc -l' < files.txt
 
 Templates: {} the line, {.} without extension, {/} base name, {//} directory,
            {#} number, {queue}, {id}. Empty lines are passed over.";
@@ -44,16 +47,59 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Exit with 0 if no more than this many jobs failed: N or N%
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     tolerate: Tolerance,
+    /// Exit with the number of jobs that failed: 1 to 100, and 101 for more
+    #[arg(long)]
+    exit_count: bool,
+    /// Leave when the input is taken, and print the run's id; where nobody serves, start a server that ends by itself
+    #[arg(short, long, conflicts_with_all = ["tolerate", "exit_count"])]
+    detach: bool,
+    /// With --detach: start no server, refuse where nobody serves
+    #[arg(long, requires = "detach")]
+    no_start: bool,
+    /// In place of CMD: a script for sh, in which "$1" is the line
+    #[arg(long, value_name = "SCRIPT", conflicts_with = "command")]
+    shell: Option<OsString>,
     /// The command and its arguments; without {} the line becomes its last argument
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "shell", value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Failure> {
     let order = order::Order::new(args)?;
-    Session::start(order, args.tolerate, context)?.follow()
+    if args.detach {
+        let dir = context.data_dir()?;
+        match Link::to_server(&dir)? {
+            None if args.no_start => {
+                let text = format!("no server is running in {}", dir.root().display());
+                return Err(
+                    Failure::new(Kind::NoServer, text).hint("start one: windlass serve; or leave --no-start out")
+                );
+            }
+            _ => background::have_served(&dir, context)?,
+        }
+    }
+    let verdict = Verdict { tolerance: args.tolerate, counts: args.exit_count };
+    Session::start(order, verdict, args.detach, context)?.follow()
+}
+
+/// How the end of a run becomes an exit code.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    tolerance: Tolerance,
+    /// The number of failures is the code.
+    counts: bool,
+}
+
+impl Verdict {
+    fn exit_code(self, failed: u64, total: u64) -> u8 {
+        match (self.tolerance.allows(failed, total), self.counts) {
+            (true, _) => 0,
+            (false, true) => u8::try_from(failed.min(101)).unwrap_or(101),
+            (false, false) => Kind::JobFailed.exit_code(),
+        }
+    }
 }
 
 /// How many failures are still a success.
@@ -69,11 +115,6 @@ impl Tolerance {
             Tolerance::Count(most) => failed <= most,
             Tolerance::Percent(most) => u128::from(failed) * 100 <= u128::from(most) * u128::from(total),
         }
-    }
-
-    /// The exit code for so many failures.
-    fn exit_code(self, failed: u64, total: u64) -> u8 {
-        if self.allows(failed, total) { 0 } else { Kind::JobFailed.exit_code() }
     }
 }
 
@@ -102,9 +143,11 @@ mod tests {
         for text in ["", "%", "-1", "101%", "1.5", "5 %"] {
             assert!(text.parse::<Tolerance>().is_err(), "{text}");
         }
-        assert_eq!(Tolerance::Percent(1).exit_code(10, 1000), 0);
-        assert_eq!(Tolerance::Percent(1).exit_code(11, 1000), 1);
-        assert_eq!(Tolerance::Count(0).exit_code(0, 0), 0);
-        assert_eq!(Tolerance::Count(2).exit_code(3, 1000), 1);
+        let code = |tolerance, counts, failed| Verdict { tolerance, counts }.exit_code(failed, 1000);
+        assert_eq!((code(Tolerance::Percent(1), false, 10), code(Tolerance::Percent(1), false, 11)), (0, 1));
+        assert_eq!((code(Tolerance::Count(0), false, 0), code(Tolerance::Count(2), false, 3)), (0, 1));
+        let counted = [0, 1, 100, 101, 1000].map(|failed| code(Tolerance::Count(0), true, failed));
+        assert_eq!(counted, [0, 1, 100, 101, 101]);
+        assert_eq!(code(Tolerance::Count(5), true, 5), 0, "what is tolerated is no failure");
     }
 }

@@ -1,14 +1,17 @@
 //! `windlass schedule`: how the schedules stand, when their times come, and firing, enabling or disabling one by hand.
 
 use super::Context;
-use super::connect::{Connection, Link, encoded};
-use super::print::{self, Out, visible};
+use super::connect::{Connection, encoded};
+use super::listing::{Columns, For, Listing, Shape};
+use super::print::{self, Out, field, visible};
 use super::steer::{self, Terms};
 use crate::api::Page;
 use crate::api::schedules::{Fired, Schedule};
 use crate::api::steering::Steering;
 use crate::error::{Failure, Kind};
-use serde_json::json;
+use crate::when;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use windlass_core::overrides::{Key, Target};
 
 const EXAMPLES: &str = "\
@@ -28,7 +31,10 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// List the schedules: when each fired last, and when it will
-    Ls,
+    Ls {
+        #[command(flatten)]
+        shape: Shape,
+    },
     /// Print the coming times
     Next {
         /// One schedule; none means all
@@ -54,7 +60,7 @@ struct SwitchArgs {
 
 pub(super) fn schedule(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.verb {
-        Verb::Ls => ls(context),
+        Verb::Ls { shape } => ls(shape, context),
         Verb::Next { name, count } => next(name.as_deref(), *count, context),
         Verb::Run { name } => run(name, context),
         Verb::Enable(args) => switch(args, true, context),
@@ -64,12 +70,9 @@ pub(super) fn schedule(args: &Args, context: &Context) -> Result<u8, Failure> {
 
 /// Only a server knows them: they are in its config.
 fn server(context: &Context) -> Result<Connection, Failure> {
-    let dir = context.data_dir()?;
-    Link::to_server(&dir)?.ok_or_else(|| {
-        let text = format!("no server is running in {}, and schedules are a server's", dir.root().display());
-        Failure::new(Kind::NoServer, text)
-            .hint("windlass serve --config FILE; windlass config check shows what a file says")
-    })
+    let nobody =
+        |failure: Failure| failure.hint("windlass serve --config FILE; windlass config check shows what a file says");
+    context.server(", and schedules are a server's").map(|(_, server)| server).map_err(nobody)
 }
 
 fn all(context: &Context, coming: u32) -> Result<Vec<Schedule>, Failure> {
@@ -77,25 +80,36 @@ fn all(context: &Context, coming: u32) -> Result<Vec<Schedule>, Failure> {
     Ok(page.items)
 }
 
-fn ls(context: &Context) -> Result<u8, Failure> {
+const COLUMNS: Columns = Columns {
+    all: &["name", "cron", "zone", "last", "next", "state"],
+    usual: &["name", "cron", "zone", "last", "next", "state"],
+    wide: &["name", "cron", "zone", "last", "next", "state"],
+    cell,
+};
+
+fn ls(shape: &Shape, context: &Context) -> Result<u8, Failure> {
+    let mut listing = Listing::new(shape, COLUMNS, context)?;
     let schedules = all(context, 1)?;
-    if context.json {
-        return print::document(&json!(schedules));
-    }
     if schedules.is_empty() {
         context.say("the config names no schedule");
     }
-    let mut rows = vec![["NAME", "CRON", "ZONE", "LAST", "NEXT", "STATE"].map(str::to_owned).to_vec()];
-    let row = |schedule: &Schedule| {
-        let none = || "-".to_owned();
-        let next = schedule.next.first().cloned().unwrap_or_else(none);
-        let fired = schedule.fired.clone().unwrap_or_else(none);
-        vec![visible(&schedule.name), schedule.cron.clone(), schedule.zone.clone(), fired, next, state(schedule)]
+    let items: Vec<Value> = schedules.iter().map(|schedule| json!(schedule)).collect();
+    listing.print(&items)?;
+    listing.end()
+}
+
+fn cell(item: &Value, column: &str, whom: For) -> Result<String, Failure> {
+    let time = |text: String| match whom {
+        For::People if text.is_empty() => "-".to_owned(),
+        For::People => when::told_text(&text),
+        For::Machines => text,
     };
-    rows.extend(schedules.iter().map(row));
-    let mut out = Out::new();
-    print::table(&mut out, &rows, None);
-    out.finish()
+    Ok(match column {
+        "last" => time(field(item, "fired")),
+        "next" => time(item.pointer("/next/0").and_then(Value::as_str).unwrap_or_default().to_owned()),
+        "state" => Schedule::deserialize(item).map(|schedule| state(&schedule)).unwrap_or_default(),
+        plain => field(item, plain),
+    })
 }
 
 fn state(schedule: &Schedule) -> String {

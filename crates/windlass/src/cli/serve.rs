@@ -4,19 +4,21 @@
 //! work, TSTP asks for quiet and CONT or USR1 ends it, TTIN tells what goes on. The log is `crate::log`.
 
 mod dump;
+mod idle;
 
 use super::Context;
 use super::connect::{ReadConfig, ServerOptions, start_server};
 use super::print::Out;
 use super::signals::Signals;
 use crate::allocator;
-use crate::config::{self, Loaded};
+use crate::config::Loaded;
 use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
 use crate::server::LiveConfig;
 use crate::service_manager::ServiceManager;
+use crate::when;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -38,22 +40,25 @@ pub(super) struct Args {
     /// The config; by default windlass.toml in the data directory, else in the user's config directory
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Ends by itself when for so long nothing was left to do
+    #[arg(long, value_name = "DURATION", value_parser = when::duration)]
+    idle: Option<Duration>,
 }
 
 pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     allocator::bound_what_is_free();
     let signals = Signals::take(&TAKEN)?;
     // The config is checked first: a wrong one must not make a data directory.
-    let named = args.config.clone();
+    let (named, asked) = (args.config.clone(), context.clone());
     let wanted = context.dir_path()?;
-    let read = move || match named.clone().or_else(|| config::usual_file(&wanted)) {
+    let read = move || match asked.config_file(named.as_deref(), &wanted) {
         Some(path) => Loaded::load(&path),
         None => Ok(Loaded::default()),
     };
     let loaded = read()?;
     let config = &loaded.config;
     let dir = context.data_dir()?;
-    let log = Log::start(config.log.clone())?;
+    let log = Log::start(config.log.clone().under(std::env::var_os("WINDLASS_LOG"))?)?;
     let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
         policies: config.policies(),
@@ -83,6 +88,12 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     if let Some(beat) = manager.beat() {
         let (engine, manager) = (server.handle().clone(), Arc::clone(&manager));
         spawn("watchdog", move || show_life(&engine, &manager, beat, &until))?;
+    }
+    // As for the beat: it hears of the server's end.
+    let (_busy, ended) = channel();
+    if let Some(length) = args.idle {
+        let (dir, engine, log) = (dir.clone(), server.handle().clone(), log.clone());
+        spawn("idle", move || idle::end_when_idle(&dir, &engine, length, &log, &ended))?;
     }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
     let told = Arc::clone(&manager);

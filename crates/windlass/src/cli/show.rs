@@ -4,6 +4,7 @@ use super::Context;
 use super::connect::{Connection, Link, encoded};
 use super::print::{self, Out, data_of, field, visible};
 use crate::error::{Failure, Kind};
+use crate::when;
 use serde_json::Value;
 use windlass_core::job::{JobId, RunId};
 
@@ -20,7 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let found: Value = Link::ask(&dir, |server| {
         let id = whole_id(server, &args.id)?;
         let family = if id.starts_with("r-") { "runs" } else { "jobs" };
@@ -68,6 +69,13 @@ const FIRST: [&str; 9] = ["id", "name", "queue", "state", "reason", "run", "prio
 /// Told in lines of their own, or too long for one.
 const APART: [&str; 4] = ["data", "data_base64", "errors", "history"];
 
+/// Told on the clock that people have before them.
+const TIMES: [&str; 5] = ["admitted", "not_before", "ended", "created", "ended_at"];
+
+fn told(value: &Value) -> String {
+    value.as_str().map_or_else(|| inline(value), when::told_text)
+}
+
 /// One line a field; then the attempts, the errors, and the data, which may be anything.
 fn lines(found: &Value) -> Result<Vec<String>, Failure> {
     let rank = |name: &str| FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len());
@@ -76,17 +84,18 @@ fn lines(found: &Value) -> Result<Vec<String>, Failure> {
         .into_iter()
         .flatten()
         .filter(|(name, value)| !value.is_null() && !APART.contains(&name.as_str()))
-        .map(|(name, value)| (name, inline(value)))
+        .map(|(name, value)| (name, if TIMES.contains(&name.as_str()) { told(value) } else { inline(value) }))
         .filter(|(_, value)| !value.is_empty())
         .collect();
     fields.sort_by_key(|(name, _)| rank(name));
     let mut lines: Vec<String> = fields.iter().map(|(name, value)| format!("{name:<12} {value}")).collect();
     for attempt in found.get("history").and_then(Value::as_array).into_iter().flatten() {
-        let (start, outcome, at) = (field(attempt, "start"), field(attempt, "outcome"), field(attempt, "finished"));
+        let (start, outcome) = (field(attempt, "start"), field(attempt, "outcome"));
+        let at = when::told_text(&field(attempt, "finished"));
         let ran = attempt.get("run_s").and_then(Value::as_f64).unwrap_or(0.0);
         let told = ["error", "message"].map(|key| field(attempt, key)).into_iter().find(|text| !text.is_empty());
         let told = told.map(|text| format!(": {text}")).unwrap_or_default();
-        lines.push(format!("{:<12} start {start} {outcome} at {at} after {ran:.3} s{told}", "attempt"));
+        lines.push(format!("{:<12} start {start} {outcome} after {ran:.3} s at {at}{told}", "attempt"));
     }
     let told = |start: &Value| {
         let history = found.get("history").and_then(Value::as_array);
@@ -94,7 +103,8 @@ fn lines(found: &Value) -> Result<Vec<String>, Failure> {
     };
     let errors = found.get("errors").and_then(Value::as_array).into_iter().flatten();
     for error in errors.filter(|error| !error.get("start").is_some_and(told)) {
-        let (start, at, text) = (field(error, "start"), field(error, "at"), field(error, "text"));
+        let (start, text) = (field(error, "start"), field(error, "text"));
+        let at = when::told_text(&field(error, "at"));
         lines.push(format!("{:<12} start {start} at {at}: {text}", "error"));
     }
     if found.get("data").is_some() || found.get("data_base64").is_some() {
@@ -125,14 +135,14 @@ mod tests {
     fn a_job_for_people() {
         let job = json!({
             "id": "j-1", "run": null, "starts": 2, "data_base64": "YRsKYg==",
-            "errors": [{ "start": 1, "at": "2026-11-15T10:00:00Z", "text": "exit 3\u{1b}[2J" }],
+            "errors": [{ "start": 1, "at": "2020-11-15T10:00:00Z", "text": "exit 3\u{1b}[2J" }],
         });
         assert_eq!(
             lines(&job).unwrap(),
             [
                 "id           j-1",
                 "starts       2",
-                "error        start 1 at 2026-11-15T10:00:00Z: exit 3\\u{1b}[2J",
+                &format!("error        start 1 at {}: exit 3\\u{{1b}}[2J", when::told_text("2020-11-15T10:00:00Z")),
                 "data         a\\u{1b}\\nb",
             ]
         );

@@ -3,7 +3,8 @@
 use super::Context;
 use super::amend::selector_of;
 use super::connect::{Link, encoded};
-use super::print::{self, Out, count, field, grouped};
+use super::listing::{Columns, For, Listing, Shape};
+use super::print::{count, field, grouped};
 use super::values;
 use crate::error::Failure;
 use crate::when;
@@ -29,54 +30,106 @@ pub(super) struct Args {
     /// What ended since then: 30m 24h 7d, or a time; by default the last hour
     #[arg(long, value_name = "SPAN|TIME", value_parser = values::since)]
     since: Option<Time>,
+    #[command(flatten)]
+    shape: Shape,
 }
 
+/// What of each row is counted and measured.
+const COLUMNS: Columns = Columns {
+    all: &[
+        "key",
+        "attempts",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "again",
+        "per_minute",
+        "wait_p50",
+        "wait_p95",
+        "wait_p99",
+        "run_p50",
+        "run_p95",
+        "run_p99",
+        "waiting",
+        "running",
+    ],
+    usual: &[
+        "key",
+        "attempts",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "again",
+        "per_minute",
+        "wait_p50",
+        "wait_p95",
+        "run_p50",
+        "run_p95",
+        "run_p99",
+    ],
+    wide: &[
+        "key",
+        "attempts",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "again",
+        "per_minute",
+        "wait_p50",
+        "wait_p95",
+        "wait_p99",
+        "run_p50",
+        "run_p95",
+        "run_p99",
+        "waiting",
+        "running",
+    ],
+    cell,
+};
+
 pub(super) fn stats(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
+    let mut listing = Listing::new(&args.shape, COLUMNS, context)?;
+    let dir = context.existing_dir()?;
     let since = args.since.map(|since| format!("&since={}", encoded(&when::rfc3339(since)))).unwrap_or_default();
     let path = format!("/api/v1/stats?by={}&selector={}{since}", args.by, encoded(&selector_of(&args.selector)));
     let stats: Value = Link::ask(&dir, |server| server.get_json(&path))?;
-    if context.json {
-        return print::document(&stats);
+    let rows = stats.get("rows").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let people = listing.is_for_people();
+    if people && args.by == "queue" {
+        listing.with_column("waiting");
+        listing.with_column("running");
     }
-    let mut out = Out::new();
-    print::table(&mut out, &rows(&stats), None);
-    let code = out.finish()?;
-    context.say(format_args!("what ended since {}", field(&stats, "since")));
+    let code = listing.whole(&stats, rows, stats.get("total").cloned())?;
+    if people {
+        let since = field(&stats, "since");
+        context.say(format_args!("by {}, what ended since {}", args.by, when::told_text(&since)));
+    }
     Ok(code)
 }
 
-fn rows(stats: &Value) -> Vec<Vec<String>> {
-    let by = field(stats, "by");
-    let waits = by == "queue";
-    let mut heading = vec![by.to_uppercase()];
-    heading.extend(
-        ["ATTEMPTS", "SUCCEEDED", "FAILED", "CANCELLED", "AGAIN", "/MIN", "WAIT P50", "P95", "RUN P50", "P95", "P99"]
-            .map(str::to_owned),
-    );
-    if waits {
-        heading.extend(["WAITING".to_owned(), "RUNNING".to_owned()]);
-    }
-    let row = |row: &Value| {
-        let mut cells = vec![field(row, "key")];
-        cells.extend(["attempts", "succeeded", "failed", "cancelled", "again"].map(|key| grouped(count(row, key))));
-        cells.push(format!("{:.1}", row.get("per_minute").and_then(Value::as_f64).unwrap_or(0.0)));
-        for (kind, shares) in [("wait_s", &["p50", "p95"][..]), ("run_s", &["p50", "p95", "p99"])] {
-            let spans = row.get(kind).unwrap_or(&Value::Null);
-            cells.extend(shares.iter().map(|share| seconds(spans, share)));
-        }
-        if waits {
-            let live = row.get("waiting").unwrap_or(&Value::Null);
-            let waiting = State::ALL.iter().filter(|state| !state.is_end() && **state != State::Running);
-            cells.push(grouped(waiting.map(|state| count(live, state.word())).sum()));
-            cells.push(grouped(count(live, State::Running.word())));
-        }
-        cells
+fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
+    let counted = |count: u64| match whom {
+        For::People => grouped(count),
+        For::Machines => count.to_string(),
     };
-    let mut rows = vec![heading];
-    rows.extend(stats.get("rows").and_then(Value::as_array).into_iter().flatten().map(row));
-    rows.extend(stats.get("total").map(row));
-    rows
+    let live = row.get("waiting").unwrap_or(&Value::Null);
+    Ok(match (column, column.split_once('_')) {
+        ("key", _) => field(row, "key"),
+        ("per_minute", _) => {
+            let rate = row.get("per_minute").and_then(Value::as_f64).unwrap_or(0.0);
+            if whom == For::People { format!("{rate:.1}") } else { rate.to_string() }
+        }
+        ("waiting", _) => {
+            let waiting = State::ALL.iter().filter(|state| !state.is_end() && **state != State::Running);
+            counted(waiting.map(|state| count(live, state.word())).sum())
+        }
+        ("running", _) => counted(count(live, State::Running.word())),
+        (_, Some((kind, share))) => {
+            let spans = row.get(format!("{kind}_s")).unwrap_or(&Value::Null);
+            if whom == For::People { seconds(spans, share) } else { field(spans, share) }
+        }
+        (plain, None) => counted(count(row, plain)),
+    })
 }
 
 fn seconds(spans: &Value, share: &str) -> String {
@@ -94,16 +147,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_row_for_each_and_the_total() {
+    fn the_cells_of_a_row() {
         let row = json!({ "key": "mail", "attempts": 1200, "succeeded": 1200, "per_minute": 20.04,
             "wait_s": { "p50": 0.0421, "p95": 61.0 }, "waiting": { "ready": 3, "running": 1, "retrying": 2 } });
-        let stats = json!({ "by": "queue", "rows": [row], "total": { "key": "total" } });
-        let rows = rows(&stats);
+        let cells = |whom| COLUMNS.wide.iter().map(|column| cell(&row, column, whom).unwrap()).collect::<Vec<_>>();
         assert_eq!(
-            rows[1],
-            ["mail", "1,200", "1,200", "0", "0", "0", "20.0", "42ms", "1m 1s", "-", "-", "-", "5", "1"]
+            cells(For::People),
+            ["mail", "1,200", "1,200", "0", "0", "0", "20.0", "42ms", "1m 1s", "-", "-", "-", "-", "5", "1"]
         );
-        assert_eq!((rows.len(), rows[2][0].as_str()), (3, "total"));
-        assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+        assert_eq!(
+            cells(For::Machines),
+            ["mail", "1200", "1200", "0", "0", "0", "20.04", "0.0421", "61.0", "", "", "", "", "5", "1"]
+        );
     }
 }

@@ -2,23 +2,70 @@
 
 use super::Context;
 use super::connect::Link;
-use super::print::{self, Out, count, field, grouped, visible};
+use super::listing::{Columns, For, Listing, Shape};
+use super::print::{count, field, grouped, visible};
 use crate::engine::Condition;
 use crate::error::Failure;
 use crate::handlers_dir::NAME;
 use serde_json::Value;
-use windlass_core::life_cycle::State;
 
-pub(super) fn status(context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
+/// The columns; a queue's `closed` is one of its own where any is.
+const COLUMNS: Columns = Columns {
+    all: &[
+        "queue",
+        "scheduled",
+        "ready",
+        "running",
+        "retrying",
+        "suspended",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "closed",
+        "started",
+    ],
+    usual: &["queue", "scheduled", "ready", "running", "retrying", "suspended", "succeeded", "failed", "cancelled"],
+    wide: &[
+        "queue",
+        "scheduled",
+        "ready",
+        "running",
+        "retrying",
+        "suspended",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "closed",
+        "started",
+    ],
+    cell,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass status
+  windlass status -o csv --fields queue,ready,failed";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    shape: Shape,
+}
+
+pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
+    let mut listing = Listing::new(&args.shape, COLUMNS, context)?;
+    let dir = context.existing_dir()?;
     let served = Link::to_server(&dir)?.is_some();
     let status: Value = Link::ask(&dir, |server| server.get_json("/api/v1/status"))?;
-    if context.json {
-        return print::document(&status);
+    if !listing.is_for_people() {
+        return listing.whole(&status, &rows(&status), None);
     }
-    let mut out = Out::new();
-    print::table(&mut out, &rows(&status), None);
-    let code = out.finish()?;
+    if status.get("closed").and_then(Value::as_object).is_some_and(|closed| !closed.is_empty()) {
+        listing.with_column("closed");
+    }
+    let total = row("total", status.get("totals").unwrap_or(&Value::Null), None);
+    let code = listing.whole(&status, &rows(&status), Some(total))?;
     for (entry, trouble) in status.get("troubles").and_then(Value::as_object).into_iter().flatten() {
         let trouble = trouble.as_str().unwrap_or_default();
         let of = if entry == NAME { "[handlers]".to_owned() } else { format!("[queue.{}]", visible(entry)) };
@@ -37,41 +84,45 @@ pub(super) fn status(context: &Context) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// A row for each queue and one for all; a column for closed queues only if there are any.
-fn rows(status: &Value) -> Vec<Vec<String>> {
-    let header = ["QUEUE"].into_iter().map(str::to_owned).chain(State::ALL.iter().map(|s| s.word().to_uppercase()));
-    let row = |name: String, counts: &Value| {
-        let counts = State::ALL.iter().map(|state| grouped(count(counts, state.word())));
-        std::iter::once(name).chain(counts).collect::<Vec<String>>()
-    };
-    let mut rows = vec![header.collect()];
+/// A row for each queue.
+fn rows(status: &Value) -> Vec<Value> {
     let queues = status.get("queues").and_then(Value::as_object).into_iter().flatten();
-    rows.extend(queues.clone().map(|(name, counts)| row(visible(name), counts)));
-    rows.push(row("total".into(), status.get("totals").unwrap_or(&Value::Null)));
-    let closed = status.get("closed").filter(|closed| closed.as_object().is_some_and(|closed| !closed.is_empty()));
-    if let Some(closed) = closed {
-        let words = queues.map(|(name, _)| field(closed, name));
-        let column = std::iter::once("CLOSED".to_owned()).chain(words).chain([String::new()]);
-        rows.iter_mut().zip(column).for_each(|(row, word)| row.push(word));
+    let closed = status.get("closed").unwrap_or(&Value::Null);
+    queues.map(|(name, counts)| row(name, counts, closed.get(name))).collect()
+}
+
+fn row(name: &str, counts: &Value, closed: Option<&Value>) -> Value {
+    let mut row = counts.clone();
+    if let Some(fields) = row.as_object_mut() {
+        fields.insert("queue".into(), name.into());
+        fields.extend(closed.map(|closed| ("closed".to_owned(), closed.clone())));
     }
-    rows
+    row
+}
+
+fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
+    Ok(match (column, whom) {
+        ("queue" | "closed", _) => field(row, column),
+        (counted, For::People) => grouped(count(row, counted)),
+        (counted, For::Machines) => count(row, counted).to_string(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use windlass_core::life_cycle::State;
 
     #[test]
-    fn a_row_for_each_queue_and_the_total() {
-        let mut status = serde_json::json!({
-            "queues": { "a\u{1b}": { "ready": 1200, "failed": 1 } }, "totals": { "ready": 1200, "failed": 1 },
+    fn a_row_for_each_queue() {
+        let status = serde_json::json!({
+            "queues": { "a\u{1b}": { "ready": 1200, "failed": 1 } }, "closed": { "a\u{1b}": "paused" },
         });
-        let plain = rows(&status);
-        assert_eq!(plain.len(), 3);
-        assert_eq!(plain[1], ["a\\u{1b}", "0", "1,200", "0", "0", "0", "0", "1", "0"]);
-        assert_eq!(plain[2][0], "total");
-        status["closed"] = serde_json::json!({ "a\u{1b}": "paused" });
-        let last: Vec<String> = rows(&status).into_iter().map(|row| row[9].clone()).collect();
-        assert_eq!(last, ["CLOSED", "paused", ""]);
+        let rows = rows(&status);
+        let cells = |whom| COLUMNS.wide.iter().map(|column| cell(&rows[0], column, whom).unwrap()).collect::<Vec<_>>();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(cells(For::People), ["a\\u{1b}", "0", "1,200", "0", "0", "0", "0", "1", "0", "paused", "0"]);
+        assert_eq!(cells(For::Machines)[2], "1200");
+        assert!(State::ALL.iter().all(|state| COLUMNS.usual.contains(&state.word())));
     }
 }

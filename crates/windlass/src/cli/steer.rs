@@ -36,7 +36,7 @@ Examples:
 /// When a change ends, and why it was made.
 #[derive(Debug, clap::Args)]
 pub(super) struct Terms {
-    /// Ends by itself at that time
+    /// Ends by itself at that time, or after that long
     #[arg(long, value_name = "TIME", conflicts_with = "length")]
     until: Option<String>,
     /// Ends by itself after that long
@@ -93,7 +93,7 @@ pub(super) fn pause(args: &PauseArgs, context: &Context) -> Result<u8, Failure> 
     }
     for target in &targets {
         let made = steered.overrides.iter().find(|made| made.target == target.as_text() && made.key == "paused");
-        let until = made.and_then(|made| made.until.as_ref()).map(|until| format!(" until {until}"));
+        let until = made.and_then(|made| made.until.as_ref()).map(|until| format!(" until {}", when::told_text(until)));
         context.say(format_args!("{target} is paused{}; what runs goes on", until.unwrap_or_default()));
     }
     Ok(0)
@@ -118,7 +118,7 @@ pub(super) fn unpause(args: &UnpauseArgs, context: &Context) -> Result<u8, Failu
     };
     for made in held.filter(holds) {
         let (target, by) = (Target::from_text(&made.target), visible(&made.by));
-        context.say(format_args!("hint: {target} is still paused by {by} since {}", made.since));
+        context.say(format_args!("hint: {target} is still paused by {by} since {}", when::told_text(&made.since)));
     }
     Ok(0)
 }
@@ -139,7 +139,7 @@ impl Terms {
     pub(super) fn setting(&self, target: &Target, key: Key, value: serde_json::Value) -> Result<SetOverride, Failure> {
         let now = clock::now();
         let until = match (&self.until, &self.length) {
-            (Some(text), _) => match when::time(text, now)? {
+            (Some(text), _) => match when::until(text, now)? {
                 past if past == now => {
                     return Err(Failure::new(Kind::Usage, format!("the time {text:?} has passed")));
                 }
@@ -161,7 +161,7 @@ impl Terms {
 
 /// Hands the changes to whoever serves; they hold when this comes back.
 pub(super) fn send(context: &Context, steering: &Steering) -> Result<Steered, Failure> {
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     Link::with(&dir, |server| server.post_json("/api/v1/overrides", steering))
 }
 
@@ -185,7 +185,7 @@ fn is_covered(target: &Target, text: &str) -> bool {
 
 /// Who made an override, since when and until when, on one line.
 pub(super) fn about(made: &Override) -> String {
-    let until = made.until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
+    let until = made.until.as_ref().map(|until| format!(" until {}", when::told_text(until))).unwrap_or_default();
     let reason = if made.reason.is_empty() { String::new() } else { format!(": {}", made.reason) };
-    visible(&format!("by {} since {}{until}{reason}", made.by, made.since))
+    visible(&format!("by {} since {}{until}{reason}", made.by, when::told_text(&made.since)))
 }

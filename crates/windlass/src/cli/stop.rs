@@ -1,9 +1,8 @@
 //! `windlass stop`: asks the server of this data directory to end, and waits until it has.
 
 use super::Context;
-use super::connect::Link;
 use super::lock_watch;
-use crate::error::{Failure, Kind};
+use crate::error::Failure;
 use serde_json::{Value, json};
 
 #[derive(Debug, clap::Args)]
@@ -14,10 +13,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn stop(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
-    let Some(mut server) = Link::to_server(&dir)? else {
-        return Err(Failure::new(Kind::NoServer, format!("no server is running in {}", dir.root().display())));
-    };
+    let (dir, mut server) = context.server("")?;
     let mode = if args.now { "now" } else { "drain" };
     let _: Value = server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
     drop(server);

@@ -7,7 +7,7 @@ use super::Context;
 use super::connect::{Connection, Link, ServerOptions, start_server};
 use super::print::{self, count, grouped};
 use super::signals::{Signals, exit_code};
-use crate::config::{self, Loaded};
+use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -34,7 +34,7 @@ pub(super) struct Args {
 pub(super) fn tick(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     // The config is checked first: a wrong one must not make a data directory.
-    let file = args.config.clone().or_else(|| config::usual_file(&context.dir_path().ok()?));
+    let file = context.config_file(args.config.as_deref(), &context.dir_path()?);
     let loaded = file.map_or_else(|| Ok(Loaded::default()), |path| Loaded::load(&path))?;
     let dir = context.data_dir()?;
     if let Some(mut server) = Link::to_server(&dir)? {

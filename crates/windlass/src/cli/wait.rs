@@ -175,7 +175,7 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
         (_, true) => Until::Failure,
         _ => Until::All,
     };
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let ended = match Link::to_server(&dir)? {
         Some(server) => {
             let told = ask_all(server, &whats, (until, goal), &dir, context);

@@ -11,6 +11,7 @@ use super::run::{Progress, Tally};
 use super::signals::{Signals, exit_code};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::when;
 use serde_json::Value;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
@@ -48,7 +49,7 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
         [only] => only.parse::<RunId>().ok(),
         _ => None,
     };
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let query = match run {
         Some(run) => format!("run={run}"),
         None => format!("selector={}", encoded(&selector_of(&args.targets))),
@@ -57,7 +58,7 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
     let (tell, happened) = sync_channel(64);
     spawn_signals(signals, tell.clone());
     spawn_lines(server, format!("/api/v1/watch?{query}"), tell);
-    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context.quiet || context.json), dir };
+    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context), dir };
     let result = view.follow(&happened);
     view.progress.clear();
     let printed = view.out.finish();
@@ -178,8 +179,7 @@ impl View<'_> {
 
 /// `10:00:05 j-… mail failed (start 2, 1.2 s): exit 3  customer-42`
 fn change_line(line: &Value, color: bool) -> Result<String, Failure> {
-    let at = field(line, "at");
-    let clock = at.split_once('T').map_or(at.as_str(), |(_, time)| time.get(..8).unwrap_or(time));
+    let clock = when::time_of_day(&field(line, "at"));
     let (state, outcome) = (field(line, "state"), field(line, "outcome"));
     let how = if outcome == state { String::new() } else { format!(" {outcome}") };
     let ran = line.get("run_s").and_then(Value::as_f64);
@@ -242,12 +242,13 @@ mod tests {
     fn a_change_on_one_line() {
         let line = json!({ "job": "j-1", "queue": "mail", "state": "retrying", "outcome": "failed", "start": 2,
             "at": "2026-11-15T10:00:05.123Z", "run_s": 1.25, "error": "exit 3\u{1b}", "data": "customer-42" });
+        let clock = when::time_of_day("2026-11-15T10:00:05.123Z");
         assert_eq!(
             change_line(&line, false).unwrap(),
-            "10:00:05 j-1 mail retrying failed (start 2, 1.2 s): exit 3\\u{1b}  customer-42"
+            format!("{clock} j-1 mail retrying failed (start 2, 1.2 s): exit 3\\u{{1b}}  customer-42")
         );
         let line = json!({ "job": "j-1", "queue": "mail", "state": "succeeded", "outcome": "succeeded", "start": 1,
             "at": "2026-11-15T10:00:05Z", "run_s": 0.0, "data": "x" });
-        assert_eq!(change_line(&line, false).unwrap(), "10:00:05 j-1 mail succeeded (start 1, 0.0 s)  x");
+        assert_eq!(change_line(&line, false).unwrap(), format!("{clock} j-1 mail succeeded (start 1, 0.0 s)  x"));
     }
 }

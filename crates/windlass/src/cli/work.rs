@@ -15,6 +15,7 @@ use calls::{Calls, Server};
 use jobs::Jobs;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use windlass_core::policy::Command;
 
@@ -30,7 +31,7 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "QUEUE")]
     queues: Vec<String>,
     /// http://ADDRESS:PORT or unix:///PATH; by default the server of the data directory. Over TCP the server's token is
-    /// read from WINDLASS_TOKEN
+    /// read from WINDLASS_TOKEN, or from the file that WINDLASS_TOKEN_FILE names
     #[arg(long, value_name = "ADDR", env = "WINDLASS_URL")]
     server: Option<String>,
     /// Jobs at once; by default one for each core
@@ -45,8 +46,8 @@ pub(super) fn work(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let cores = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1).min(100));
     let slots = args.jobs.unwrap_or_else(cores);
-    let server = match &args.server {
-        Some(url) => Server::Url(url.clone(), std::env::var("WINDLASS_TOKEN").ok()),
+    let server = match args.server.as_ref().or(context.profile.server.as_ref()) {
+        Some(url) => Server::Url(url.clone(), token(context)?),
         None => Server::Directory(context.data_dir()?),
     };
     // A wrong address is told at once; a server that is not there yet is waited for.
@@ -70,6 +71,22 @@ pub(super) fn work(args: &Args, context: &Context) -> Result<u8, Failure> {
     let ended = jobs.wait_until_drained();
     jobs.close();
     ended.map(|()| 0)
+}
+
+/// What shows a server that this may work for it: WINDLASS_TOKEN, or the first line of a file.
+fn token(context: &Context) -> Result<Option<String>, Failure> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(token) = set("WINDLASS_TOKEN") {
+        return Ok(token.into_string().ok());
+    }
+    let file = set("WINDLASS_TOKEN_FILE").map(PathBuf::from).or_else(|| context.profile.token_file.clone());
+    let Some(file) = file else { return Ok(None) };
+    let text = std::fs::read_to_string(&file)
+        .map_err(|e| Failure::io(format_args!("cannot read the token in {}", file.display()), &e))?;
+    match text.lines().next().map(str::trim).filter(|token| !token.is_empty()) {
+        Some(token) => Ok(Some(token.to_owned())),
+        None => Err(Failure::new(Kind::BadData, format!("the token's file {} is empty", file.display()))),
+    }
 }
 
 /// The caller's own surroundings are the job's, but for what a job of another server was told.

@@ -9,6 +9,7 @@ use crate::api;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::inbox::{Envelope, InboxWriter};
+use crate::particulars::trace_of_environment;
 use crate::sabotage::{self, Sabotage};
 use crate::store::Durability;
 use serde_json::{Value, json};
@@ -46,6 +47,19 @@ pub struct PushOptions {
     pub durability: Durability,
     /// What most jobs lack: trace, subject, parent.
     pub particulars: Option<Arc<Particulars>>,
+}
+
+impl PushOptions {
+    /// With the trace that this process was started in, if it was started in one and no other is named.
+    #[must_use]
+    pub fn traced(mut self) -> PushOptions {
+        let named = self.particulars.as_ref().is_some_and(|particulars| particulars.trace.is_some());
+        if let Some(trace) = trace_of_environment().filter(|_| !named) {
+            let known = self.particulars.map(Arc::unwrap_or_clone).unwrap_or_default();
+            self.particulars = Some(Arc::new(Particulars { trace: Some(trace), ..known }));
+        }
+        self
+    }
 }
 
 /// An accepted job.

@@ -3,7 +3,7 @@
 //! Unknown keys are refused with the nearest known name. Tables are walked by hand, not by derive: the order of
 //! the queues is the file's, and a sentence of ours says more than a type error.
 
-use super::shown::Lines;
+use super::shown::{Lines, Origin};
 use super::units::{nearest, size};
 use super::zone::hours;
 use super::{Config, Handlers, Server, checks, path_bytes};
@@ -26,10 +26,12 @@ use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 pub(super) mod limits;
 mod pace;
 mod pipeline;
+pub(super) mod profile;
 mod schedule;
 mod service;
 mod subscribe;
 mod url;
+mod variables;
 
 type Value<'i> = Spanned<DeValue<'i>>;
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
@@ -48,76 +50,131 @@ struct Table<'t, 'i> {
     table: &'t DeTable<'i>,
 }
 
-pub(super) fn read(path: &Path, text: &str) -> Result<Config, Failure> {
-    let source = Source { path, text };
-    let parsed = DeTable::parse(text)
-        .map_err(|e| source.refuse(e.span().unwrap_or(text.len()..text.len()), first_line(e.message())))?;
-    let root = Table { source: &source, title: "the file".into(), table: parsed.get_ref() };
-    root.only(&["handlers", "limits", "server", "archive", "log", "queue", "schedule", "subscribe", "pipeline"])?;
+/// Reads the files of a config, the main one first; what a later one says holds.
+pub(super) fn read(files: &[(&Path, &str)]) -> Result<Config, Failure> {
+    let sources: Vec<Source<'_>> = files.iter().map(|(path, text)| Source { path, text }).collect();
+    let parsed = sources.iter().map(|source| Ok((source, source.parse()?))).collect::<Result<Vec<_>, Failure>>()?;
+    let root = |(source, table)| Table { source, title: "the file".into(), table };
+    let roots: Vec<Table<'_, '_>> = parsed.iter().map(|(source, table)| root((*source, table))).collect();
     let mut config = Config::default();
+    for root in &roots {
+        root.only(&ROOT_KEYS)?;
+        config.profiles.extend(profile::read(root)?);
+        read_sections(root, &mut config)?;
+    }
+    for root in &roots {
+        config.handlers = read_handlers(root, &config)?.or(config.handlers);
+    }
+    let queues = roots.iter().map(|root| read_queues(root, &config)).collect::<Result<Vec<_>, _>>()?;
+    config.queues = laid_over(queues, |policy| &policy.pattern);
+    config.schedules =
+        laid_over(roots.iter().map(schedule::read).collect::<Result<_, _>>()?, |schedule| &schedule.name);
+    join(&roots, &mut config)?;
+    Ok(config)
+}
+
+/// What joins queues: who handles whose failures, pipelines, and who hears whom. All tables are known by then.
+fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
+    let terms = config.handlers.iter().map(|handlers| handlers.policy.clone());
+    let all: Vec<Policy> = config.queues.iter().cloned().chain(terms).collect();
+    roots.iter().try_for_each(|root| check_handlers(root, &config.queues, &all))?;
+    let pipelines = roots.iter().map(|root| pipeline::read(root, config)).collect::<Result<Vec<_>, _>>()?;
+    config.pipelines = laid_over(pipelines, |pipeline| &pipeline.name);
+    roots.iter().try_for_each(|root| pipeline::check_tables(root, config))?;
+    let stages = config.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+    let served: Vec<Policy> = config.queues.iter().cloned().chain(stages).collect();
+    let heard = roots.iter().map(|root| subscribe::read(root, &served)).collect::<Result<Vec<_>, _>>()?;
+    config.router = subscribe::join(roots, laid_over(heard, |subscription| &subscription.pattern))?;
+    Ok(())
+}
+
+const ROOT_KEYS: [&str; 10] =
+    ["handlers", "limits", "server", "archive", "log", "queue", "schedule", "profile", "subscribe", "pipeline"];
+
+/// The tables that all files share key by key.
+fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
     if let Some(limits) = root.section("limits")? {
         limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
         config.slots = limits.count("slots")?.unwrap_or(config.slots);
-        config.hosts = url::read_hosts(&limits)?;
-        config.machine = limits::read_machine(&limits)?;
+        if limits.get("hosts").is_some() {
+            config.hosts = url::read_hosts(&limits)?;
+        }
+        config.machine = limits::read_machine(&limits, &config.machine)?;
     }
     if let Some(server) = root.section("server")? {
-        config.server = read_server(&server, config.server)?;
+        config.server = read_server(&server, config.server.clone())?;
     }
     if let Some(archive) = root.section("archive")? {
         config.archive = read_archive(&archive, config.archive)?;
     }
     if let Some(log) = root.section("log")? {
-        config.log = read_log(&log)?;
+        config.log = read_log(&log, config.log.clone())?;
     }
-    config.handlers = read_handlers(&root, &config)?;
-    config.queues = read_queues(&root, &config)?;
-    let terms = config.handlers.iter().map(|handlers| handlers.policy.clone());
-    check_handlers(&root, &config.queues, &config.queues.iter().cloned().chain(terms).collect::<Vec<_>>())?;
-    config.pipelines = pipeline::read(&root, &config)?;
-    pipeline::check_tables(&root, &config)?;
-    config.schedules = schedule::read(&root)?;
-    let stages = config.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
-    let served: Vec<Policy> = config.queues.iter().cloned().chain(stages).collect();
-    config.router = subscribe::read(&root, &served)?;
-    Ok(config)
+    Ok(())
 }
 
-/// The line of every key of a text that was read without fault.
-pub(super) fn lines(text: &str) -> Lines {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let Ok(parsed) = DeTable::parse(text) else { return Lines::new() };
-    let mut lines = Lines::new();
-    let line = |span: Range<usize>| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
-    let mut note = |section: &str, table: &DeTable<'_>| {
-        for (key, _) in table {
-            lines.insert((section.to_owned(), key.get_ref().to_string()), line(key.span()));
-        }
-    };
-    let sections = parsed.get_ref().iter();
-    for (name, table) in sections.filter_map(|(name, value)| Some((name, value.get_ref().as_table()?))) {
-        let kind = name.get_ref();
-        if kind == "queue" || kind == "schedule" || kind == "pipeline" {
-            let tables = table.iter().filter_map(|(name, value)| Some((name, value.get_ref().as_table()?)));
-            for (name, table) in tables {
-                note(&format!("{kind}.{}", name.get_ref()), table);
-                let stages = table.get("stage").and_then(|stages| stages.get_ref().as_array());
-                let stages = stages.into_iter().flat_map(|stages| stages.iter());
-                for stage in stages.filter_map(|stage| stage.get_ref().as_table()) {
-                    let stage_name = stage.get("name").and_then(|name| name.get_ref().as_str()).unwrap_or_default();
-                    note(&format!("{kind}.{}.{stage_name}", name.get_ref()), stage);
-                }
-            }
-        } else {
-            note(name.get_ref(), table);
+/// The tables of all files in the order in which they are tried: what lies in `conf.d` before what is in the main file,
+/// and a table that two files have as the later one has it.
+fn laid_over<T>(mut files: Vec<Vec<T>>, name: impl Fn(&T) -> &String) -> Vec<T> {
+    let main = if files.is_empty() { Vec::new() } else { files.remove(0) };
+    let mut all: Vec<T> = Vec::new();
+    for table in files.into_iter().flatten() {
+        match all.iter().position(|other| name(other) == name(&table)) {
+            Some(at) => all[at] = table,
+            None => all.push(table),
         }
     }
-    // The short form of a table with a path.
-    let short = parsed.get_ref().iter().find(|(name, value)| name.get_ref() == "handlers" && value.get_ref().is_str());
-    if let Some((name, _)) = short {
-        lines.insert(("handlers".to_owned(), "path".to_owned()), line(name.span()));
+    let left = main.into_iter().filter(|table| !all.iter().any(|other| name(other) == name(table)));
+    let left: Vec<T> = left.collect();
+    all.extend(left);
+    all
+}
+
+/// Where every key of the files stands that were read without fault.
+pub(super) fn lines(files: &[(&Path, &str)]) -> Lines {
+    let mut lines = Lines::new();
+    for (at, (path, text)) in files.iter().enumerate() {
+        let file = (at > 0).then(|| path.to_path_buf());
+        let Ok(parsed) = DeTable::parse(text) else { return lines };
+        let line = |span: Range<usize>| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
+        let origin = |span| Origin { file: file.clone(), line: line(span) };
+        for (name, value) in parsed.get_ref() {
+            let (kind, DeValue::Table(table)) = (name.get_ref(), value.get_ref()) else {
+                // The short form of a table with a path.
+                lines.insert((name.get_ref().to_string(), "path".to_owned()), origin(name.span()));
+                continue;
+            };
+            if kind != "queue" && kind != "schedule" && kind != "pipeline" {
+                note(&mut lines, kind, table, &origin);
+                continue;
+            }
+            for (name, value) in table {
+                let section = format!("{kind}.{}", name.get_ref());
+                // A table of a later file takes the place of the whole table.
+                lines.retain(|(other, _), _| *other != section);
+                let Some(table) = value.get_ref().as_table() else { continue };
+                note(&mut lines, &section, table, &origin);
+                note_stages(&mut lines, &section, table, &origin);
+            }
+        }
     }
     lines
+}
+
+/// The stages of a pipeline, each by its name.
+fn note_stages(lines: &mut Lines, section: &str, table: &DeTable<'_>, origin: &dyn Fn(Range<usize>) -> Origin) {
+    let stages = table.get("stage").and_then(|stages| stages.get_ref().as_array());
+    let stages = stages.into_iter().flat_map(|stages| stages.iter());
+    for stage in stages.filter_map(|stage| stage.get_ref().as_table()) {
+        let name = stage.get("name").and_then(|name| name.get_ref().as_str()).unwrap_or_default();
+        note(lines, &format!("{section}.{name}"), stage, origin);
+    }
+}
+
+fn note(lines: &mut Lines, section: &str, table: &DeTable<'_>, origin: &dyn Fn(Range<usize>) -> Origin) {
+    for (key, _) in table {
+        lines.insert((section.to_owned(), key.get_ref().to_string()), origin(key.span()));
+    }
 }
 
 fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
@@ -144,7 +201,7 @@ fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<Archiv
     })
 }
 
-fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
+fn read_log(table: &Table<'_, '_>, default: LogOptions) -> Result<LogOptions, Failure> {
     table.only(&["format", "level", "file"])?;
     let format = table.map("format", |text| match text {
         "logfmt" => Ok(Format::Logfmt),
@@ -161,7 +218,11 @@ fn read_log(table: &Table<'_, '_>) -> Result<LogOptions, Failure> {
         name => std::path::absolute(table.source.path.parent().unwrap_or(Path::new("")).join(name))
             .map_err(|e| e.to_string()),
     })?;
-    Ok(LogOptions { format: format.unwrap_or_default(), level: level.unwrap_or_default(), file })
+    Ok(LogOptions {
+        format: format.unwrap_or(default.format),
+        level: level.unwrap_or(default.level),
+        file: file.or(default.file),
+    })
 }
 
 fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Failure> {
@@ -347,7 +408,21 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-impl Source<'_> {
+impl<'t> Source<'t> {
+    /// The text as a table, with the variables in its strings filled in.
+    fn parse(&self) -> Result<DeTable<'t>, Failure> {
+        let mut table = self.parse_only()?;
+        variables::fill(&mut table, self)?;
+        Ok(table)
+    }
+
+    fn parse_only(&self) -> Result<DeTable<'t>, Failure> {
+        let end = self.text.len();
+        let parsed = DeTable::parse(self.text);
+        let refused = |e: toml::de::Error| self.refuse(e.span().unwrap_or(end..end), first_line(e.message()));
+        parsed.map(Spanned::into_inner).map_err(refused)
+    }
+
     /// A refusal at a place of the file, `FILE:LINE:COLUMN: why`.
     fn refuse(&self, place: Range<usize>, why: &str) -> Failure {
         let before = self.text.get(..place.start).unwrap_or(self.text);

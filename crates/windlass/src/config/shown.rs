@@ -13,8 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
 
-/// A table and a key of it, and the line on which the key stands.
-pub(super) type Lines = BTreeMap<(String, String), usize>;
+/// A table and a key of it, and where the key stands.
+pub(super) type Lines = BTreeMap<(String, String), Origin>;
+
+/// The place of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// None for the main file.
+    pub(super) file: Option<PathBuf>,
+    pub(super) line: usize,
+}
 
 /// A config as it was read.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +45,9 @@ pub struct Entry {
     pub value: Option<String>,
     /// None where it is the default.
     pub line: Option<usize>,
+    /// The file of `conf.d` that has it; none for the main file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 impl Entry {
@@ -71,13 +82,14 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, hosts, server, archive, log, handlers, queues, schedules, router, pipelines } =
-            &self.config;
+        let Config {
+            slots, machine, hosts, server, archive, log, handlers, queues, schedules, router, pipelines, ..
+        } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
-            let line = self.lines.get(&(section, key.to_owned())).copied();
-            entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line });
+            let (line, file) = self.origin(section, key);
+            entries.push(Entry { table: table.to_owned(), queue, key: key.to_owned(), value, line, file });
         };
         add("limits", false, "slots", Some(slots.to_string()));
         add("limits", false, "memory", machine.memory.map(|bytes| format!("\"{}\"", exact_size(bytes))));
@@ -109,14 +121,9 @@ impl Loaded {
         for schedule in schedules {
             let table = format!("schedule.{}", reader::quoted(&schedule.name));
             for (key, value) in schedule_values(schedule) {
-                let line = self.lines.get(&(format!("schedule.{}", schedule.name), key.to_owned())).copied();
-                entries.push(Entry {
-                    table: table.clone(),
-                    queue: false,
-                    key: key.to_owned(),
-                    value: Some(value),
-                    line,
-                });
+                let (line, file) = self.origin(format!("schedule.{}", schedule.name), key);
+                let (table, key) = (table.clone(), key.to_owned());
+                entries.push(Entry { table, queue: false, key, value: Some(value), line, file });
             }
         }
         for pipeline in pipelines {
@@ -124,17 +131,17 @@ impl Loaded {
         }
         for subscription in router.iter() {
             let names: Vec<String> = subscription.listeners.iter().map(|name| format!("{:?}", name.as_str())).collect();
-            let line = self.lines.get(&("subscribe".to_owned(), subscription.pattern.clone())).copied();
+            let (line, file) = self.origin("subscribe".to_owned(), &subscription.pattern);
             let (key, value) = (reader::quoted(&subscription.pattern), Some(format!("[{}]", names.join(", "))));
-            entries.push(Entry { table: "subscribe".to_owned(), queue: false, key, value, line });
+            entries.push(Entry { table: "subscribe".to_owned(), queue: false, key, value, line, file });
         }
         entries
     }
 
     fn add_pipeline(&self, pipeline: &Pipeline, entries: &mut Vec<Entry>) {
         let mut add = |section: String, table: String, key: &str, value: Option<String>| {
-            let line = self.lines.get(&(section, key.to_owned())).copied();
-            entries.push(Entry { table, queue: false, key: key.to_owned(), value, line });
+            let (line, file) = self.origin(section, key);
+            entries.push(Entry { table, queue: false, key: key.to_owned(), value, line, file });
         };
         let (section, table) =
             (format!("pipeline.{}", pipeline.name), format!("pipeline.{}", reader::quoted(&pipeline.name)));
@@ -153,6 +160,12 @@ impl Loaded {
                 add(section.clone(), table.clone(), key, queue_value(&asked, key));
             }
         }
+    }
+
+    fn origin(&self, section: String, key: &str) -> (Option<usize>, Option<String>) {
+        let origin = self.lines.get(&(section, key.to_owned()));
+        let file = origin.and_then(|origin| origin.file.as_ref()).map(|file| file.display().to_string());
+        (origin.map(|origin| origin.line), file)
     }
 }
 

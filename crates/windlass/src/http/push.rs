@@ -9,9 +9,10 @@ use super::problem::Problem;
 use super::query::{Query, durability};
 use crate::api::{self, IDS_LISTED, JOBS_MAX, base64};
 use crate::engine::event::Event;
+use crate::particulars::TRACE_HEADERS;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, Lot, NewJobs, Taken};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Trace};
 use windlass_core::time::Time;
 
 /// What jobs of one chunk have in common.
@@ -37,17 +38,43 @@ pub(super) struct Incoming<'a> {
     data: Cow<'a, [u8]>,
 }
 
+impl Incoming<'_> {
+    /// A job that names no trace belongs to its request's.
+    fn join(&mut self, traced: Option<&Arc<Particulars>>) {
+        let Some(traced) = traced else { return };
+        match &self.particulars {
+            None => self.particulars = Some(Arc::clone(traced)),
+            Some(own) if own.trace.is_some() => {}
+            Some(own) => {
+                let own = Particulars::clone(own);
+                self.particulars = Some(Arc::new(Particulars { trace: traced.trace.clone(), ..own }));
+            }
+        }
+    }
+}
+
+/// The trace that a request belongs to, as its headers say; a parent that is none is as if it were not there.
+fn trace_of(headers: &HeaderMap) -> Option<Arc<Particulars>> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let [parent, state, baggage] = TRACE_HEADERS.map(text);
+    let trace = Trace::heard(parent, state, baggage)?;
+    Some(Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }))
+}
+
 pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
     let (media, whole) = call.body(&[api::JSON, api::LINES, api::BYTES, api::RECORDS]).await?;
+    let traced = trace_of(&call.headers);
     match media {
         api::JSON => {
             let query = call.query(&["durability", "ids"])?;
-            let (jobs, named) = from_json(&whole.bytes)?;
+            let (mut jobs, named) = from_json(&whole.bytes)?;
+            jobs.iter_mut().for_each(|job| job.join(traced.as_ref()));
             accept(&call.app, &jobs, &query, named, None).await
         }
         api::RECORDS => {
             let query = call.query(&["run", "durability", "ids"])?;
-            let jobs = from_records(&whole.bytes, run_of(&query)?)?;
+            let mut jobs = from_records(&whole.bytes, run_of(&query)?)?;
+            jobs.iter_mut().for_each(|job| job.join(traced.as_ref()));
             accept(&call.app, &jobs, &query, None, None).await
         }
         api::LINES | api::BYTES => {
@@ -62,7 +89,7 @@ pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
                     .unwrap_or_default(),
                 run: run_of(&query)?,
                 at: query.get("at").map(api::time_from_text).transpose()?,
-                particulars: None,
+                particulars: traced,
                 data: Cow::Borrowed(&[]),
             };
             let jobs = match media {

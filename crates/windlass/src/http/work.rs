@@ -85,6 +85,7 @@ fn claimed(job: Handed) -> work::ClaimedJob {
         attempt: job.attempt,
         run: Some(job.run).filter(|run| !run.is_empty()),
         checkpoint: Some(job.checkpoint).filter(|text| !text.is_empty()),
+        trace: job.trace.map(Into::into),
         data: api::Data::new(&job.data),
         lease_s: job.lease.as_secs_f64(),
         time_limit_s: job.policy.time_limit.map(|limit| limit.as_secs_f64()),

@@ -1,4 +1,4 @@
-//! The two layouts of a line. Whatever a value holds, it stays one line and can be taken apart again.
+//! The layouts of a line. Whatever a value holds, it stays one line and can be taken apart again.
 
 use super::{Format, Level, Line};
 use crate::when;
@@ -27,6 +27,20 @@ pub(super) fn of_journal(line: &Line, format: Format) -> Vec<u8> {
         Format::Json => json(line),
     };
     format!("<{weight}>{text}\n").into_bytes()
+}
+
+/// The line as people read it beside the program: the time of day, and what matters in colour.
+pub(super) fn of_terminal(line: &Line, color: bool) -> Vec<u8> {
+    let (word, code) = match line.level {
+        Level::Debug => ("debug", "2"),
+        Level::Info => ("info ", "32"),
+        Level::Warn => ("warn ", "33"),
+        Level::Error => ("error", "31"),
+    };
+    let word = if color { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() };
+    let what = line.what.escape_debug();
+    let text = values(line, format!("{} {word} {what}", when::time_of_day(&when::rfc3339(line.time))));
+    format!("{text}\n").into_bytes()
 }
 
 fn logfmt(line: &Line) -> String {

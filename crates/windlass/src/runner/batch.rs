@@ -7,18 +7,21 @@
 
 use super::command::reading;
 use super::launcher::{Cut, EMIT_MAX, End, Report};
+use super::lines::LinesFile;
 use super::reply::{self, Emits, Said};
 use super::tally::Tally;
-use super::{Finished, Flight, Output, Start, Stream, lines};
+use super::{Finished, Flight, Output, Start, Stream};
 use crate::clock;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::time::Duration;
 use windlass_core::job::JobId;
 use windlass_core::outcome::{Exit, Outcome};
 use windlass_core::policy::{self, Reply, Service};
 
 /// The most bytes of lines that one process gets; more jobs go to the next.
-const BYTES_MOST: usize = 16 << 20;
+const BYTES_MOST: u64 = 16 << 20;
 /// A reply may be so long on average before the whole is noise, and so much is always heard.
 const REPLY_MOST: u64 = 4096;
 const REPLIES_LEAST: u64 = 64 << 10;
@@ -26,7 +29,7 @@ const REPLIES_LEAST: u64 = 64 << 10;
 const STDERR_MOST: usize = 64 << 10;
 
 /// A job of a batch: which of its starts, and where in it.
-type Job = (usize, u16);
+type Job = (u32, u16);
 
 /// The jobs of one claim on their way through processes.
 #[derive(Debug)]
@@ -41,8 +44,10 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new(starts: Vec<Start>) -> Batch {
-        let jobs = |(at, start): (usize, &Start)| (0..start.held.count).map(move |position| (at, position));
-        let all: Vec<Job> = starts.iter().enumerate().flat_map(jobs).collect();
+        let mut all: Vec<Job> = Vec::with_capacity(starts.iter().map(|start| usize::from(start.held.count)).sum());
+        for (at, start) in (0..).zip(&starts) {
+            all.extend((0..start.held.count).map(|position| (at, position)));
+        }
         let tallies = starts.into_iter().map(Tally::new).collect();
         Batch { tallies, todo: vec![all], piece: Vec::new(), stopped: false }
     }
@@ -69,41 +74,56 @@ impl Batch {
         }
     }
 
-    /// The lines of the next process, whose jobs are then `piece`; none where nothing is left to run.
-    pub(super) fn next_piece(&mut self) -> Option<Vec<u8>> {
-        let framing = self.policy().framing;
+    /// The lines of the next process, whose jobs are then `piece`; none where nothing is left to run. Where they cannot
+    /// be written, `piece` are those that they were for.
+    pub(super) fn next_piece(&mut self) -> io::Result<Option<File>> {
         while !self.stopped
             && let Some(jobs) = self.todo.pop()
         {
-            let mut bytes = Vec::new();
-            self.piece.clear();
-            for (at, (tally, position)) in jobs.iter().copied().enumerate() {
-                if bytes.len() >= BYTES_MOST {
-                    self.todo.push(jobs[at..].to_vec());
-                    break;
+            match self.lay(&jobs) {
+                Ok(_nothing) if self.piece.is_empty() => {}
+                Ok(lines) => return Ok(Some(lines)),
+                Err(error) => {
+                    self.piece = jobs;
+                    return Err(error);
                 }
-                match lines::add(&self.tallies[tally].start, position, framing, &mut bytes) {
-                    Ok(()) => self.piece.push((tally, position)),
-                    Err(error) => self.end((tally, position), Outcome::FailedForGood { error: error.into() }),
-                }
-            }
-            if !self.piece.is_empty() {
-                return Some(bytes);
             }
         }
-        None
+        Ok(None)
+    }
+
+    /// Makes as many of these jobs the piece as one process may get, and puts the others back.
+    fn lay(&mut self, jobs: &[Job]) -> io::Result<File> {
+        let framing = self.policy().framing;
+        let mut lines = LinesFile::new()?;
+        let mut rest = jobs.iter();
+        self.piece.clear();
+        self.piece.reserve(jobs.len());
+        while lines.len() < BYTES_MOST
+            && let Some((tally, position)) = rest.next().copied()
+        {
+            match lines.add(&self.tallies[tally as usize].start, position, framing)? {
+                Ok(()) => self.piece.push((tally, position)),
+                Err(error) => self.end((tally, position), Outcome::FailedForGood { error: error.into() }),
+            }
+        }
+        let lines = lines.finish()?;
+        if !rest.as_slice().is_empty() {
+            self.todo.push(rest.as_slice().to_vec());
+        }
+        Ok(lines)
     }
 
     /// The first job of the piece and the last one of the same start: what the slot table notes.
     pub(super) fn span(&self) -> (JobId, u64, u32) {
         let (first, position) = self.piece.first().copied().unwrap_or((0, 0));
-        let held = &self.tallies[first].start.held;
+        let held = &self.tallies[first as usize].start.held;
         let last = self.piece.iter().rev().find(|(tally, _)| *tally == first).map_or(position, |(_, last)| *last);
         (self.id((first, position)), self.id((first, last)).offset, held.start())
     }
 
     fn id(&self, (tally, position): Job) -> JobId {
-        let held = &self.tallies[tally].start.held;
+        let held = &self.tallies[tally as usize].start.held;
         held.jobs.id(usize::from(held.first + position))
     }
 
@@ -124,7 +144,7 @@ impl Batch {
     }
 
     fn end(&mut self, (tally, position): Job, outcome: Outcome) {
-        self.tallies[tally].end(position, outcome, Emits::new());
+        self.tallies[tally as usize].end(position, outcome, Emits::new());
     }
 
     /// Takes what a process came to; afterwards `next_piece` may have more to run.
@@ -155,7 +175,10 @@ impl Batch {
 
     fn end_piece(&mut self, outcome: &Outcome) {
         let piece = std::mem::take(&mut self.piece);
-        piece.into_iter().for_each(|job| self.end(job, outcome.clone()));
+        for neighbours in piece.chunk_by(|(tally, at), (next, behind)| tally == next && at + 1 == *behind) {
+            let ((tally, first), (_, last)) = (neighbours[0], neighbours[neighbours.len() - 1]);
+            self.tallies[tally as usize].end_alike(first..last + 1, outcome);
+        }
     }
 
     /// The piece never began.
@@ -170,11 +193,11 @@ impl Batch {
         let stdout = &report.stdout;
         if self.policy().reply == Reply::Exit {
             if matches!(report.end, End::Exit(Exit::Code(0))) {
-                for job in std::mem::take(&mut self.piece) {
-                    let emits = if emitted.is_empty() { None } else { emitted.remove(&job) };
-                    let done = Outcome::Succeeded { message: String::new() };
-                    self.tallies[job.0].end(job.1, done, emits.unwrap_or_default());
+                let done = Outcome::Succeeded { message: String::new() };
+                for ((tally, position), emits) in emitted {
+                    self.tallies[tally as usize].end(position, done.clone(), emits);
                 }
+                self.end_piece(&done);
             }
             return Ok(());
         }
@@ -195,7 +218,7 @@ impl Batch {
             };
             let more = if emitted.is_empty() { None } else { emitted.remove(&job) };
             let emits = emits.into_iter().chain(more.unwrap_or_default()).collect();
-            self.tallies[job.0].end(job.1, outcome, emits);
+            self.tallies[job.0 as usize].end(job.1, outcome, emits);
         }
         told
     }
@@ -205,7 +228,7 @@ impl Batch {
         if let [(tally, position)] = self.piece[..]
             && let Some(text) = Said::read(&report.control).checkpoint
         {
-            self.tallies[tally].checkpoint(position, text);
+            self.tallies[tally as usize].checkpoint(position, text);
         }
     }
 

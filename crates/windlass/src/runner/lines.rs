@@ -2,70 +2,151 @@
 //!
 //! It must not know who reads them.
 
-use super::Start;
+use super::{Flight, Start};
 use crate::api::base64;
-use std::io::Write;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use windlass_core::job::JobId;
 use windlass_core::policy::Framing;
 
-/// Adds the line of one job of a start; an error is the sentence of a job that can never be a line.
-pub(super) fn add(start: &Start, position: u16, framing: Framing, into: &mut Vec<u8>) -> Result<(), &'static str> {
-    let index = usize::from(start.held.first + position);
-    let data = start.held.jobs.data(index);
-    match framing {
-        Framing::Raw if memchr::memchr(b'\n', data).is_some() => {
-            return Err(
-                "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes",
-            );
-        }
-        Framing::Raw => into.extend_from_slice(data),
-        Framing::Json | Framing::Array => {
-            // Writing into memory cannot fail.
-            let _infallible = add_object(start, index, data, into);
-        }
-    }
-    into.push(b'\n');
-    Ok(())
+/// So much is gathered for one write: it stays in the processor's cache on its way.
+const GATHERED: usize = 128 << 10;
+
+/// Lines on their way to a process that reads them from a file in memory.
+#[derive(Debug)]
+pub(super) struct LinesFile {
+    file: File,
+    layer: Layer,
+    gathered: Vec<u8>,
+    written: u64,
 }
 
-fn add_object(start: &Start, index: usize, data: &[u8], into: &mut Vec<u8>) -> std::io::Result<()> {
-    into.extend_from_slice(b"{\"id\":\"");
-    start.held.jobs.id(index).write(into);
-    into.extend_from_slice(b"\",\"queue\":");
-    add_text(start.queue.as_str(), into)?;
-    match start.held.start() {
-        1 => into.extend_from_slice(b",\"attempt\":1,"),
-        attempt => write!(into, ",\"attempt\":{attempt},")?,
+impl LinesFile {
+    pub(super) fn new() -> io::Result<LinesFile> {
+        let file = File::from(memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?);
+        Ok(LinesFile { file, layer: Layer::default(), gathered: Vec::with_capacity(GATHERED + (4 << 10)), written: 0 })
     }
-    if !start.checkpoint.is_empty() {
-        into.extend_from_slice(b"\"checkpoint\":");
-        add_text(&start.checkpoint, into)?;
-        into.push(b',');
-    }
-    match std::str::from_utf8(data) {
-        Ok(text) => {
-            into.extend_from_slice(b"\"data\":");
-            add_text(text, into)?;
-            into.push(b'}');
+
+    /// Adds the line of one job; the inner error is that of `Layer::add`.
+    pub(super) fn add(&mut self, start: &Start, at: u16, framing: Framing) -> io::Result<Result<(), &'static str>> {
+        let added = self.layer.add(start, at, framing, &mut self.gathered);
+        if self.gathered.len() >= GATHERED {
+            self.write()?;
         }
-        Err(_) => {
-            into.extend_from_slice(b"\"data64\":\"");
-            base64::encode_into(data, into);
+        Ok(added)
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.written + self.gathered.len() as u64
+    }
+
+    /// By position, so that the reader begins at the beginning.
+    fn write(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.gathered, self.written)?;
+        self.written += self.gathered.len() as u64;
+        self.gathered.clear();
+        Ok(())
+    }
+
+    /// The file, with all lines in it.
+    pub(super) fn finish(mut self) -> io::Result<File> {
+        self.write()?;
+        Ok(self.file)
+    }
+}
+
+/// Lays lines, and remembers what those of one start have in common.
+#[derive(Debug, Default)]
+pub(super) struct Layer {
+    /// The start whose objects begin and go on so: up to that part of the id which is a job's own, and from there to
+    /// the data.
+    start: Option<Flight>,
+    front: Vec<u8>,
+    middle: Vec<u8>,
+}
+
+impl Layer {
+    /// Adds the line of one job of a start; an error is the sentence of a job that can never be a line.
+    pub(super) fn add(
+        &mut self,
+        start: &Start,
+        position: u16,
+        framing: Framing,
+        into: &mut Vec<u8>,
+    ) -> Result<(), &'static str> {
+        let index = usize::from(start.held.first + position);
+        let data = start.held.jobs.data(index);
+        match framing {
+            Framing::Raw if memchr::memchr(b'\n', data).is_some() => {
+                return Err(
+                    "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes",
+                );
+            }
+            Framing::Raw => into.extend_from_slice(data),
+            Framing::Json | Framing::Array => {
+                // Writing into memory cannot fail.
+                let _infallible = self.add_object(start, index, data, into);
+            }
+        }
+        into.push(b'\n');
+        Ok(())
+    }
+
+    fn add_object(&mut self, start: &Start, index: usize, data: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
+        let id = start.held.jobs.id(index);
+        if self.start != Some(start.flight) {
+            self.begin(start, id)?;
+        }
+        into.extend_from_slice(&self.front);
+        id.write_offset(into);
+        into.extend_from_slice(&self.middle);
+        if is_plain(data) {
+            into.extend_from_slice(b"\"data\":\"");
+            into.extend_from_slice(data);
             into.extend_from_slice(b"\"}");
+            return Ok(());
         }
+        match std::str::from_utf8(data) {
+            Ok(text) => {
+                into.extend_from_slice(b"\"data\":");
+                serde_json::to_writer(&mut *into, text)?;
+                into.push(b'}');
+            }
+            Err(_) => {
+                into.extend_from_slice(b"\"data64\":\"");
+                base64::encode_into(data, into);
+                into.extend_from_slice(b"\"}");
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn begin(&mut self, start: &Start, id: JobId) -> io::Result<()> {
+        let Layer { front, middle, .. } = self;
+        front.clear();
+        front.extend_from_slice(b"{\"id\":\"");
+        id.write_origin(front);
+        middle.clear();
+        middle.extend_from_slice(b"\",\"queue\":");
+        serde_json::to_writer(&mut *middle, start.queue.as_str())?;
+        write!(middle, ",\"attempt\":{},", start.held.start())?;
+        if !start.checkpoint.is_empty() {
+            middle.extend_from_slice(b"\"checkpoint\":");
+            serde_json::to_writer(&mut *middle, &start.checkpoint)?;
+            middle.push(b',');
+        }
+        self.start = Some(start.flight);
+        Ok(())
+    }
 }
 
-/// A JSON string. Most texts need no escape, and to see that is far quicker than to go through them byte by byte.
-fn add_text(text: &str, into: &mut Vec<u8>) -> std::io::Result<()> {
-    let needs = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
-    if text.as_bytes().iter().fold(false, |any, byte| any | needs(byte)) {
-        return Ok(serde_json::to_writer(into, text)?);
-    }
-    into.push(b'"');
-    into.extend_from_slice(text.as_bytes());
-    into.push(b'"');
-    Ok(())
+/// Whether bytes are a JSON string as they are. Most data is, and to see that is far quicker than to go through it byte
+/// by byte.
+fn is_plain(data: &[u8]) -> bool {
+    let plain = |byte: u8| (b' '..0x80).contains(&byte) && byte != b'"' && byte != b'\\';
+    data.iter().fold(true, |all, byte| all & plain(*byte))
 }
 
 #[cfg(test)]
@@ -73,13 +154,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_what_a_parser_reads_back() {
-        for text in
-            ["", "plain", "a \"quote\"", "back\\slash", "tab\t, nul\0, line\n, del\u{7f}", "ünïcode 漢字 🦀", "\u{1f}"]
+    fn what_is_plain_is_what_a_parser_reads_back() {
+        let texts = [
+            "",
+            "plain",
+            "a \"quote\"",
+            "back\\slash",
+            "tab\t",
+            "nul\0",
+            "line\n",
+            "del\u{7f}",
+            "ünïcode 漢字 🦀",
+            "\u{1f}",
+        ];
+        for (text, plain) in texts.into_iter().zip([true, true, false, false, false, false, false, true, false, false])
         {
-            let mut json = Vec::new();
-            add_text(text, &mut json).unwrap();
-            assert_eq!(serde_json::from_slice::<String>(&json).unwrap(), text);
+            assert_eq!(is_plain(text.as_bytes()), plain, "{text:?}");
+            let read = serde_json::from_str::<String>(&format!("\"{text}\""));
+            assert!(!plain || read.is_ok_and(|read| read == text), "{text:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ use progress::Channel;
 use std::sync::Arc;
 use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
+use windlass_core::particulars::Trace;
 use windlass_core::policy::Policy;
 use windlass_core::time::Time;
 
@@ -54,6 +55,13 @@ pub struct Start {
     pub checkpoint: String,
     /// Where a worker elsewhere does it.
     pub lent: Option<Box<Lent>>,
+}
+
+impl Start {
+    /// The trace that its jobs belong to.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.held.jobs.particulars()?.trace.as_ref()
+    }
 }
 
 /// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.

@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
+use windlass_core::particulars::Trace;
 use windlass_core::policy::{Policy, Service};
 use windlass_core::time::Time;
 
@@ -43,6 +44,7 @@ pub struct Handed {
     pub run: String,
     /// How far an earlier start had come; empty where none said so.
     pub checkpoint: String,
+    pub trace: Option<Trace>,
     pub data: Vec<u8>,
     pub lease: Duration,
     pub policy: Arc<Policy>,
@@ -296,6 +298,7 @@ impl Counter {
             queue: start.queue.as_str().to_owned(),
             attempt: start.held.start(),
             run: start.run.clone(),
+            trace: start.trace().cloned(),
             checkpoint: start.checkpoint.clone(),
             data: start.held.jobs.data(start.held.range().start).to_vec(),
             lease: lease.lease(),

@@ -9,25 +9,17 @@ use std::ops::Range;
 use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
 
-#[derive(Debug)]
-enum Job {
-    Open,
-    Known(Outcome),
-    Told,
-}
-
 /// The jobs of one start.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) start: Start,
-    jobs: Vec<Job>,
+    /// By position: its end is not known yet.
+    is_open: Vec<bool>,
     /// How many are not known yet.
     open: usize,
-    /// How many are known and not told.
-    known: usize,
+    /// What is known and not told, as it came; neighbours that ended alike one after the other are one entry.
+    known: Vec<(Range<u16>, Outcome)>,
     emitted: Vec<Emitted>,
-    /// Where those that are known and not told lie; a large start is told of in many pieces.
-    known_in: Range<usize>,
     checkpoints: BTreeMap<u16, String>,
     /// When the first of those that are not told was begun.
     since: Option<Time>,
@@ -36,9 +28,8 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new(start: Start) -> Tally {
         let count = usize::from(start.held.count);
-        let jobs = std::iter::repeat_with(|| Job::Open).take(count).collect();
-        let (emitted, checkpoints) = (Vec::new(), BTreeMap::new());
-        Tally { start, jobs, open: count, known: 0, emitted, checkpoints, known_in: 0..0, since: None }
+        let (known, emitted, checkpoints) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Tally { start, is_open: vec![true; count], open: count, known, emitted, checkpoints, since: None }
     }
 
     /// A job was begun.
@@ -47,7 +38,7 @@ impl Tally {
     }
 
     pub(super) fn is_open(&self, position: u16) -> bool {
-        matches!(self.jobs[usize::from(position)], Job::Open)
+        self.is_open[usize::from(position)]
     }
 
     /// A job said how far it has come for good; its last word counts.
@@ -57,28 +48,37 @@ impl Tally {
 
     /// Notes how a job ended; the first word counts.
     pub(super) fn end(&mut self, position: u16, outcome: Outcome, emitted: Emits) {
-        let at = usize::from(position);
-        let (outcome, emitted) = match reply::place(emitted, &self.start.policy) {
-            Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => (Outcome::Failed { error }, Vec::new()),
-            placed => (outcome, placed.unwrap_or_default()),
-        };
-        let job = &mut self.jobs[at];
-        if matches!(job, Job::Open) {
-            *job = Job::Known(outcome);
-            self.open -= 1;
-            self.known_in = match self.known {
-                0 => at..at + 1,
-                _ => self.known_in.start.min(at)..self.known_in.end.max(at + 1),
+        if self.is_open(position) {
+            let (outcome, emitted) = match reply::place(emitted, &self.start.policy) {
+                Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => (Outcome::Failed { error }, Vec::new()),
+                placed => (outcome, placed.unwrap_or_default()),
             };
-            self.known += 1;
+            self.is_open[usize::from(position)] = false;
+            self.note(position..position + 1, outcome);
             let emitted = emitted.into_iter().map(|(queue, data)| Emitted { by: position, queue, data });
             self.emitted.extend(emitted);
         }
     }
 
     /// Notes that so many neighbours ended alike and emitted nothing.
-    pub(super) fn end_alike(&mut self, positions: std::ops::Range<u16>, outcome: &Outcome) {
-        positions.for_each(|position| self.end(position, outcome.clone(), Vec::new()));
+    pub(super) fn end_alike(&mut self, positions: Range<u16>, outcome: &Outcome) {
+        let jobs = &mut self.is_open[usize::from(positions.start)..usize::from(positions.end)];
+        if jobs.iter().all(|open| *open) {
+            jobs.fill(false);
+            self.note(positions, outcome.clone());
+        } else {
+            positions.for_each(|position| self.end(position, outcome.clone(), Vec::new()));
+        }
+    }
+
+    /// Neighbours that were open have ended.
+    fn note(&mut self, positions: Range<u16>, outcome: Outcome) {
+        self.open -= positions.len();
+        match self.known.last_mut() {
+            Some((before, same)) if before.end == positions.start && *same == outcome => before.end = positions.end,
+            _ if positions.is_empty() => {}
+            _ => self.known.push((positions, outcome)),
+        }
     }
 
     /// True once every job has ended.
@@ -89,27 +89,24 @@ impl Tally {
     /// What is known and was not told yet, a report for each stretch; the first of them has the output.
     pub(super) fn tell(&mut self, now: Time, output: Output) -> Vec<Finished> {
         let mut reports: Vec<Finished> = Vec::new();
-        if self.known == 0 {
+        if self.known.is_empty() {
             return reports;
         }
         let (started, mut output) = (self.since.take().unwrap_or(now), Some(output));
-        let mut follows = false;
-        let known_in = std::mem::take(&mut self.known_in);
-        for (position, job) in (known_in.start as u16..).zip(&mut self.jobs[known_in]) {
-            if !matches!(job, Job::Known(_)) {
-                follows = false;
-                continue;
-            }
-            let Job::Known(outcome) = std::mem::replace(job, Job::Told) else { continue };
-            match reports.last_mut().filter(|_| follows) {
+        let mut known = std::mem::take(&mut self.known);
+        known.sort_unstable_by_key(|(positions, _)| positions.start);
+        let mut end = None;
+        for (positions, outcome) in known {
+            let count = positions.len() as u16;
+            match reports.last_mut().filter(|_| end == Some(positions.start)) {
                 Some(report) => match report.outcomes.last_mut() {
-                    Some((count, last)) if *last == outcome => *count += 1,
-                    _ => report.outcomes.push((1, outcome)),
+                    Some((counted, last)) if *last == outcome => *counted += count,
+                    _ => report.outcomes.push((count, outcome)),
                 },
                 None => reports.push(Finished {
                     flight: self.start.flight,
-                    first: position,
-                    outcomes: vec![(1, outcome)],
+                    first: positions.start,
+                    outcomes: vec![(count, outcome)],
                     emitted: Vec::new(),
                     checkpoints: Vec::new(),
                     started,
@@ -117,9 +114,8 @@ impl Tally {
                     output: output.take().unwrap_or_default(),
                 }),
             }
-            follows = true;
+            end = Some(positions.end);
         }
-        self.known = 0;
         for emitted in self.emitted.drain(..) {
             if let Some(report) = report_of(&mut reports, emitted.by) {
                 report.emitted.push(emitted);

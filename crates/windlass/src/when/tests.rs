@@ -95,3 +95,35 @@ fn spoken_durations() {
         assert_eq!(spoken(Duration::from_secs(seconds)), expected);
     }
 }
+
+#[test]
+fn times_for_people() {
+    let berlin = jiff::tz::TimeZone::get("Europe/Berlin").unwrap();
+    let now = Time(1_794_736_800_000_000);
+    let told = |seconds: i64| told_at(Time(now.0 + seconds * 1_000_000), now, berlin.clone());
+    assert_eq!(told(-180), "2026-11-15 10:57:00, 3m ago");
+    assert_eq!(told(90), "2026-11-15 11:01:30, in 1m 30s");
+    assert_eq!(told_text("never"), "never");
+}
+
+#[test]
+fn an_end_is_a_time_or_a_length() {
+    let now = Time(1_000_000_000);
+    assert_eq!(until("1h", now).unwrap(), Time(4_600_000_000));
+    assert_eq!(until("PT1M", now).unwrap(), Time(1_060_000_000));
+    assert_eq!(until("1970-01-01T00:30:00Z", now).unwrap(), Time(1_800_000_000));
+    assert!(until("soon", now).unwrap_err().text.contains("cannot read the time"));
+}
+
+#[test]
+fn a_time_of_day_is_the_next_one() {
+    let berlin = || jiff::tz::TimeZone::get("Europe/Berlin").unwrap();
+    let now = Time(1_794_736_800_000_000);
+    let next = |text: &str| time_in(text, now, berlin()).map(rfc3339);
+    assert_eq!(next("11:30").unwrap(), "2026-11-15T10:30:00Z", "it is eleven now");
+    assert_eq!(next("07:00").unwrap(), "2026-11-16T06:00:00Z");
+    assert_eq!(next("11:00").unwrap(), "2026-11-16T10:00:00Z", "now is not the next");
+    for bad in ["24:01", "7:0", ":", "07:00 tomorrow"] {
+        assert!(next(bad).is_err(), "{bad}");
+    }
+}

@@ -81,7 +81,7 @@ fn mistakes_are_objects_for_who_asks_for_json_and_the_codes_are_printed() {
     let told = rig.call(&["--json", "ls", "--limit", "none"]);
     told.ended(64);
     let object: serde_json::Value = serde_json::from_str(&told.stderr).unwrap();
-    assert_eq!((&object["error"], &object["exit_code"]), (&"usage".into(), &64.into()), "{object}");
+    assert_eq!((&object["code"], &object["exit_code"]), (&"usage".into(), &64.into()), "{object}");
     assert!(object["detail"].as_str().unwrap().contains("expected a whole number from 1 on, got: none"), "{object}");
     for words in [&["exit-codes"][..], &["help", "exit-codes"]] {
         assert!(rig.call(words).fine().contains("124 time-out"), "{words:?}");

@@ -56,8 +56,11 @@ impl Told {
 }
 
 impl Rig {
+    /// The data directory is made, and empty: a verb that only looks would not make it.
     pub(crate) fn new() -> Rig {
-        Rig { place: tempfile::tempdir().unwrap() }
+        let rig = Rig { place: tempfile::tempdir().unwrap() };
+        windlass::data_dir::DataDir::open(&rig.dir()).unwrap();
+        rig
     }
 
     /// The data directory.

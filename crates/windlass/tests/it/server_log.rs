@@ -32,7 +32,9 @@ fn every_finished_attempt_is_one_line_without_its_data() {
                 format!("job={} queue=\"s \\\"\\u{{2028}}=\" start=1 outcome=succeeded state=succeeded", ids[0]);
             assert!(of(&ids[0])[0].contains(&wanted), "{text}");
             let last = of(&ids[1])[1];
-            for part in ["level=warn msg=attempt", "start=2", "state=failed", "reason=exhausted exit=3"] {
+            for part in
+                ["level=warn msg=attempt event=job.finish", "start=2", "state=failed", "reason=exhausted exit=3"]
+            {
                 assert!(last.contains(part), "{last}");
             }
             continue;
@@ -47,7 +49,7 @@ fn every_finished_attempt_is_one_line_without_its_data() {
             (&first["queue"], &first["state"], &first["level"]),
             (&name.into(), &"succeeded".into(), &"info".into())
         );
-        assert!(first["wait"].as_f64().unwrap() >= 0.0 && first["ran"].as_f64().unwrap() > 0.0, "{first}");
+        assert!(first["wait_s"].as_f64().unwrap() >= 0.0 && first["run_s"].as_f64().unwrap() > 0.0, "{first}");
         let (retry, last, killed) = (of(&ids[1], 1), of(&ids[1], 2), of(&ids[2], 1));
         assert_eq!((&retry["state"], &retry["exit"], &retry["reason"]), (&"retrying".into(), &3.into(), &Value::Null));
         assert_eq!(

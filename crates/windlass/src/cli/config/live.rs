@@ -17,8 +17,11 @@ const LIMITS: &str = "limits";
 
 /// What holds, with where each value comes from.
 pub(super) fn show(context: &Context) -> Result<u8, Failure> {
-    let (shown, _) = fetch(context)?;
+    let (mut shown, _) = fetch(context)?;
     if context.json {
+        for ShownEntry { entry, .. } in &mut shown.entries {
+            entry.value = entry.value.as_ref().map(|value| masked(&entry.key, value));
+        }
         return print::document(&json!(shown));
     }
     let mut out = Out::new();
@@ -47,8 +50,13 @@ pub(super) fn show(context: &Context) -> Result<u8, Failure> {
 
 /// `slots = 4  # line 12`; a key without a value is a comment.
 fn line(shown: &ShownEntry) -> String {
-    let Entry { key, value, line, .. } = &shown.entry;
-    let from = line.map_or("default".to_owned(), |line| format!("line {line}"));
+    let Entry { key, value, line, file, .. } = &shown.entry;
+    let from = match (line, file) {
+        (None, _) => "default".to_owned(),
+        (Some(line), None) => format!("line {line}"),
+        (Some(line), Some(file)) => format!("{file}:{line}"),
+    };
+    let value = value.as_ref().map(|value| masked(key, value));
     match (&shown.overridden, value) {
         (Some(made), file) => {
             let file = file.as_deref().unwrap_or("none");
@@ -59,9 +67,24 @@ fn line(shown: &ShownEntry) -> String {
     }
 }
 
+/// A value as everybody may see it: variables whose names speak of secrets keep theirs.
+fn masked(key: &str, value: &str) -> String {
+    const SECRET: [&str; 6] = ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "_KEY"];
+    let parsed = (key == "environment").then(|| format!("of = {value}").parse::<toml::Table>().ok()).flatten();
+    let Some(toml::Value::Table(variables)) = parsed.and_then(|mut table| table.remove("of")) else {
+        return value.to_owned();
+    };
+    let shown = |(name, value): (&String, &toml::Value)| {
+        let secret = SECRET.iter().any(|word| name.to_uppercase().contains(word));
+        if secret { format!("{name} = \"***\"") } else { format!("{name} = {value}") }
+    };
+    let pairs: Vec<String> = variables.iter().map(shown).collect();
+    if pairs.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", pairs.join(", ")) }
+}
+
 /// The config of whoever serves; where nobody does, the file that a server would read. True where somebody does.
 fn fetch(context: &Context) -> Result<(ShownConfig, bool), Failure> {
-    let dir = context.data_dir()?;
+    let dir = context.existing_dir()?;
     let mut link = Link::open(&dir, Carry::Idle)?;
     let served = !link.is_own();
     let fetched: Result<ShownConfig, Failure> = link.connection.get_json("/api/v1/config");
@@ -69,7 +92,7 @@ fn fetch(context: &Context) -> Result<(ShownConfig, bool), Failure> {
     let mut shown = fetched?;
     closed?;
     if !served {
-        let loaded = match config::usual_file(dir.root()) {
+        let loaded = match context.config_file(None, dir.root()) {
             Some(path) => Loaded::load(&path)?,
             None => Loaded::default(),
         };
@@ -88,7 +111,7 @@ pub(super) fn diff(file: Option<&Path>, context: &Context) -> Result<u8, Failure
             return Err(Failure::new(Kind::NoServer, text).hint("name a file to compare with the one that is there"));
         }
         (None, Some(path)) => PathBuf::from(path),
-        (None, None) => match config::usual_file(context.data_dir()?.root()) {
+        (None, None) => match context.config_file(None, context.existing_dir()?.root()) {
             Some(path) => path,
             None => {
                 return Err(Failure::new(Kind::NoInput, "the server has no config, and there is none to take over"));
@@ -123,10 +146,7 @@ fn tell_changes(changes: &[Change], entries: &[ShownEntry], context: &Context) -
 }
 
 pub(super) fn reload(context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
-    let Some(mut server) = Link::to_server(&dir)? else {
-        return Err(Failure::new(Kind::NoServer, format!("no server is running in {}", dir.root().display())));
-    };
+    let (_, mut server) = context.server("")?;
     let answer: Value = server.post_empty("/api/v1/reload")?;
     let changes = answer.get("changed").cloned().unwrap_or_default();
     let changes: Vec<Change> = serde_json::from_value(changes)
@@ -189,6 +209,13 @@ fn split(name: &str) -> Result<(Target, Option<Key>), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_speaks_of_secrets_is_masked() {
+        let shown = masked("environment", "{ API_TOKEN = \"s3cret\", LEVEL = \"3\" }");
+        assert_eq!(shown, "{ API_TOKEN = \"***\", LEVEL = \"3\" }");
+        assert_eq!((masked("environment", "{}"), masked("slots", "4")), ("{}".into(), "4".into()));
+    }
 
     #[test]
     fn names_and_keys() {

@@ -6,9 +6,11 @@ use crate::archiver::extent;
 use crate::config::units::spoken_size;
 use crate::data_dir::{DataDir, FORMAT};
 use crate::store::embedded::View;
+use crate::when;
 use rustix::fs::{FlockOperation, Mode, OFlags, fdatasync, flock, open, statfs};
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use windlass_core::time::Time;
 
 /// So many bytes of the newest segments are looked through.
 const ARCHIVE_LOOK: u64 = 256 << 20;
@@ -129,6 +131,24 @@ pub(super) fn reserve(dir: &DataDir) -> Finding {
             Finding::new("reserve", Health::Warning, text, "make room: the server makes it again by itself")
         }
     }
+}
+
+/// How old the newest backup is that was made of this directory.
+pub(super) fn backup(dir: &DataDir, now: Time) -> Finding {
+    const OLD: Duration = Duration::from_secs(7 * 86_400);
+    const REMEDY: &str = "windlass backup FILE makes one, while the server runs or without one";
+    let noted = fs::read_to_string(dir.backup_note()).unwrap_or_default();
+    let (at, to) = noted.trim_end().split_once(' ').unwrap_or_default();
+    let made = at.parse::<jiff::Timestamp>().map(|at| Time(at.as_microsecond())).ok();
+    let since = |meta: fs::Metadata| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok();
+    let begun = dir.root().join("FORMAT").metadata().ok().and_then(since).unwrap_or_default();
+    let begun = Time(i64::try_from(begun.as_micros()).unwrap_or(0));
+    let health = if now.since(made.unwrap_or(begun)) > OLD { Health::Warning } else { Health::Fine };
+    let text = match made {
+        Some(made) => format!("{} ago to {to}", when::spoken(now.since(made))),
+        None => "none was made of this directory yet".to_owned(),
+    };
+    Finding::new("backup", health, text, REMEDY)
 }
 
 /// The versions of everything that is stored, and the checksums of the newest segments.

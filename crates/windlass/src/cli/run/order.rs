@@ -33,13 +33,10 @@ impl Order {
         let own = |name: &OsString| name.as_bytes().starts_with(b"WINDLASS_");
         let environment = std::env::vars_os().filter(|(name, _)| !own(name)).collect();
         let cores = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-        let mut argv: Vec<Vec<u8>> = args.command.iter().map(|word| word.clone().into_vec()).collect();
-        if argv[0].is_empty() {
-            return Err(Failure::new(Kind::Usage, "the command is the empty string"));
-        }
-        if !takes_data(&argv) {
-            argv.push(b"{}".to_vec());
-        }
+        let argv = match &args.shell {
+            Some(script) => of_shell(script.clone().into_vec())?,
+            None => of_command(args.command.iter().map(|word| word.clone().into_vec()).collect())?,
+        };
         let name = match &args.name {
             Some(name) if name.is_empty() => return Err(Failure::new(Kind::Usage, "the name is empty")),
             Some(name) => name.clone(),
@@ -86,6 +83,29 @@ impl Order {
     }
 }
 
+/// The words of a command; the line is the last where none of them has it.
+fn of_command(mut argv: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Failure> {
+    if argv[0].is_empty() {
+        return Err(Failure::new(Kind::Usage, "the command is the empty string"));
+    }
+    if !takes_data(&argv) {
+        argv.push(b"{}".to_vec());
+    }
+    Ok(argv)
+}
+
+/// A script gets the line as an argument, never as a part of its text: a shell would take that apart and obey it.
+fn of_shell(script: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
+    if script.is_empty() {
+        return Err(Failure::new(Kind::Usage, "the script is the empty string"));
+    }
+    if takes_data(std::slice::from_ref(&script)) {
+        let text = "the script has {} in it, where the shell would take a line for commands";
+        return Err(Failure::new(Kind::Usage, text).hint("write \"$1\", with the quotes, where the line belongs"));
+    }
+    Ok(vec![b"sh".to_vec(), b"-c".to_vec(), script, b"sh".to_vec(), b"{}".to_vec()])
+}
+
 /// The same queue, command and directory have the same name; parts are kept apart by their lengths.
 fn digest(queue: Option<&str>, argv: &[Vec<u8>], directory: &[u8]) -> String {
     let queue = queue.unwrap_or_default().as_bytes();
@@ -119,6 +139,7 @@ mod tests {
         assert_eq!(argv(&["--", "ls", "{//}"]), ["ls", "{//}"]);
         assert_eq!(argv(&["--", "echo", "{#}"]), ["echo", "{#}", "{}"], "a number is not the line");
         assert_eq!(argv(&["--", "sh", "-c", "--", "x"]), ["sh", "-c", "--", "x", "{}"]);
+        assert_eq!(argv(&["--shell", "wc \"$1\""]), ["sh", "-c", "wc \"$1\"", "sh", "{}"]);
     }
 
     #[test]
@@ -136,9 +157,14 @@ mod tests {
 
     #[test]
     fn refused_orders() {
-        for words in
-            [&["--name", "", "--", "x"][..], &["-Q", ".x", "--", "x"], &["--name", "a\nb", "--", "x"], &["--", ""]]
-        {
+        for words in [
+            &["--name", "", "--", "x"][..],
+            &["-Q", ".x", "--", "x"],
+            &["--name", "a\nb", "--", "x"],
+            &["--", ""],
+            &["--shell", ""],
+            &["--shell", "rm {}"],
+        ] {
             assert_eq!(order(words).unwrap_err().kind, Kind::Usage, "{words:?}");
         }
     }

@@ -3,7 +3,7 @@
 //! Three threads tell this one what happened: the feeder, the follower of the current leg, and the signals. A leg is
 //! the time with one server; whatever still arrives from an earlier leg is ignored.
 
-use super::Tolerance;
+use super::Verdict;
 use super::feeder::{Door, Wire, Wiring, feed};
 use super::input::{Input, at_hand};
 use super::order::Order;
@@ -74,7 +74,9 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(super) struct Session {
     order: Order,
-    tolerance: Tolerance,
+    verdict: Verdict,
+    /// It ends with the input, and the run goes on without it.
+    detaches: bool,
     context: Context,
     dir: DataDir,
     link: Option<Link>,
@@ -99,12 +101,12 @@ pub(super) struct Session {
 
 impl Session {
     /// Starts the threads that do not need a server yet.
-    pub(super) fn start(order: Order, tolerance: Tolerance, context: &Context) -> Result<Session, Failure> {
+    pub(super) fn start(order: Order, verdict: Verdict, detaches: bool, context: &Context) -> Result<Session, Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
         let dir = context.data_dir()?;
         let (sender, events) = sync_channel(64);
         let session = Session {
-            progress: Progress::new(context.quiet || context.json),
+            progress: Progress::new(context),
             wiring: Arc::default(),
             out: Out::new(),
             begun: Instant::now(),
@@ -118,7 +120,8 @@ impl Session {
             signal: None,
             leave_by: None,
             order,
-            tolerance,
+            verdict,
+            detaches,
             dir,
             sender,
             events,
@@ -180,6 +183,7 @@ impl Session {
             Ok(Event::Signal(signal)) => self.signalled(signal)?,
             Ok(Event::InputEnded | Event::Left) if self.leave_by.is_some() => Some(self.detach()),
             Ok(Event::Left) => None,
+            Ok(Event::InputEnded) if self.detaches => Some(self.hand_over()),
             Ok(Event::InputEnded) => {
                 self.progress.changed();
                 None
@@ -365,6 +369,9 @@ impl Session {
             // The server ends the stream before the run; that it closes comes next.
             return Ok(None);
         }
+        if self.detaches {
+            return Ok(None);
+        }
         let (stdout, stderr) = (data_of(&told, "stdout")?, data_of(&told, "stderr")?);
         self.progress.clear();
         if !stdout.is_empty() {
@@ -380,7 +387,7 @@ impl Session {
             let (id, state, error) = (field(&told, "job"), field(&told, "state"), field(&told, "error"));
             self.say(format!("{id} {state}: {error} ({})", shortened(&data, 60)));
         }
-        if self.context.verbose && field(&told, "state") == "succeeded" {
+        if self.context.verbose > 0 && field(&told, "state") == "succeeded" {
             let data = visible(&String::from_utf8_lossy(&data_of(&told, "data")?));
             self.say(format!("{} succeeded ({})", field(&told, "job"), shortened(&data, 60)));
         }
@@ -421,6 +428,20 @@ impl Session {
         self.signal.map_or(0, exit_code)
     }
 
+    /// The last words of one who leaves with the end of the input: the run is sealed and goes on.
+    fn hand_over(&mut self) -> u8 {
+        let (id, taken) = (self.id(), print::jobs(self.wiring.lines()));
+        self.say(format!(
+            "{taken} taken. Watch: windlass watch {id}  Wait: windlass wait {id}  Stop: windlass cancel {id}"
+        ));
+        if self.context.json {
+            self.out.line(json!({ "run": id }));
+        } else {
+            self.out.line(id);
+        }
+        0
+    }
+
     /// The last words of a run that was stopped by a signal.
     fn stopped(&mut self, signal: i32) -> u8 {
         self.say(format!("stopped; run {} is kept, and the same command goes on with it", self.id()));
@@ -439,8 +460,11 @@ impl Session {
 
     /// The last words of a run that has ended.
     fn ended(&mut self) -> u8 {
+        if self.detaches {
+            return self.hand_over();
+        }
         let tally = Tally::of(self.run.get("counts").unwrap_or(&Value::Null), false);
-        let code = self.tolerance.exit_code(tally.failed, tally.total);
+        let code = self.verdict.exit_code(tally.failed, tally.total);
         if self.context.json {
             print::say_json(&self.run);
             return code;

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, QueueName, QueueNo, Record};
+use windlass_core::particulars::{Particulars, Trace};
 use windlass_core::policy::{Command, Policy, Service};
 
 /// One job in hand.
@@ -112,7 +113,9 @@ impl Jobs {
             output_max: job.output_max.min(OUTPUT_MAX as u64),
             ..Policy::new("work", Service::Command(self.command.clone()))
         };
-        let mut builder = ChunkBuilder::new(id.origin);
+        let trace = job.trace.as_ref().and_then(|trace| Trace::heard(&trace.parent, &trace.state, &trace.baggage));
+        let traced = trace.map(|trace| Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }));
+        let mut builder = ChunkBuilder::new(id.origin).with(traced);
         builder.push(id.offset, &data);
         let held = Held {
             place: Place::Row(Arrival(id.offset)),

@@ -47,12 +47,13 @@ pub(in crate::config) struct Machine {
     pub(in crate::config) users: Vec<String>,
 }
 
-pub(super) fn read_machine(table: &Table<'_, '_>) -> Result<Machine, Failure> {
+pub(super) fn read_machine(table: &Table<'_, '_>, default: &Machine) -> Result<Machine, Failure> {
     let memory = table.map("memory", |text| match size(text)? {
         0 => Err(format!("{text:?} is no memory at all; leave the key out to have all that the machine has")),
         bytes => Ok(bytes),
     })?;
-    let Some(value) = table.get("users") else { return Ok(Machine { memory, users: Vec::new() }) };
+    let memory = memory.or(default.memory);
+    let Some(value) = table.get("users") else { return Ok(Machine { memory, users: default.users.clone() }) };
     let DeValue::Array(names) = value.get_ref() else {
         return Err(table.wrong("users", value, "an array of names"));
     };

@@ -169,5 +169,5 @@ pub(super) fn check_tables(root: &Table<'_, '_>, config: &Config) -> Result<(), 
         table.iter().find(|(name, _)| **name.get_ref() == *twice.pattern).map(|(name, _)| name.span())
     });
     let why = format!("`{}` is a stage of a pipeline, which says how it is served", twice.pattern);
-    Err(root.source.refuse(place.unwrap_or(0..0), &why))
+    place.map_or(Ok(()), |place| Err(root.source.refuse(place, &why)))
 }

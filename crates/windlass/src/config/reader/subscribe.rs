@@ -1,15 +1,15 @@
 //! `[subscribe]`: who hears the jobs of which queues. Circles, and tables that nothing would be left for, are refused.
 
 use super::{Table, check_pattern, queue_name, quoted};
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use toml::de::DeValue;
 use windlass_core::job::QueueName;
 use windlass_core::policy::{Policy, pattern_matches};
 use windlass_core::router::{Router, Subscription};
 
-/// All subscriptions, in the order of the file.
-pub(super) fn read(root: &Table<'_, '_>, served: &[Policy]) -> Result<Router, Failure> {
-    let Some(section) = root.section("subscribe")? else { return Ok(Router::default()) };
+/// The subscriptions of one file, in its order.
+pub(super) fn read(root: &Table<'_, '_>, served: &[Policy]) -> Result<Vec<Subscription>, Failure> {
+    let Some(section) = root.section("subscribe")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = section.table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
     let mut subscriptions = Vec::new();
@@ -29,10 +29,20 @@ pub(super) fn read(root: &Table<'_, '_>, served: &[Policy]) -> Result<Router, Fa
         }
         subscriptions.push(Subscription { pattern: pattern.to_owned(), listeners });
     }
-    Router::new(subscriptions).map_err(|circle| {
+    Ok(subscriptions)
+}
+
+/// Those of all files together.
+pub(super) fn join(roots: &[Table<'_, '_>], all: Vec<Subscription>) -> Result<Router, Failure> {
+    Router::new(all).or_else(|circle| {
         let names: Vec<&str> = circle.listeners.iter().map(QueueName::as_str).collect();
         let why = format!("a message would go in a circle: {} -> {}", quoted(&circle.pattern), names.join(" -> "));
-        section.refuse_value(&circle.pattern, &why)
+        for root in roots.iter().rev() {
+            if let Some(section) = root.section("subscribe")?.filter(|section| section.get(&circle.pattern).is_some()) {
+                return Err(section.refuse_value(&circle.pattern, &why));
+            }
+        }
+        Err(Failure::new(Kind::Config, why))
     })
 }
 

@@ -6,6 +6,7 @@ use crate::runner::launcher::{Kept, Step};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Held, Place};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
 use windlass_core::policy::{Command, Policy};
@@ -148,7 +149,7 @@ fn play(dice: &mut Dice, batch: &Batch) -> Played {
 fn note(told: &mut BTreeMap<Job, &'static str>, reports: Vec<Finished>) -> BTreeMap<Job, &'static str> {
     let mut news = BTreeMap::new();
     for report in reports {
-        let tally = report.flight.0 as usize - 1;
+        let tally = report.flight.0 as u32 - 1;
         let words = report.outcomes.iter().flat_map(|(count, outcome)| (0..*count).map(|_| outcome.word()));
         for (position, word) in (report.first..).zip(words) {
             assert_eq!(told.insert((tally, position), word), None, "{:?} was told twice", (tally, position));
@@ -168,8 +169,10 @@ fn every_job_is_told_once_and_as_its_own_answer_says_whatever_a_program_does() {
         let all: BTreeSet<Job> = (0..one).map(|at| (0, at)).chain((0..two).map(|at| (1, at))).collect();
         let mut batch = Batch::new(starts);
         let (mut told, mut rounds) = (BTreeMap::new(), 0);
-        while let Some(lines) = batch.next_piece() {
-            assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), batch.piece.len(), "seed {seed}");
+        while let Some(mut lines) = batch.next_piece().unwrap() {
+            let mut text = Vec::new();
+            lines.read_to_end(&mut text).unwrap();
+            assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), batch.piece.len(), "seed {seed}");
             let piece = batch.piece.clone();
             if dice.below(60) == 0 {
                 // A person or the server ends it while the process runs.

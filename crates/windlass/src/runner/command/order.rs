@@ -3,6 +3,8 @@
 //! This file owns what a process is told about its job. Data becomes one argument or standard input, never text that
 //! something parses.
 
+use crate::clock;
+use crate::particulars::{TRACE_VARIABLES, parts};
 use crate::runner::batch::Batch;
 use crate::runner::launcher::{
     Given, HoldsNul, INLINE_MAX, JOB_MARKER, Order, START_MARKER, Strings, control_path, emit_path,
@@ -10,11 +12,9 @@ use crate::runner::launcher::{
 use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
 use crate::runner::{Flight, Start};
-use rustix::fs::MemfdFlags;
-use std::fs::File;
+use crate::when::rfc3339;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
@@ -28,8 +28,11 @@ const EMIT: &str = "WINDLASS_EMIT";
 const CHECKPOINT: &str = "WINDLASS_CHECKPOINT";
 const URL: &str = "WINDLASS_URL";
 const TOKEN: &str = "WINDLASS_JOB_TOKEN";
+const MAX_ATTEMPTS: &str = "WINDLASS_MAX_ATTEMPTS";
+const DEADLINE: &str = "WINDLASS_DEADLINE";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 9] = [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN];
+const OURS: [&str; 11] =
+    [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN, MAX_ATTEMPTS, DEADLINE];
 
 /// Where a process finds its control and emit files.
 #[derive(Clone, Copy, Debug)]
@@ -118,15 +121,15 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
 
 /// Lays the record of a batch's next piece, and its lines as a file that becomes standard input.
 pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
+    let later = |e: std::io::Error| {
+        let error = format!("cannot run: no memory file for the lines: {e}");
+        Outcome::RetryLater { after: None, error }
+    };
     // Where no job of it can be a line, all have their outcome already.
-    let lines = batch.next_piece().ok_or(Outcome::Interrupted)?;
+    let lines = batch.next_piece().map_err(later)?.ok_or(Outcome::Interrupted)?;
     let leader = batch.leader();
     let (job, last, number) = batch.span();
     let strings = strings(leader, job, Some(control))?;
-    let later = |e: rustix::io::Errno| {
-        let error = format!("cannot run: no memory file for the lines: {}", std::io::Error::from(e));
-        Outcome::RetryLater { after: None, error }
-    };
     let most = batch.replies_most();
     let order = Order {
         flight: leader.flight,
@@ -144,7 +147,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
         strings: &strings,
         stdin: &[],
     };
-    Ok((order.lay(), vec![lines_file(&lines).map_err(later)?]))
+    Ok((order.lay(), vec![lines.into()]))
 }
 
 /// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
@@ -167,13 +170,6 @@ pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) ->
         stdin: &[],
     };
     Ok(order.lay())
-}
-
-fn lines_file(lines: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let file = File::from(rustix::fs::memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?);
-    // Written by position, so that the child's reading starts at the beginning.
-    file.write_all_at(lines, 0).map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))?;
-    Ok(file.into())
 }
 
 fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
@@ -204,8 +200,11 @@ fn lay_strings(
     for argument in argv {
         strings.argument(argument)?;
     }
+    // The jobs of a batch have one environment, and each its own trace or none.
+    let trace = start.trace().filter(|_| control.is_some() && start.held.count == 1);
+    let others = if trace.is_some() { &TRACE_VARIABLES[..] } else { &[] };
     for (name, value) in &command.environment {
-        if !OURS.iter().any(|ours| ours.as_bytes() == name) {
+        if !OURS.iter().chain(others).any(|ours| ours.as_bytes() == name) {
             strings.variable(name, value)?;
         }
     }
@@ -217,11 +216,19 @@ fn lay_strings(
         return Ok(strings);
     };
     strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
+    strings.variable(MAX_ATTEMPTS.as_bytes(), start.policy.attempts.to_string().as_bytes())?;
+    if let Some(limit) = start.policy.time_limit {
+        // From now on, which is a moment before it begins.
+        strings.variable(DEADLINE.as_bytes(), rfc3339(clock::now().after(limit)).as_bytes())?;
+    }
     if !start.run.is_empty() {
         strings.variable(RUN.as_bytes(), start.run.as_bytes())?;
     }
     if !start.checkpoint.is_empty() {
         strings.variable(CHECKPOINT.as_bytes(), start.checkpoint.as_bytes())?;
+    }
+    for (part, text) in trace.into_iter().flat_map(parts) {
+        strings.variable(TRACE_VARIABLES[part].as_bytes(), text.as_bytes())?;
     }
     let control = control_path(dir, *launcher, *number);
     strings.variable(CONTROL.as_bytes(), control.as_os_str().as_bytes())?;

@@ -140,6 +140,23 @@ impl ControlFiles {
         })
     }
 
+    /// Says something for a job, in the place where that was said before; `place` remembers it. The job may be writing,
+    /// too, and nothing of that is touched.
+    pub(super) fn say_for(&self, number: u32, said: &[u8], place: &mut Option<u64>) -> io::Result<()> {
+        let Some(Some(Pair { files: [control, _], .. })) = self.pairs.get(number as usize) else { return Ok(()) };
+        if let Some(at) = *place {
+            return control.file.write_all_at(said, at);
+        }
+        let at = control.file.metadata()?.len();
+        let flags = rustix::io::ReadWriteFlags::APPEND;
+        rustix::io::pwritev2(&control.file, &[io::IoSlice::new(said)], at, flags)?;
+        let mut there = vec![0; said.len()];
+        control.file.read_exact_at(&mut there, at)?;
+        // Where the job wrote at the same moment it stands further on: next time it is said anew.
+        *place = (there == said).then_some(at);
+        Ok(())
+    }
+
     /// All that a job has asked for beyond its time limit, in its `extend` lines so far.
     pub(super) fn extensions(&self, number: u32) -> Duration {
         let Some(Some(Pair { files: [control, _], .. })) = self.pairs.get(number as usize) else {

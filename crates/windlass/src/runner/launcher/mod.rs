@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::process::{Child, Command, Stdio};
 
+mod aloud;
 mod cgroup;
 mod control;
 mod message;

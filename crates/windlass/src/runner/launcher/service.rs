@@ -5,6 +5,7 @@
 //! freed. It must not block anywhere but in its one wait.
 
 use super::Without;
+use super::aloud::Aloud;
 use super::cgroup::{Cell, Cgroups};
 use super::control::ControlFiles;
 use super::message::{Cut, End, Kept, Report, Request, Resource, Step, Task};
@@ -66,6 +67,9 @@ struct Running {
     ended: bool,
     cell: Option<Cell>,
     watch: Option<Watch>,
+    /// What it says of itself on its standard output, and where that stands in its control file.
+    aloud: Aloud,
+    said_at: Option<u64>,
 }
 
 impl Running {
@@ -342,6 +346,7 @@ impl Service {
             stream => {
                 let stream = (stream - STDOUT) as usize;
                 read_pipe(job, stream, 1, &mut self.buffer, &self.output);
+                job.pass_on(&self.control);
                 let written = job.captures.iter().map(Capture::total).sum();
                 if job.task.limits.output > 0 && written > job.task.limits.output {
                     self.end_for(index, Resource::Output, written);
@@ -545,6 +550,8 @@ impl Service {
             ended: false,
             cell,
             watch,
+            aloud: Aloud::default(),
+            said_at: None,
         });
         Ok(())
     }

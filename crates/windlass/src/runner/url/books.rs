@@ -9,7 +9,6 @@ use super::call::{self, Answer};
 use super::pool::Pool;
 use super::request::{self, Laid, Prepared};
 use crate::clock;
-use crate::runner::reply::Emits;
 use crate::runner::tally::Tally;
 use crate::runner::url::Hear;
 use crate::runner::{Flight, Output, Start, Stop};
@@ -17,15 +16,20 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Policy, Service, Url};
 use windlass_core::time::Time;
 
-/// So many messages are looked at before what they brought is told.
+/// So many messages are looked at before the free slots are filled.
 const MESSAGES_MOST: usize = 512;
+/// What is known is told so long after it came to be, if there are more calls to make: a turn of the engine for each of
+/// them would take time from them. A crew that has nothing more to call for is told of at once.
+const TELL_WITHIN: Duration = Duration::from_millis(10);
 
 /// What the thread hears of.
 pub(super) enum Message {
@@ -76,6 +80,8 @@ pub(super) struct Books {
     calls_made: u64,
     /// Starts of which something is known that was not told.
     untold: BTreeSet<(u64, usize)>,
+    /// Since when there are such.
+    untold_since: Option<Instant>,
 }
 
 impl Claim {
@@ -103,6 +109,18 @@ impl Claim {
         (&self.tallies[tally].start, position)
     }
 
+    /// Jobs with their starts and their positions there; neighbours are mostly of one start.
+    pub(super) fn each(&self, jobs: &[u32]) -> impl Iterator<Item = (u32, &Start, u16)> {
+        let (mut tally, mut of) = (0, 0..0);
+        jobs.iter().map(move |job| {
+            if !of.contains(job) {
+                tally = self.place(*job).0;
+                of = self.firsts[tally]..self.firsts[tally] + u32::from(self.tallies[tally].start.held.count);
+            }
+            (*job, &self.tallies[tally].start, (job - of.start) as u16)
+        })
+    }
+
     pub(super) fn id(&self, job: u32) -> JobId {
         let (start, position) = self.start(job);
         start.held.jobs.id(usize::from(start.held.first + position))
@@ -116,6 +134,20 @@ impl Claim {
     fn is_open(&self, job: u32) -> bool {
         let (tally, position) = self.place(job);
         self.tallies[tally].is_open(position)
+    }
+
+    /// Those of a stretch that have no outcome yet.
+    fn open_in(&self, jobs: Range<u32>) -> Vec<u32> {
+        let mut open = Vec::with_capacity(jobs.len());
+        let mut from = jobs.start;
+        while from < jobs.end {
+            let (at, _) = self.place(from);
+            let (tally, first) = (&self.tallies[at], self.firsts[at]);
+            let to = jobs.end.min(first + u32::from(tally.start.held.count));
+            open.extend((from..to).filter(|job| tally.is_open((job - first) as u16)));
+            from = to;
+        }
+        open
     }
 
     /// The jobs of the start with this flight.
@@ -145,24 +177,42 @@ impl Books {
             calls: HashMap::new(),
             calls_made: 0,
             untold: BTreeSet::new(),
+            untold_since: None,
         }
     }
 
     pub(super) async fn serve(mut self, mut messages: UnboundedReceiver<Message>) {
         let pool = Rc::<Pool>::default();
         let mut heard = Vec::with_capacity(MESSAGES_MOST);
-        while messages.recv_many(&mut heard, MESSAGES_MOST).await > 0 {
+        while self.hear_some(&mut messages, &mut heard).await {
             let mut crews = BTreeSet::new();
             for message in heard.drain(..) {
                 match message {
                     Message::Starts(starts) => self.take_in(starts, &mut crews),
                     Message::Stop(flight, why) => self.stop(flight, why, &mut crews),
                     Message::Done(call, answer) => self.done(call, answer, &mut crews),
-                    Message::Close => return,
+                    Message::Close => return self.tell(),
                 }
             }
             crews.iter().for_each(|crew| self.fill_slots(crew, &pool));
-            self.tell();
+            if self.untold.is_empty() {
+                continue;
+            }
+            let since = *self.untold_since.get_or_insert_with(Instant::now);
+            let has_more = |crew| self.crews.get(crew).is_some_and(|crew| !crew.waiting.is_empty());
+            if since.elapsed() >= TELL_WITHIN || !crews.iter().all(has_more) {
+                self.tell();
+            }
+        }
+    }
+
+    /// Waits for messages, or until what is known must be told; false where none will come.
+    async fn hear_some(&self, messages: &mut UnboundedReceiver<Message>, heard: &mut Vec<Message>) -> bool {
+        let some = messages.recv_many(heard, MESSAGES_MOST);
+        match self.untold_since.filter(|_| !self.untold.is_empty()) {
+            None => some.await > 0,
+            // Nobody has anything to say yet: the loop goes on and tells.
+            Some(since) => !matches!(tokio::time::timeout_at(since + TELL_WITHIN, some).await, Ok(0)),
         }
     }
 
@@ -203,7 +253,7 @@ impl Books {
         {
             let (policy, prepared) = (Arc::clone(&crew.policy), Rc::clone(&crew.prepared));
             let Some(claim) = self.claims.get(&piece.claim) else { continue };
-            let jobs: Vec<u32> = piece.jobs.clone().filter(|job| claim.is_open(*job)).collect();
+            let jobs = claim.open_in(piece.jobs.clone());
             let Laid { request, jobs, refused, rest } = request::lay(url(&policy), &prepared, claim, &jobs);
             let mut range = piece.jobs;
             if let Some(rest) = rest {
@@ -278,19 +328,20 @@ impl Books {
         }
     }
 
-    /// Ends all jobs of a call in the same way; they stand in order, so neighbours are of one start.
+    /// Ends all jobs of a call in the same way.
     fn end_all(&mut self, call: &Call, outcome: &Outcome) {
         let Some(claim) = self.claims.get_mut(&call.claim) else { return };
-        let mut jobs = call.jobs.iter().copied().peekable();
-        while let Some(first) = jobs.peek().copied() {
-            let (at, _) = claim.place(first);
-            let (tally, from) = (&mut claim.tallies[at], claim.firsts[at]);
-            let end = from + u32::from(tally.start.held.count);
-            tally.begun(call.started);
-            while let Some(job) = jobs.next_if(|job| *job < end) {
-                tally.end((job - from) as u16, outcome.clone(), Emits::new());
+        for neighbours in call.jobs.chunk_by(|job, next| job + 1 == *next) {
+            let mut rest = neighbours[0]..neighbours[neighbours.len() - 1] + 1;
+            while !rest.is_empty() {
+                let (at, position) = claim.place(rest.start);
+                let tally = &mut claim.tallies[at];
+                let count = rest.len().min(usize::from(tally.start.held.count - position)) as u16;
+                tally.begun(call.started);
+                tally.end_alike(position..position + count, outcome);
+                self.untold.insert((call.claim, at));
+                rest.start += u32::from(count);
             }
-            self.untold.insert((call.claim, at));
         }
     }
 
@@ -346,6 +397,7 @@ impl Books {
     fn tell_with(&mut self, mut output: Output) {
         let now = clock::now();
         let untold = std::mem::take(&mut self.untold);
+        self.untold_since = None;
         for (number, at) in &untold {
             let Some(claim) = self.claims.get_mut(number) else { continue };
             let tally = &mut claim.tallies[*at];

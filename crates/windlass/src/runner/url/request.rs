@@ -7,8 +7,9 @@ use super::answer::End;
 use super::books::Claim;
 use crate::api::base64;
 use crate::clock;
+use crate::particulars::{TRACE_HEADERS, parts};
 use crate::runner::command::order::field;
-use crate::runner::lines;
+use crate::runner::lines::Layer;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
@@ -97,18 +98,18 @@ fn kind_of(data: &[u8]) -> &'static str {
 /// Many jobs in one body.
 fn frame(url: &Url, claim: &Claim, jobs: &[u32], laid: &mut Laid) -> (Vec<u8>, &'static str) {
     let framing = if url.framing == Framing::Array { Framing::Json } else { url.framing };
-    let data: usize = jobs.iter().map(|job| claim.data(*job).len() + OBJECT_LEAST).sum();
+    let data: usize = claim.each(jobs).map(|(_, start, at)| start.held.bytes(at, 1) as usize + OBJECT_LEAST).sum();
     let mut body = Vec::with_capacity(data.min(BYTES_MOST));
+    let mut layer = Layer::default();
     if url.framing == Framing::Array {
         body.push(b'[');
     }
-    for job in jobs.iter().copied() {
+    for (job, start, position) in claim.each(jobs) {
         if body.len() >= BYTES_MOST {
             laid.rest = Some(job);
             break;
         }
-        let (start, position) = claim.start(job);
-        match lines::add(start, position, framing, &mut body) {
+        match layer.add(start, position, framing, &mut body) {
             Ok(()) => laid.jobs.push(job),
             Err(error) => laid.refused.push((job, Outcome::FailedForGood { error: error.into() }, Vec::new())),
         }
@@ -165,6 +166,9 @@ fn head(
     headers.insert(ATTEMPT, HeaderValue::from(start.held.start()));
     if let Some(key) = &prepared.key {
         headers.insert(SIGNATURE, value(signature(key, &id, &now, body))?);
+    }
+    for (part, text) in start.trace().filter(|_| count == 1).into_iter().flat_map(parts) {
+        headers.insert(HeaderName::from_static(TRACE_HEADERS[part]), value(text.as_bytes().to_vec())?);
     }
     headers.insert(ID, value(id.into_bytes())?);
     headers.insert(TIMESTAMP, value(now.into_bytes())?);

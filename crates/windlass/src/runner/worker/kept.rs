@@ -5,7 +5,8 @@
 
 use super::marks::Marks;
 use crate::runner::launcher::Report;
-use crate::runner::{Flight, Start, Stop, lines};
+use crate::runner::lines::Layer;
+use crate::runner::{Flight, Start, Stop};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -102,6 +103,7 @@ pub(super) struct Kept {
     pub(super) channel: OwnedFd,
     /// The worker's own end of its input, for a look at what it left there.
     unread: OwnedFd,
+    layer: Layer,
     outgoing: Vec<u8>,
     sent: usize,
     written: u64,
@@ -152,6 +154,7 @@ impl Kept {
             from,
             channel,
             unread,
+            layer: Layer::default(),
             outgoing: Vec::new(),
             sent: 0,
             written: 0,
@@ -247,7 +250,7 @@ impl Kept {
     /// Writes a job's line behind the others; an error is the sentence of a job that cannot be a line.
     pub(super) fn give(&mut self, start: &Start, position: u16, now: Instant) -> Result<(), &'static str> {
         let (before, begin) = (self.outgoing.len(), self.written);
-        lines::add(start, position, self.framing, &mut self.outgoing)?;
+        self.layer.add(start, position, self.framing, &mut self.outgoing)?;
         self.written += (self.outgoing.len() - before) as u64;
         let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
         let id = start.held.jobs.id(usize::from(start.held.first + position));

@@ -135,14 +135,24 @@ pub(super) fn unlist(db: &Connection, head: &Head) -> Result<(), StoreError> {
     done.map_err(failed).map(|_| ())
 }
 
-/// Deletes a chunk whose outcomes the archive holds; tells how much of which body file it leaves.
-pub(super) fn delete(db: &Connection, first: u64) -> Result<Option<(u32, u64)>, StoreError> {
-    let mut statement = db.prepare_cached("DELETE FROM part WHERE first = ?1").map_err(failed)?;
-    statement.execute([first]).map_err(failed)?;
-    let sql = "DELETE FROM chunk WHERE first = ?1 RETURNING segment, length";
+/// Deletes neighbouring chunks whose outcomes the archive holds; tells how much of which body files they leave.
+pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32, u64)>, StoreError> {
+    let mut left: Vec<(u32, u64)> = Vec::new();
+    let sql = "SELECT segment, length FROM chunk WHERE first BETWEEN ?1 AND ?2 AND segment IS NOT NULL";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
-    let left = statement.query_row([first], |r| Ok((r.get::<_, Option<u32>>(0)?, r.get::<_, Option<u64>>(1)?)));
-    Ok(left.optional().map_err(failed)?.and_then(|(file, length)| file.zip(length)))
+    let mut rows = statement.query([first, last]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let (file, length) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+        match left.last_mut() {
+            Some((same, sum)) if *same == file => *sum += length,
+            _ => left.push((file, length)),
+        }
+    }
+    for sql in ["DELETE FROM part WHERE first BETWEEN ?1 AND ?2", "DELETE FROM chunk WHERE first BETWEEN ?1 AND ?2"] {
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute([first, last]).map_err(failed)?;
+    }
+    Ok(left)
 }
 
 /// Drops the spans in which the last of these chunks, sorted, was the last one.

@@ -77,24 +77,28 @@ impl Turn<'_> {
         while let Some((_, place)) = self.m.finished.pop_front_if(|(turn, _)| *turn < oldest) {
             match place {
                 Place::Chunk(first) => {
-                    if let Some((file, length)) = chunks::delete(self.db, first.0)? {
-                        self.m.files.remove(file, length)?;
-                    }
-                    if self.m.parts.remove(&first.0).is_some_and(|part| part.stored) {
-                        self.m.state.parts -= 1;
-                    }
-                    deleted.push(first.0);
+                    let part = self.m.parts.remove(&first.0);
+                    self.m.state.parts -= u64::from(part.as_ref().is_some_and(|part| part.stored));
+                    deleted.push((first.0, first.0 + part.map_or(1, |part| u64::from(part.head.count))));
                 }
                 Place::Row(arrival) => over.push(arrival.0),
             }
         }
         rows::delete_all(self.db, &over)?;
         deleted.sort_unstable();
+        // Arrivals have no gaps, so between neighbours there is no chunk: one statement deletes all of them.
+        for neighbours in deleted.chunk_by(|(_, end), (next, _)| end == next) {
+            let (first, end) = (neighbours[0].0, neighbours[neighbours.len() - 1].1);
+            for (file, length) in chunks::delete(self.db, first, end - 1)? {
+                self.m.files.remove(file, length)?;
+            }
+        }
         if !deleted.is_empty() {
             // A span that is gone must not be lengthened.
             self.m.span = None;
         }
-        chunks::prune_spans(self.db, &deleted)
+        let firsts: Vec<u64> = deleted.into_iter().map(|(first, _)| first).collect();
+        chunks::prune_spans(self.db, &firsts)
     }
 }
 

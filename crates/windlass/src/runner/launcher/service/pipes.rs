@@ -3,9 +3,11 @@
 
 use super::{Running, Service};
 use crate::runner::Flight;
+use crate::runner::launcher::control::ControlFiles;
 use crate::runner::launcher::output::file_name;
 use rustix::io::Errno;
 use std::path::Path;
+use std::time::Instant;
 
 impl Service {
     /// Somebody reads along. One that has ended already is told with all that it wrote.
@@ -17,6 +19,20 @@ impl Service {
         for (capture, stream) in job.captures.iter_mut().zip(["out", "err"]) {
             capture.show(|| self.output.join(file_name(job.task.job, job.task.start, stream)));
         }
+    }
+}
+
+impl Running {
+    /// One job with a control file, to which its standard output can add.
+    fn speaks(&self) -> bool {
+        self.task.control.is_some() && self.task.last == self.task.job.offset
+    }
+
+    /// Passes on what it has said of itself aloud, if that is due.
+    pub(super) fn pass_on(&mut self, control: &ControlFiles) {
+        let Some((number, said)) = self.task.control.zip(self.aloud.due(Instant::now())) else { return };
+        // It is only shown; what cannot be written is not.
+        let _ = control.say_for(number, &said, &mut self.said_at);
     }
 }
 
@@ -33,6 +49,9 @@ pub(super) fn read_pipe(job: &mut Running, stream: usize, most: usize, buffer: &
             Ok(got) => {
                 let name = || file_name(job.task.job, job.task.start, ["out", "err"][stream]);
                 job.captures[stream].take(&buffer[..got], || output.join(name()));
+                if stream == 0 && job.speaks() {
+                    job.aloud.hear(&buffer[..got]);
+                }
                 taken += got;
             }
         }
