@@ -28,7 +28,7 @@ use crate::router::Router;
 use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
-use queue::{Pass, Queue};
+use queue::{Mark, Pass, Queue};
 use rates::{Look, Metered};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,8 @@ pub struct Scheduler {
     topics: BTreeSet<(Reverse<Priority>, QueueNo)>,
     /// The queues that are stages of pipelines.
     stages: BTreeMap<Box<str>, QueueNo>,
+    /// Jobs that wait for their time, where there are any. Signed, as the ready ones are.
+    put_off: BTreeMap<QueueNo, i64>,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -114,6 +116,7 @@ impl Scheduler {
             router: Router::default(),
             topics: BTreeSet::new(),
             stages: BTreeMap::new(),
+            put_off: BTreeMap::new(),
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
@@ -146,7 +149,7 @@ impl Scheduler {
         if !self.queues.contains_key(&number) {
             let mut queue = Queue::new(name.as_str());
             queue.crew = self.crew_for(name.as_str());
-            queue.topic = queue.crew.is_none() && self.router.is_topic(name.as_str());
+            queue.mark(Mark::Topic, queue.crew.is_none() && self.router.is_topic(name.as_str()));
             self.queues.insert(number, queue);
             self.note_stage(number);
             self.lay_over_queue(number);
@@ -161,6 +164,7 @@ impl Scheduler {
         self.metered.remove(&number);
         self.behind_suspect.remove(&number);
         self.caps.remove(&number);
+        self.put_off.remove(&number);
         if let Some(queue) = self.queues.remove(&number) {
             self.stages.remove(&queue.name);
         }
@@ -185,6 +189,7 @@ impl Scheduler {
         self.unlist_all();
         self.behind_suspect.clear();
         self.topics.clear();
+        self.put_off.clear();
         self.queues.values_mut().for_each(Queue::clear);
     }
 
@@ -315,8 +320,8 @@ impl Scheduler {
 
     /// Whether a queue waits for more jobs before it starts any.
     pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
-        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.lingers != lingers) {
-            queue.lingers = lingers;
+        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.is(Mark::Lingers) != lingers) {
+            queue.mark(Mark::Lingers, lingers);
             self.place(number);
         }
     }
@@ -398,12 +403,12 @@ impl Scheduler {
     /// Puts a queue where it belongs in its crew's order, or nowhere; a queue that stands right keeps its place.
     fn place(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get(&number) else { return };
-        if queue.topic || queue.routed.is_some() {
+        if queue.is(Mark::Topic) || queue.is(Mark::Routed) {
             self.place_topic(number);
-        } else if queue.stage {
+        } else if queue.is(Mark::Stage) {
             self.level_changed(number);
         }
-        let Some(queue) = self.queues.get(&number).filter(|queue| !queue.topic) else { return };
+        let Some(queue) = self.queues.get(&number).filter(|queue| !queue.is(Mark::Topic)) else { return };
         let choice = queue.choose(self.suspects_may());
         if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);

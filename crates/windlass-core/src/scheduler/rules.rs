@@ -4,6 +4,7 @@
 //! is in flight keeps its slots through every change.
 
 use super::crew::Crew;
+use super::queue::Mark;
 use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
@@ -159,8 +160,9 @@ impl Scheduler {
             self.unlist(number);
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
-                queue.topic = crew.is_none() && self.router.is_topic(&queue.name);
-                queue.lingers &= !queue.topic;
+                let topic = crew.is_none() && self.router.is_topic(&queue.name);
+                queue.mark(Mark::Topic, topic);
+                queue.mark(Mark::Lingers, queue.is(Mark::Lingers) && !topic);
                 queue.crew = crew;
                 queue.hope_again();
             }

@@ -3,7 +3,7 @@
 //! Core's `pipeline` says which stages hold which, so that no circle can hold itself. What waits is what is ready, put
 //! off or to be tried again; what was started before the limit was reached may still bring more than it.
 
-use super::queue::Queue;
+use super::queue::{Mark, Queue};
 use super::{Reason, Scheduler};
 use crate::job::QueueNo;
 use crate::pipeline::Flow;
@@ -12,11 +12,20 @@ use std::sync::Arc;
 impl Scheduler {
     /// So many more jobs of a queue wait for their time, or fewer.
     pub fn put_off(&mut self, number: QueueNo, delta: i64) {
-        let Some(queue) = self.queues.get_mut(&number) else { return };
-        queue.put_off += delta;
-        if queue.stage {
+        let count = self.put_off.entry(number).or_insert(0);
+        *count += delta;
+        if *count == 0 {
+            self.put_off.remove(&number);
+        }
+        if self.queues.get(&number).is_some_and(|queue| queue.is(Mark::Stage)) {
             self.level_changed(number);
         }
+    }
+
+    /// Everything that waits in a queue, for a start or for its time.
+    fn backlog(&self, number: QueueNo, queue: &Queue) -> u64 {
+        let put_off = self.put_off.get(&number).copied().unwrap_or(0);
+        queue.waiting() + u64::try_from(put_off).unwrap_or(0)
     }
 
     fn flow_of(&self, queue: &Queue) -> Option<&Flow> {
@@ -33,8 +42,8 @@ impl Scheduler {
             self.stages.remove(&name);
         }
         if let Some(queue) = self.queues.get_mut(&number) {
-            queue.stage = stage;
-            queue.full &= stage;
+            queue.mark(Mark::Stage, stage);
+            queue.mark(Mark::Full, stage && queue.is(Mark::Full));
         }
     }
 
@@ -43,13 +52,13 @@ impl Scheduler {
     pub(super) fn level_changed(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get(&number) else { return };
         let limit = self.flow_of(queue).map_or(0, |flow| u64::from(flow.limit));
-        let full = limit > 0 && queue.backlog() >= limit;
-        if full == queue.full {
+        let full = limit > 0 && self.backlog(number, queue) >= limit;
+        if full == queue.is(Mark::Full) {
             return;
         }
         let name = queue.name.clone();
         if let Some(queue) = self.queues.get_mut(&number) {
-            queue.full = full;
+            queue.mark(Mark::Full, full);
         }
         let holds = |other: &QueueNo| {
             let flow = self.queues.get(other).and_then(|queue| self.flow_of(queue));
@@ -62,14 +71,19 @@ impl Scheduler {
 
     /// The next stage that holds a queue, if one does.
     pub(super) fn held_by_next(&self, queue: &Queue) -> Option<Reason> {
-        if !queue.stage {
+        if !queue.is(Mark::Stage) {
             return None;
         }
         let flow = self.flow_of(queue)?;
         flow.held_by.iter().find_map(|next| {
-            let next = self.queues.get(self.stages.get(next.as_str())?).filter(|next| next.full)?;
+            let number = *self.stages.get(next.as_str())?;
+            let next = self.queues.get(&number).filter(|next| next.is(Mark::Full))?;
             let Flow { stage, limit, .. } = self.flow_of(next)?;
-            Some(Reason::NextStageFull { stage: Arc::from(stage.as_str()), waiting: next.backlog(), limit: *limit })
+            Some(Reason::NextStageFull {
+                stage: Arc::from(stage.as_str()),
+                waiting: self.backlog(number, next),
+                limit: *limit,
+            })
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! It must not know who listens: the router does, and the engine makes the copies.
 
-use super::queue::Queue;
+use super::queue::{Mark, Queue};
 use super::{Reason, Scheduler};
 use crate::job::{Lane, QueueName, QueueNo};
 use std::cmp::Reverse;
@@ -39,16 +39,20 @@ impl Scheduler {
         self.unroute(number);
         self.unlist(number);
         let Some(queue) = self.queues.get_mut(&number) else { return };
-        let open = queue.topic && !queue.paused;
-        queue.routed = queue.choose(true).filter(|_| open).map(|choice| choice.priority);
-        self.topics.extend(queue.routed.map(|priority| (Reverse(priority), number)));
+        let open = queue.is(Mark::Topic) && !queue.paused;
+        if let Some(choice) = queue.choose(true).filter(|_| open) {
+            queue.mark(Mark::Routed, true);
+            queue.class = choice.priority;
+            self.topics.insert((Reverse(choice.priority), number));
+        }
     }
 
     /// Takes a queue out of that order.
     pub(super) fn unroute(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get_mut(&number) else { return };
-        if let Some(priority) = queue.routed.take() {
-            self.topics.remove(&(Reverse(priority), number));
+        if queue.is(Mark::Routed) {
+            queue.mark(Mark::Routed, false);
+            self.topics.remove(&(Reverse(queue.class), number));
         }
     }
 

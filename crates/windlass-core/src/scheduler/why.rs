@@ -3,7 +3,7 @@
 //! The plan starts only where all three say nothing; `why` tells the first that says something. So there is one
 //! answer to "may this start", whoever asks.
 
-use super::queue::Queue;
+use super::queue::{Mark, Queue};
 use super::{Reason, Scheduler, Stall};
 use crate::job::{Lane, LaneKind, QueueNo};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Scheduler {
             return Reason::Stalled(stall);
         }
         let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
-        if queue.topic {
+        if queue.is(Mark::Topic) {
             return self.why_topic(number, queue);
         }
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
@@ -165,7 +165,7 @@ impl Scheduler {
             None
         } else if queue.waiting() == 0 {
             Some(Reason::NothingWaits)
-        } else if queue.lingers {
+        } else if queue.is(Mark::Lingers) {
             Some(Reason::Lingering)
         } else if queue.choose(true).is_none() {
             Some(Reason::Barren)
