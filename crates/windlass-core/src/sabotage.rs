@@ -166,6 +166,9 @@ sabotages! {
         test("cli", "a_held_lock_with_a_silent_holder_is_75_and_names_it");
     HostUnchecked: "requests that name another host are answered",
         unit("http::tests::refusals::over_tcp_the_host_must_be_this_one");
+    // Workers, and what they share.
+    StalemateUnseen: "nobody looks whether ready jobs are started",
+        unit("engine::tests::stalemate::work_that_the_scheduler_forgot_is_found_and_done");
 }
 
 /// Whether this promise is to be broken: never, in a build without the feature.

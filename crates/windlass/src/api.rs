@@ -20,10 +20,12 @@ pub mod schedules;
 mod stats;
 pub mod steering;
 pub mod work;
+mod workers;
 
 pub use crate::particulars::{Particulars, Subject, Trace};
 pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
+pub use workers::{StateCounts, Worker, WorkerCounts, WorkerStep, Workers};
 
 /// Jobs laid end to end, the library's own body: `u16` queue length, queue, `i8` priority, `u32` data length, data;
 /// little endian, repeated.
@@ -101,6 +103,9 @@ pub struct Job {
     pub checkpoint: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// Who is at it, while it runs; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<Worker>,
     #[serde(flatten)]
     pub particulars: Particulars,
     #[serde(flatten)]
@@ -146,6 +151,7 @@ impl Job {
                 .map(|e| AttemptError { start: e.start, at: time_text(e.at), text: e.text.clone() })
                 .collect(),
             progress: None,
+            worker: None,
             phase: None,
             checkpoint: None,
             result: None,
@@ -349,6 +355,9 @@ pub struct Status {
     /// By config entry: what keeps its workers from serving.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub troubles: BTreeMap<String, String>,
+    /// Workers by state; only states that some are in.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub workers: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -360,6 +369,9 @@ pub struct ServerStatus {
     /// `serving`, or what keeps it from starting jobs: `quiet`, `paused`, `no_space`, `archive_behind`, `draining`,
     /// `halting`.
     pub condition: String,
+    /// How often ready work did not start although nothing held it; the log says of which queue.
+    #[serde(default)]
+    pub stalemates: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -386,10 +398,12 @@ pub struct Flight {
     pub queue: String,
     pub start: u32,
     pub started: String,
-    /// The slot that holds it.
-    pub worker: u32,
-    /// That slot's state: working, or stopping once it was told to end.
-    pub worker_state: String,
+    /// The worker that is at it, where one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// That worker's state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_state: Option<String>,
     /// Claimed ahead of its slot, and not begun.
     #[serde(default)]
     pub stocked: bool,
@@ -403,8 +417,8 @@ impl From<&FlightInfo> for Flight {
             queue: flight.queue.clone(),
             start: flight.start,
             started: time_text(flight.started),
-            worker: flight.worker,
-            worker_state: flight.state.word().to_owned(),
+            worker: None,
+            worker_state: None,
             stocked: flight.stocked,
         }
     }

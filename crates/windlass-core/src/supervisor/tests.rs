@@ -3,17 +3,18 @@
 use super::*;
 use std::collections::BTreeMap;
 
-const TERMS: Terms = Terms {
-    start: Duration::from_secs(5),
-    stop: Duration::from_secs(10),
-    backoff: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) },
-    deaths: 3,
-    window: Duration::from_secs(600),
-};
+const TERMS: Terms = Terms { start: Duration::from_secs(5), stop: Duration::from_secs(10) };
 const W: WorkerNo = WorkerNo(7);
 
-fn at(seconds: i64) -> Time {
-    Time(seconds * 1_000_000)
+fn at(seconds: u64) -> Steady {
+    Steady::default().after(Duration::from_secs(seconds))
+}
+
+/// One worker, known and stopped.
+fn one() -> Supervisor {
+    let mut supervisor = Supervisor::default();
+    supervisor.enrol(W, TERMS, at(0));
+    supervisor
 }
 
 fn path_to(state: WorkerState) -> &'static [WorkerEvent] {
@@ -50,7 +51,7 @@ fn expected(state: WorkerState, event: WorkerEvent) -> Option<WorkerState> {
 fn every_state_meets_every_event() {
     for state in WorkerState::ALL {
         for event in WorkerEvent::ALL {
-            let mut supervisor = Supervisor::new(TERMS);
+            let mut supervisor = one();
             for step in path_to(state) {
                 supervisor.apply(W, *step, at(0)).unwrap();
             }
@@ -61,7 +62,7 @@ fn every_state_meets_every_event() {
                     assert_eq!(supervisor.counts().in_state(to), 1);
                     assert_eq!(supervisor.counts().now.iter().sum::<u32>(), 1);
                     let spent = supervisor.counts().spent[state as usize];
-                    assert_eq!(spent, Duration::from_secs(if state == WorkerState::Stopped { 0 } else { 2 }));
+                    assert_eq!(spent, Duration::from_secs(2));
                 }
                 (Err(forbidden), None) => {
                     assert_eq!(supervisor.counts().transitions, before.transitions);
@@ -82,7 +83,7 @@ fn no_pair_stands_twice() {
 
 #[test]
 fn states_that_may_not_last_have_a_deadline_and_say_it_once() {
-    let mut s = Supervisor::new(TERMS);
+    let mut s = one();
     s.apply(W, WorkerEvent::Make, at(0)).unwrap();
     assert_eq!(s.next_deadline(), Some(at(5)));
     assert!(s.take_due(at(4)).is_empty());
@@ -93,51 +94,33 @@ fn states_that_may_not_last_have_a_deadline_and_say_it_once() {
     assert_eq!(s.take_due(at(16)), [(W, Due::StopOverdue)]);
     s.apply(W, WorkerEvent::Exit, at(17)).unwrap();
     assert!(s.is_quiet() && s.next_deadline().is_none());
-    assert!(s.dismiss(W) && !s.dismiss(W));
+    assert_eq!(s.counts().overdue, [1, 1]);
+    s.forget(W);
     assert_eq!(s.counts().now, [0; 7]);
+    assert!(s.apply(W, WorkerEvent::Make, at(18)).is_err(), "nobody knows it any more");
 }
 
 #[test]
 fn coming_up_in_time_lifts_the_deadline() {
-    let mut s = Supervisor::new(TERMS);
+    let mut s = one();
     s.apply(W, WorkerEvent::Make, at(0)).unwrap();
     s.apply(W, WorkerEvent::Up, at(1)).unwrap();
     assert_eq!(s.next_deadline(), None);
-    assert!(!s.dismiss(W), "a living worker is not forgotten");
-}
-
-#[test]
-fn the_dead_return_after_a_growing_wait_until_they_died_too_often() {
-    let mut s = Supervisor::new(TERMS);
-    let mut now = 0;
-    for wait in [1, 2, 4] {
-        s.apply(W, WorkerEvent::Make, at(now)).unwrap();
-        s.apply(W, WorkerEvent::Die, at(now)).unwrap();
-        assert_eq!(s.next_deadline(), Some(at(now + wait)));
-        now += wait;
-        assert_eq!(s.take_due(at(now)), [(W, Due::MakeAnew)]);
-    }
-    s.apply(W, WorkerEvent::Make, at(now)).unwrap();
-    s.apply(W, WorkerEvent::Die, at(now)).unwrap();
-    assert!(s.cannot_start(W) && s.next_deadline().is_none());
-    assert_eq!(s.why_not(W).unwrap(), "worker 7 died more than 3 times within 600s and cannot start");
-    s.apply(W, WorkerEvent::Make, at(now + 1000)).unwrap();
-    assert!(!s.cannot_start(W));
-    s.apply(W, WorkerEvent::Die, at(now + 1000)).unwrap();
-    assert!(!s.cannot_start(W), "the old deaths are outside the window");
-    assert_eq!(s.next_deadline(), Some(at(now + 1001)));
+    s.apply(W, WorkerEvent::Stop, at(2)).unwrap();
+    s.forget(W);
+    assert_eq!(s.next_deadline(), None, "one that is forgotten has none");
 }
 
 #[test]
 fn a_phase_lasts_as_long_as_its_state() {
-    let mut s = Supervisor::new(TERMS);
+    let mut s = one();
     for event in path_to(WorkerState::Working) {
         s.apply(W, *event, at(0)).unwrap();
     }
-    s.set_phase(W, "downloading");
-    assert_eq!(s.phase(W), "downloading");
+    assert!(s.set_phase(W, "downloading") && !s.set_phase(W, "downloading"));
+    assert_eq!(s.get(W).unwrap().phase, "downloading");
     s.apply(W, WorkerEvent::Emit, at(1)).unwrap();
-    assert_eq!(s.phase(W), "");
+    assert_eq!(s.get(W).unwrap().phase, "");
 }
 
 const PAGE: &str = include_str!("../../../../docs/life-cycle.md");

@@ -16,6 +16,7 @@ use crate::engine::event::{Answer, Event};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
+use crate::runner::progress::Board;
 use crate::server::LiveConfig;
 use crate::service_manager::ServiceManager;
 use crate::when;
@@ -96,8 +97,8 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         spawn("idle", move || idle::end_when_idle(&dir, &engine, length, &log, &ended))?;
     }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
-    let told = Arc::clone(&manager);
-    spawn("orders", move || obey(&signals, &engine, &live, &orders_log, &told))?;
+    let (told, board) = (Arc::clone(&manager), Arc::clone(server.board()));
+    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told))?;
     let ended = server.join();
     manager.stopping();
     log.info("stopped");
@@ -135,7 +136,14 @@ fn show_life(engine: &EngineHandle, manager: &ServiceManager, beat: Duration, un
 }
 
 /// Turns signals into events until the engine has ended.
-fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log, manager: &ServiceManager) {
+fn obey(
+    signals: &Signals,
+    engine: &EngineHandle,
+    config: &LiveConfig,
+    board: &Board,
+    log: &Log,
+    manager: &ServiceManager,
+) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
         let sent = match signal {
@@ -157,7 +165,7 @@ fn obey(signals: &Signals, engine: &EngineHandle, config: &LiveConfig, log: &Log
                 manager.ready(&status(engine));
                 Ok(())
             }
-            libc::SIGTTIN => dump::tell(engine, log),
+            libc::SIGTTIN => dump::tell(engine, board, log),
             libc::SIGTSTP => {
                 // Said when it holds: whoever reads the line may rely on it.
                 let sent = engine.send(Event::Quiet);

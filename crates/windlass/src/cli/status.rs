@@ -66,6 +66,11 @@ pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     let total = row("total", status.get("totals").unwrap_or(&Value::Null), None);
     let code = listing.whole(&status, &rows(&status), Some(total))?;
+    let workers = status.get("workers").and_then(Value::as_object).filter(|workers| !workers.is_empty());
+    if let Some(workers) = workers {
+        let states = workers.iter().map(|(state, count)| format!("{count} {}", visible(state)));
+        context.say(format_args!("workers: {}", states.collect::<Vec<_>>().join(", ")));
+    }
     for (entry, trouble) in status.get("troubles").and_then(Value::as_object).into_iter().flatten() {
         let trouble = trouble.as_str().unwrap_or_default();
         let of = if entry == NAME { "[handlers]".to_owned() } else { format!("[queue.{}]", visible(entry)) };

@@ -147,7 +147,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Puts in flight again what workers elsewhere had when the last server ended.
-    pub(super) fn resume(&mut self, leases: Leases, now: Time) -> Result<(), StoreError> {
+    pub(super) fn resume(&mut self, leases: Leases) -> Result<(), StoreError> {
         for (id, Leased { start, queue, lent }) in leases.0 {
             let policy = self.options.policies.iter().find(|policy| policy.matches(&queue)).cloned();
             let held = self.store.held(id)?.filter(|held| held.start() == start);
@@ -156,7 +156,6 @@ impl<S: Store> Engine<S> {
             let policy = Arc::new(policy);
             let (claim, departed) = self.flights.depart(crew, &policy, vec![held], lent.since);
             for (flight, held) in departed {
-                self.workers.depart(flight, now);
                 if let Some(flight) = self.flights.get_mut(flight) {
                     flight.spoken = lent.spoken.len() as u32;
                 }

@@ -91,6 +91,9 @@ impl<S: Store> Engine<S> {
         let held = self.store.claim(&[order], now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
         let got = count_of(&held);
         self.scheduler.claimed(planned, got);
+        if got > 0 {
+            self.stalemates.started(planned.lane.queue);
+        }
         // What is left may be less than a batch.
         self.changed.insert(planned.lane.queue);
         let Some(policy) = self.scheduler.terms(planned.crew).filter(|_| got > 0) else {
@@ -116,10 +119,7 @@ impl<S: Store> Engine<S> {
             return Err(error);
         }
         let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
-        for (flight, _) in &departed {
-            progress.departed.push(*flight);
-            self.workers.depart(*flight, now);
-        }
+        progress.departed.extend(departed.iter().map(|(flight, _)| *flight));
         for (flight, held) in departed {
             effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone())?);
         }

@@ -1,7 +1,7 @@
 //! In one word, what the engine is up to: told to anyone who asks, without asking the engine.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What keeps new jobs from being started, the strongest reason first; `Serving` where nothing does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,26 +52,35 @@ impl fmt::Display for Condition {
     }
 }
 
-/// The condition where other threads can see it: written after each turn.
+/// The condition where other threads can see it, with the number of stalemates: written after each turn.
 #[derive(Debug)]
-pub struct Shown(AtomicU8);
+pub struct Shown {
+    condition: AtomicU8,
+    stalemates: AtomicU64,
+}
 
 impl Default for Shown {
     fn default() -> Shown {
-        let shown = Shown(AtomicU8::new(0));
-        shown.set(Condition::Serving);
+        let shown = Shown { condition: AtomicU8::new(0), stalemates: AtomicU64::new(0) };
+        shown.set(Condition::Serving, 0);
         shown
     }
 }
 
 impl Shown {
-    pub fn set(&self, condition: Condition) {
+    pub fn set(&self, condition: Condition, stalemates: u64) {
         let at = Condition::ALL.iter().position(|known| *known == condition).unwrap_or_default();
-        self.0.store(at as u8, Ordering::Relaxed);
+        self.condition.store(at as u8, Ordering::Relaxed);
+        self.stalemates.store(stalemates, Ordering::Relaxed);
     }
 
     pub fn get(&self) -> Condition {
-        Condition::ALL.get(usize::from(self.0.load(Ordering::Relaxed))).copied().unwrap_or_default()
+        Condition::ALL.get(usize::from(self.condition.load(Ordering::Relaxed))).copied().unwrap_or_default()
+    }
+
+    /// How often ready work did not start although nothing held it.
+    pub fn stalemates(&self) -> u64 {
+        self.stalemates.load(Ordering::Relaxed)
     }
 }
 
@@ -84,8 +93,8 @@ mod tests {
         let shown = Shown::default();
         assert_eq!(shown.get(), Condition::Serving);
         for condition in Condition::ALL {
-            shown.set(condition);
-            assert_eq!(shown.get(), condition);
+            shown.set(condition, 3);
+            assert_eq!((shown.get(), shown.stalemates()), (condition, 3));
         }
     }
 }

@@ -64,7 +64,7 @@ impl<S: Store> Driver<S> {
         self.engine.tell_steady(clock::steady());
         let known: Vec<Event> = self.events.try_iter().take(EVENTS_MOST).collect();
         let effects = self.engine.turn(clock::now(), known)?;
-        self.shown.set(self.engine.condition());
+        self.shown.set(self.engine.condition(), self.engine.stalemates());
         self.perform(effects);
         while !self.engine.is_over() {
             let mut events = self.wait()?;
@@ -76,7 +76,7 @@ impl<S: Store> Driver<S> {
             if !effects.archive.is_empty() {
                 self.engine.turn_took(begun.elapsed());
             }
-            self.shown.set(self.engine.condition());
+            self.shown.set(self.engine.condition(), self.engine.stalemates());
             self.perform(effects);
             self.times.note(begun.elapsed());
         }

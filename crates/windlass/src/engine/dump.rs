@@ -18,6 +18,8 @@ pub struct Dump {
     pub more_queues: usize,
     /// Events that did not fit into the last turn.
     pub pending: usize,
+    /// How often ready work did not start although nothing held it.
+    pub stalemates: u64,
     /// Who waits for the end of everything.
     pub drained_waiters: usize,
     /// The last turn that settled anything, and the last one that the archive holds.
@@ -51,6 +53,7 @@ impl<S: Store> Engine<S> {
             queues,
             more_queues,
             pending: self.pending.len(),
+            stalemates: self.stalemates(),
             drained_waiters: self.waiters.drained.len(),
             settled: self.settled,
             archived: self.archived,

@@ -19,7 +19,6 @@ use windlass_core::policy::{Command, HandlerFiles, Policy};
 use windlass_core::router::Router;
 use windlass_core::schedule::Memory;
 use windlass_core::scheduler::{Closed, Reason};
-use windlass_core::supervisor::WorkerState;
 use windlass_core::time::Time;
 
 /// Gives an answer once; dropped unanswered it means that the engine ended.
@@ -346,9 +345,6 @@ pub struct FlightInfo {
     pub started: Time,
     /// Claimed ahead: it waits for a slot of its crew and has not begun.
     pub stocked: bool,
-    /// The slot that holds it, and that slot's state.
-    pub worker: u32,
-    pub state: WorkerState,
 }
 
 /// One finished job of a followed run.

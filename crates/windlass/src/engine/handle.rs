@@ -41,6 +41,11 @@ impl EngineHandle {
         self.shown.get()
     }
 
+    /// How often ready work did not start although nothing held it.
+    pub fn stalemates(&self) -> u64 {
+        self.shown.stalemates()
+    }
+
     /// Where the engine's thread writes its condition.
     pub fn shown(&self) -> Arc<Shown> {
         Arc::clone(&self.shown)

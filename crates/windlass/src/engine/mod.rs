@@ -28,6 +28,7 @@ pub mod runs;
 mod schedules;
 mod settle;
 pub mod spec;
+pub mod stalemate;
 mod steer;
 mod stock;
 mod sweep;
@@ -38,7 +39,6 @@ pub mod waiters;
 use crate::runner::Start;
 use crate::schedule::Schedule;
 use crate::store::{Durability, Evidence, JobInfo, Recovered, Store, StoreError};
-use crate::supervisor::Workers;
 use ask::Leases;
 use event::NewRules;
 use flights::Flights;
@@ -108,7 +108,6 @@ pub struct Engine<S> {
     steady: Steady,
     told_steady: Option<Steady>,
     flights: Flights,
-    workers: Workers,
     runs: Runs,
     waiters: Waiters,
     asks: ask::Asks,
@@ -123,6 +122,9 @@ pub struct Engine<S> {
     /// More of an operation or a sweep is to be done in the next turn, which must not wait for an event.
     operations_wait: bool,
     queues: Queues,
+    /// Ready jobs of all queues, as the store tells it.
+    ready: u64,
+    stalemates: stalemate::Stalemates,
     jitter: Jitter,
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
     paces: HashMap<CrewNo, Pace>,
@@ -195,7 +197,6 @@ impl<S: Store> Engine<S> {
             steady: Steady::default(),
             told_steady: None,
             flights: Flights::default(),
-            workers: Workers::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
             asks: ask::Asks::default(),
@@ -206,6 +207,8 @@ impl<S: Store> Engine<S> {
             sweeping: true,
             operations_wait: false,
             queues: Queues::default(),
+            ready: 0,
+            stalemates: stalemate::Stalemates::default(),
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
             turns: Pace::default(),
@@ -231,7 +234,7 @@ impl<S: Store> Engine<S> {
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());
         engine.fill()?;
-        engine.resume(leases, now)?;
+        engine.resume(leases)?;
         Ok((engine, recovered))
     }
 
@@ -260,7 +263,13 @@ impl<S: Store> Engine<S> {
     /// Drops the turn and everything in memory that came from it, and starts over from the store.
     fn start_over(&mut self) -> Result<(), StoreError> {
         self.store.rollback()?;
+        self.read_anew()
+    }
+
+    /// Forgets what is known of jobs, and learns it from the store.
+    fn read_anew(&mut self) -> Result<(), StoreError> {
         self.scheduler.clear_ready();
+        self.ready = 0;
         let known = std::mem::take(&mut self.queues);
         self.fill()?;
         // A number that was given out in the dropped turn will be another queue's: its crew must not stick to it.
@@ -281,7 +290,8 @@ impl<S: Store> Engine<S> {
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
         let steering = self.next_steering();
         let (paced, schedule) = (self.next_paced(), self.next_schedule());
-        let within = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at];
+        let look = self.stalemates.look_at.filter(|_| self.full_until.is_none() && self.stopping == Stopping::No);
+        let within = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, look];
         Ok(within.into_iter().chain([steering, lingers, schedule, paced]).flatten().min())
     }
 

@@ -215,11 +215,8 @@ impl<S: Store> Engine<S> {
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()
-            .filter_map(|(number, flight)| Some((number, self.workers.of(number)?, flight)))
-            .map(|(number, (worker, state), flight)| FlightInfo {
+            .map(|(number, flight)| FlightInfo {
                 stocked: stocked.contains(&number),
-                worker: worker.0,
-                state,
                 job: flight.held.jobs.id(usize::from(flight.held.first)),
                 count: flight.held.count,
                 queue: self.queue_name(flight.held.lane.queue).to_string(),

@@ -49,6 +49,7 @@ impl<S: Store> Engine<S> {
             }
             made += each * held.iter().map(|held| u64::from(held.count)).sum::<u64>();
             self.hand_on(held, &listeners, now, effects)?;
+            self.stalemates.started(lane.queue);
             progress.needs(Durability::Full);
         }
         Ok(())

@@ -10,9 +10,7 @@ use super::{Engine, emit};
 use crate::runner::Finished;
 use crate::sabotage::{self, Sabotage};
 use crate::store::{Durability, FollowUp, Settlement, Store, StoreError};
-use crate::supervisor::Ended;
 use windlass_core::judge::{Verdict, judge};
-use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
 
 impl<S: Store> Engine<S> {
@@ -63,8 +61,7 @@ impl<S: Store> Engine<S> {
             }
             if self.flights.is_over(end.flight) {
                 self.flights.release(end.flight, &mut self.scheduler);
-                let lost = end.outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Lost);
-                progress.landed.insert(end.flight, if lost { Ended::Died } else { Ended::Done });
+                progress.landed.insert(end.flight);
             }
         }
         self.note_spells(spells);

@@ -7,6 +7,7 @@ mod rates;
 mod route;
 mod runs;
 mod schedules;
+mod stalemate;
 mod steer;
 
 use super::event::{

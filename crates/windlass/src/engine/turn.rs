@@ -6,6 +6,7 @@
 
 use super::effects::Effects;
 use super::event::{Answer, Change, Event, Followed, FollowedJob};
+use super::stalemate::LOOK_AFTER;
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
@@ -13,8 +14,7 @@ use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError};
-use crate::supervisor::Ended;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
 use windlass_core::judge::Verdict;
@@ -51,8 +51,8 @@ pub(super) struct Progress {
     pub(super) departed: Vec<Flight>,
     /// Reports that this turn writes, by flight, position and count.
     pub(super) reports: Vec<(Flight, u16, u16)>,
-    /// Starts whose last report this turn writes, and how their workers ended.
-    pub(super) landed: BTreeMap<Flight, Ended>,
+    /// Starts whose last report this turn writes.
+    pub(super) landed: BTreeSet<Flight>,
     /// What ended, of which crew, and what it says of where it went.
     pub(super) heard: Vec<(CrewNo, Held, Sign)>,
 }
@@ -73,6 +73,8 @@ impl<S: Store> Engine<S> {
             self.scheduler.allow_suspects();
         }
         self.pending.extend(events);
+        let happened = !self.pending.is_empty();
+        self.cure_stalemate()?;
         self.look_at_the_steady_clock(now);
         let mut effects = Effects::default();
         let settles = self.look_at_the_clock(now, &mut effects);
@@ -82,6 +84,7 @@ impl<S: Store> Engine<S> {
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
         match worked {
             Ok(()) => {
+                self.watch_for_stalemate(happened, now, &mut effects);
                 self.after_commit(absorbed, &progress, now, &mut effects);
                 Ok(effects)
             }
@@ -109,7 +112,9 @@ impl<S: Store> Engine<S> {
             }
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
-        for (deadline, most) in [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, self.options.drain)] {
+        let (look, drains) = (&mut self.stalemates.look_at, self.options.drain);
+        let most = [(sync, OS_SYNC), (suspects, suspicion::WAIT), (drain, drains), (look, LOOK_AFTER)];
+        for (deadline, most) in most {
             *deadline = deadline.map(|by| if set_back(by, most) { now } else { by });
         }
         due
@@ -333,6 +338,8 @@ impl<S: Store> Engine<S> {
                     self.scheduler.put_off(step.lane.queue, sign * step.count as i64);
                 }
             }
+            let ready = |state: Option<State>| if state == Some(State::Ready) { step.count } else { 0 };
+            self.ready = (self.ready + ready(step.to)).saturating_sub(ready(step.from));
             let counts = &mut self.queues[step.lane.queue].by_state;
             if let Some(from) = step.from {
                 counts[from.index()] = counts[from.index()].saturating_sub(step.count);
@@ -361,18 +368,12 @@ impl<S: Store> Engine<S> {
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
         self.asks.keep();
         self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
-        for (flight, ended) in &progress.landed {
+        for flight in &progress.landed {
             self.flights.forget(*flight);
-            self.workers.land(*flight, *ended, now);
         }
         for job in std::mem::take(&mut effects.cancelled) {
             effects.stops.extend(self.flights.stop_job(job, Stop::Cancel));
         }
-        // What is only withdrawn goes on if it has begun.
-        for (flight, _) in effects.stops.iter().filter(|(_, why)| *why != Stop::Withdraw) {
-            self.workers.stop(*flight, now);
-        }
-        effects.notes.extend(self.workers.take_faults());
         for (_, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Ok(()));
         }
@@ -445,7 +446,6 @@ impl<S: Store> Engine<S> {
             }
             self.flights.release(*flight, &mut self.scheduler);
             self.flights.forget(*flight);
-            self.workers.land(*flight, Ended::Done, now);
         }
         self.drop_rules();
         self.asks.give_back();

@@ -4,7 +4,7 @@ use super::app::{App, Call, json};
 use super::problem::Problem;
 use crate::api;
 use crate::engine::Condition;
-use crate::engine::event::Event;
+use crate::engine::event::{Event, FlightInfo};
 use crate::error::{Failure, Kind};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use windlass_core::life_cycle::State;
+use windlass_core::supervisor::WorkerState;
 
 /// An engine that has not turned for so long is not ready.
 const TURN_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,7 +35,11 @@ pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
             Condition::NoSpace => Err(Failure::new(Kind::TryLater, "the disk is full: nothing is accepted").into()),
             condition @ (Condition::ArchiveBehind | Condition::Paused | Condition::Quiet | Condition::Serving) => {
                 let word = condition.word().replace('_', " ");
-                let told = format!("the engine turns\nthe server is {word}\n{} starts under way\nok\n", flights.len());
+                let refused = (call.app.config)().refused.clone();
+                let refused = refused.map(|why| format!("the last reload was refused, the old config holds: {why}\n"));
+                let refused = refused.unwrap_or_default();
+                let starts = flights.len();
+                let told = format!("the engine turns\nthe server is {word}\n{starts} starts under way\n{refused}ok\n");
                 Ok(if verbose { told.into_response() } else { "ok\n".into_response() })
             }
         },
@@ -47,9 +52,10 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let read = call.app.read(|reads| {
         let view = (reads.view)()?;
-        Ok((view.queues()?, view.runs(RUNS_COUNTED)?, reads.board.troubles()))
+        let workers = reads.board.workers().counts();
+        Ok((view.queues()?, view.runs(RUNS_COUNTED)?, reads.board.troubles(), workers))
     });
-    let (queues, runs, troubles) = read.await?;
+    let (queues, runs, troubles, workers) = read.await?;
     let stocked = stocked(&call.app).await?;
     let closed = call.app.ask(|answer| Event::Closed { answer }).await?;
     let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
@@ -66,6 +72,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
         }
         by_name.insert(queue.name.to_string(), counts);
     }
+    let peopled = WorkerState::ALL.iter().filter(|state| workers.in_state(**state) > 0);
     let status = api::Status {
         server: api::ServerStatus {
             pid: std::process::id(),
@@ -73,12 +80,14 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
             dir: call.app.dir.root().display().to_string(),
             durability: crate::store::Durability::Full.word().into(),
             condition: call.app.handle.condition().word().into(),
+            stalemates: call.app.handle.stalemates(),
         },
         queues: by_name,
         closed: closed.into_iter().map(|(name, closed)| (name, closed.word().to_owned())).collect(),
         totals,
         runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
         troubles: troubles.into_iter().collect(),
+        workers: peopled.map(|state| (state.word().into(), u64::from(workers.in_state(*state)))).collect(),
     };
     json(StatusCode::OK, &status)
 }
@@ -104,7 +113,14 @@ pub(super) async fn drained(call: Call) -> Result<Response, Problem> {
 pub(super) async fn flights(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let flights = call.app.ask(|answer| Event::Flights { answer }).await?;
-    let items = flights.iter().map(api::Flight::from).collect();
+    let shown = call.app.reads.board.workers().shown();
+    let at: HashMap<_, _> = shown.iter().filter_map(|worker| Some((worker.about.job?, worker))).collect();
+    let flight = |info: &FlightInfo| {
+        let (worker, flight) = (at.get(&info.job), api::Flight::from(info));
+        let state = worker.map(|worker| worker.state.word().to_owned());
+        api::Flight { worker: worker.map(|worker| worker.number.0), worker_state: state, ..flight }
+    };
+    let items = flights.iter().map(flight).collect();
     json(StatusCode::OK, &api::Page { items, next: None })
 }
 

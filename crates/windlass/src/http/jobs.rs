@@ -108,7 +108,9 @@ async fn find(app: &App, id: JobId) -> Result<Option<Value>, Failure> {
         let history = (reads.archive.find)(id)?;
         Ok(match info {
             Some(info) => {
-                let job = api::Job { history, ..api::Job::new(&info, usize::MAX) };
+                let at = reads.board.workers().at(id).filter(|_| info.state == State::Running);
+                let worker = at.map(|shown| api::Worker::new(&shown, &reads.board));
+                let job = api::Job { history, worker, ..api::Job::new(&info, usize::MAX) };
                 Some(to_value(&job.saying(reads.board.of(id)))?)
             }
             None => finished(id, history),

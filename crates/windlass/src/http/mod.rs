@@ -42,6 +42,7 @@ mod steer;
 mod watch;
 mod why;
 mod work;
+mod workers;
 
 pub use serve::Server;
 

@@ -6,7 +6,9 @@ use super::app::{App, Call};
 use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
-use super::{control, follow, import, jobs, operations, output, push, runs, schedules, stats, steer, watch, why, work};
+use super::{
+    control, follow, import, jobs, operations, output, push, runs, schedules, stats, steer, watch, why, work, workers,
+};
 use crate::error::Kind;
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
@@ -34,7 +36,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 42] = [
+pub const TABLE: [Route; 43] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/healthz", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
@@ -63,6 +65,7 @@ pub const TABLE: [Route; 42] = [
     get("/api/v1/runs/{id}/follow", |call| Box::pin(follow::follow(call))),
     get("/api/v1/drained", |call| Box::pin(control::drained(call))),
     get("/api/v1/flights", |call| Box::pin(control::flights(call))),
+    get("/api/v1/workers", |call| Box::pin(workers::list(call))),
     post("/api/v1/nudge", |call| Box::pin(control::nudge(call))),
     post("/api/v1/stop", |call| Box::pin(control::stop(call))),
     post("/api/v1/reload", |call| Box::pin(control::reload(call))),

@@ -114,6 +114,11 @@ impl Batch {
         Ok(lines)
     }
 
+    /// How many jobs its process has.
+    pub(super) fn piece_len(&self) -> u32 {
+        self.piece.len() as u32
+    }
+
     /// The first job of the piece and the last one of the same start: what the slot table notes.
     pub(super) fn span(&self) -> (JobId, u64, u32) {
         let (first, position) = self.piece.first().copied().unwrap_or((0, 0));

@@ -10,12 +10,14 @@ use super::batch::Batch;
 use super::launcher::{self, Outbox, Report};
 use super::progress::Board;
 use super::worker::{News, WorkerRunner};
-use super::{Finished, Flight, Output, Runner, Start, Stop, control_dir};
-use crate::clock;
+use super::{Finished, Flight, Runner, Start, Stop, control_dir};
 use crate::data_dir::DataDir;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
+use crate::supervisor::Worker;
+use crate::supervisor::watch::Watch;
 use rustix::net::{SendFlags, Shutdown};
+use rustix::process::Pid;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -26,10 +28,12 @@ use std::thread::JoinHandle;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Service};
+use work::{Gone, Work};
 
 mod launchers;
 pub(super) mod order;
 pub(super) mod reading;
+mod work;
 
 /// More launchers than this give no more starts.
 const LAUNCHERS_MAX: usize = 4;
@@ -102,42 +106,13 @@ struct Hand {
     /// Somebody listens to its launcher, or is about to replace it.
     manned: bool,
     outbox: Outbox,
+    /// The launcher as a worker, and its process.
+    worker: Option<Worker>,
+    pid: Option<Pid>,
     load: usize,
     /// Free numbers of control files, and how many there are.
     controls: Vec<u32>,
     controls_made: u32,
-}
-
-/// What a process is for.
-#[derive(Debug)]
-enum Work {
-    Job(Start),
-    Batch(Box<Batch>),
-    /// A kept worker; `worker` knows more of it.
-    Worker,
-}
-
-impl Work {
-    /// The start whose crew it belongs to; a kept worker is counted by who keeps it.
-    fn leader(&self) -> Option<&Start> {
-        match self {
-            Work::Job(start) => Some(start),
-            Work::Batch(batch) => Some(batch.leader()),
-            Work::Worker => None,
-        }
-    }
-
-    /// Ends what is under way or waits in it.
-    fn end(self, outcome: Outcome) -> Vec<Finished> {
-        match self {
-            Work::Job(start) => vec![unstarted(start.flight, outcome)],
-            Work::Batch(mut batch) => {
-                batch.end_all(&outcome);
-                batch.tell(Output::default())
-            }
-            Work::Worker => Vec::new(),
-        }
-    }
 }
 
 /// A process that has not ended, or that waits for a slot.
@@ -146,6 +121,8 @@ struct Aloft {
     work: Work,
     /// None while it waits; then its launcher, and the number of its control files there.
     hand: Option<(usize, u32)>,
+    /// The process as a worker, once a launcher has it; a kept one is had by who keeps it.
+    worker: Option<Worker>,
 }
 
 /// The starts of one policy entry.
@@ -184,6 +161,7 @@ pub struct CommandRunner {
     shared: Arc<Shared>,
     readers: Vec<JoinHandle<()>>,
     workers: WorkerRunner,
+    watch: Option<Watch>,
     /// Says that the directory of control files is in use.
     _control: std::fs::File,
 }
@@ -207,7 +185,10 @@ impl CommandRunner {
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let shows = Arc::downgrade(&shared);
         shared.settings.board.shown_by(move |job| shows.upgrade().into_iter().for_each(|shared| shared.show(job)));
-        let mut runner = CommandRunner { shared, readers: Vec::new(), workers, _control: control };
+        let acts = Arc::downgrade(&shared);
+        let act = move |overdue| acts.upgrade().into_iter().for_each(|shared| shared.overdue(overdue));
+        let watch = Some(Watch::start(shared.settings.board.workers(), act)?);
+        let mut runner = CommandRunner { shared, readers: Vec::new(), workers, watch, _control: control };
         for index in 0..runner.shared.settings.launchers.max(1) {
             runner.shared.state().hands.push(Hand::default());
             runner.hire(index)?;
@@ -248,7 +229,7 @@ impl Runner for CommandRunner {
         self.workers.start(kept);
         let mut ends = Vec::new();
         let mut state = self.shared.state();
-        for work in works(starts) {
+        for work in work::works(starts) {
             let Some((flight, policy)) = work.leader().map(|start| (start.flight, Arc::clone(&start.policy))) else {
                 continue;
             };
@@ -258,7 +239,7 @@ impl Runner for CommandRunner {
             let crew = state.crews.entry(policy.pattern.clone()).or_default();
             crew.slots = policy.slots;
             crew.waiting.push_back(flight);
-            state.aloft.insert(flight, Aloft { work, hand: None });
+            state.aloft.insert(flight, Aloft { work, hand: None, worker: None });
             state.fill_slots(&policy.pattern, &self.shared.settings, &mut ends);
         }
         state.flush();
@@ -275,6 +256,9 @@ impl Runner for CommandRunner {
             // What of a batch has not begun yet is not begun any more.
             if let Work::Batch(batch) = &mut aloft.work {
                 batch.stop();
+            }
+            if let Some(worker) = aloft.worker.as_mut().filter(|_| why != Stop::Withdraw) {
+                worker.stop();
             }
             state.hands[index].tell(&launcher::lay_stop(flight, why));
             state.flush();
@@ -315,9 +299,11 @@ impl Shared {
 impl Drop for CommandRunner {
     /// Ends the launchers, which kill every tree; comes back when all of it is dead.
     fn drop(&mut self) {
+        self.watch = None;
         self.workers.close();
         let mut state = self.shared.state();
         state.stopping = true;
+        state.hands.iter_mut().filter_map(|hand| hand.worker.as_mut()).for_each(Worker::stop);
         for socket in state.hands.iter().filter_map(|hand| hand.socket.as_ref()) {
             // One that is gone already needs no telling.
             let _gone_already = rustix::net::shutdown(socket, Shutdown::Write);
@@ -331,29 +317,6 @@ impl Drop for CommandRunner {
         control_dir::remove(&self.shared.settings.control);
         control_dir::remove_those_of_users(&self.shared.settings.control_of_users);
     }
-}
-
-/// Starts of batches that came with one claim go to one process.
-fn works(starts: Vec<Start>) -> Vec<Work> {
-    let mut works: Vec<Work> = Vec::new();
-    let mut claims: Vec<(u64, Vec<Start>)> = Vec::new();
-    for start in starts {
-        match start.policy.service {
-            Service::Batch(_) => match claims.last_mut() {
-                Some((claim, together)) if *claim == start.claim => together.push(start),
-                _ => claims.push((start.claim, vec![start])),
-            },
-            Service::Command(_)
-            | Service::Worker(_)
-            | Service::Url(_)
-            | Service::Remote(_)
-            | Service::Handler { .. } => {
-                works.push(Work::Job(start));
-            }
-        }
-    }
-    works.extend(claims.into_iter().map(|(_, starts)| Work::Batch(Box::new(Batch::new(starts)))));
-    works
 }
 
 impl State {
@@ -401,6 +364,7 @@ impl State {
                     hand.tell_with(&record, given);
                     hand.load += 1;
                     aloft.hand = Some((index, number));
+                    aloft.worker = aloft.work.worker(settings.board.workers());
                     if let Some(crew) = self.crews.get_mut(pattern) {
                         crew.running += 1;
                     }
@@ -416,8 +380,15 @@ impl State {
     }
 
     /// Takes an ended process out and lets the next of its crew in.
-    fn land(&mut self, flight: Flight, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
-        let hand = self.aloft.get(&flight)?.hand;
+    fn land(&mut self, flight: Flight, end: Gone, settings: &Settings, ends: &mut Vec<Finished>) -> Option<Work> {
+        let aloft = self.aloft.get_mut(&flight)?;
+        let hand = aloft.hand;
+        if let Some(mut worker) = aloft.worker.take() {
+            match end {
+                Gone::Done { emitted } => worker.is_done(emitted),
+                Gone::Died => worker.died(),
+            };
+        }
         let work = self.remove(flight)?;
         if let Work::Job(start) = &work {
             // Before its control files are another's: what it says over HTTP from now on must not be taken for theirs.
@@ -460,7 +431,7 @@ impl State {
         let (flight, policy) = (batch.leader().flight, &batch.leader().policy);
         let (pattern, slots) = (policy.pattern.clone(), policy.slots);
         self.members.extend(batch.flights().skip(1).map(|member| (member, flight)));
-        self.aloft.insert(flight, Aloft { work: Work::Batch(batch), hand: None });
+        self.aloft.insert(flight, Aloft { work: Work::Batch(batch), hand: None, worker: None });
         // The crew may have been let go with the piece before.
         let crew = self.crews.entry(pattern.clone()).or_default();
         crew.slots = slots;
@@ -532,7 +503,7 @@ impl Shared {
         let number = hand.take_control();
         hand.tell_with(record, given);
         hand.load += 1;
-        state.aloft.insert(flight, Aloft { work: Work::Worker, hand: Some((index, number)) });
+        state.aloft.insert(flight, Aloft { work: Work::Worker, hand: Some((index, number)), worker: None });
         state.flush();
         true
     }
@@ -556,7 +527,7 @@ impl Shared {
                 self.news.add(report);
                 continue;
             }
-            let work = state.land(report.flight, &self.settings, &mut ends);
+            let work = state.land(report.flight, Gone::of(&report), &self.settings, &mut ends);
             landed.extend(work.map(|work| (report, work)));
         }
         state.flush();
@@ -582,10 +553,4 @@ impl Shared {
         }
         ends.into_iter().for_each(&self.hear);
     }
-}
-
-/// The end of a start of which nothing more is known.
-fn unstarted(flight: Flight, outcome: Outcome) -> Finished {
-    let now = clock::now();
-    Finished::all(flight, 1, outcome, now, now)
 }

@@ -37,9 +37,10 @@ impl Runners {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if handlers.is_empty() { 0 } else { cores };
         let theirs = Arc::clone(&hear);
-        let urls = UrlRunner::new(Arc::clone(&hear));
+        let urls = UrlRunner::new(Arc::clone(&hear), Arc::clone(board.workers()));
         counter.open(Arc::clone(&hear), Arc::clone(&board))?;
-        let handlers = HandlerRunner::new(handlers, threads, Box::new(move |finished| theirs(finished)))?;
+        let workers = Arc::clone(board.workers());
+        let handlers = HandlerRunner::new(handlers, threads, workers, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
         let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;

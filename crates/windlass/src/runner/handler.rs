@@ -13,6 +13,7 @@ use super::{Emitted, Finished, Flight, Output, Runner, Start, Stop};
 use crate::clock;
 use crate::error::Failure;
 use crate::store::Held;
+use crate::supervisor::{About, Kind, Roster, Worker};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +23,7 @@ use std::thread::JoinHandle;
 use windlass_core::job::{JobId, QueueName};
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
+use windlass_core::supervisor::WorkerEvent;
 
 /// What a handler is called with.
 #[derive(Debug)]
@@ -169,14 +171,15 @@ impl fmt::Debug for HandlerRunner {
 
 impl HandlerRunner {
     /// `threads` bounds how many batches are handled at once, whatever the policies' slots add up to.
-    pub fn new(handlers: Handlers, threads: usize, hear: Hear) -> Result<HandlerRunner, Failure> {
+    pub fn new(handlers: Handlers, threads: usize, workers: Arc<Roster>, hear: Hear) -> Result<HandlerRunner, Failure> {
         let shared = Arc::new(Shared { handlers, hear, state: Mutex::default(), work: Condvar::new() });
         let mut runner = HandlerRunner { shared, threads: Vec::new() };
         for number in 0..threads {
             let shared = Arc::clone(&runner.shared);
+            let worker = workers.make(About::new(Kind::Thread, None, Flight(number as u64)));
             let thread = std::thread::Builder::new()
                 .name(format!("handler {number}"))
-                .spawn(move || shared.serve())
+                .spawn(move || shared.serve(worker))
                 .map_err(|e| Failure::io("cannot start a thread", &e))?;
             runner.threads.push(thread);
         }
@@ -237,13 +240,22 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self) {
+    fn serve(&self, mut worker: Worker) {
+        worker.happens(&[WorkerEvent::Up]);
         while let Some((start, flag)) = self.next() {
             let flight = start.flight;
+            worker.happens(&[WorkerEvent::Take]);
+            worker.is_at(start.held.ids().next(), u32::from(start.held.count));
             let finished = self.handle(&start, &flag);
+            if !finished.emitted.is_empty() {
+                worker.happens(&[WorkerEvent::Emit]);
+            }
+            worker.is_at(None, 0);
+            worker.happens(&[WorkerEvent::Finish]);
             self.state().handled.remove(&flight);
             (self.hear)(finished);
         }
+        worker.is_done(false);
     }
 
     /// Waits for work; none means that the runner ends.

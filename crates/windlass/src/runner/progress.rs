@@ -5,6 +5,7 @@
 
 pub use super::reply::Said;
 use crate::error::{Failure, Kind};
+use crate::supervisor::Roster;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
@@ -61,6 +62,7 @@ pub struct Board {
     /// Where the server is reached over HTTP, if it is.
     url: OnceLock<String>,
     shows: OnceLock<Shows>,
+    workers: Arc<Roster>,
 }
 
 /// Has what a running job writes put into its files.
@@ -95,6 +97,11 @@ impl Board {
     fn notes(&self) -> MutexGuard<'_, Notes> {
         // Nothing can fail between two changes of it.
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All workers, and what each of them is at.
+    pub fn workers(&self) -> &Arc<Roster> {
+        &self.workers
     }
 
     /// The server is reached there; jobs that start from now on are told so.

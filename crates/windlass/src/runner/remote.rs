@@ -11,7 +11,8 @@ use super::progress::{Board, Channel};
 use super::reply::{self, Emits, Said};
 use super::{Emitted, Finished, Flight, Lent, Output, Start, Stop};
 use crate::clock;
-use crate::error::{Failure, Kind};
+use crate::error::{Failure, Kind as Refused};
+use crate::supervisor::{About, Kind, Roster, Worker};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,6 +21,7 @@ use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::particulars::Trace;
 use windlass_core::policy::{Policy, Service};
+use windlass_core::supervisor::{WorkerEvent, WorkerState};
 use windlass_core::time::Time;
 
 /// What is kept of each output stream that a worker sends with its reply.
@@ -96,6 +98,8 @@ pub enum Sign {
 
 struct Lease {
     start: Start,
+    /// Whoever has it, as a worker.
+    worker: Worker,
     /// An earlier server gave it out, and nobody has spoken for it since.
     resumed: bool,
     started: Time,
@@ -109,9 +113,12 @@ struct Lease {
 }
 
 impl Lease {
-    fn new(start: Start, lent: &Lent) -> Lease {
+    fn new(start: Start, lent: &Lent, workers: &Arc<Roster>) -> Lease {
         let now = Instant::now();
+        let about = About::new(Kind::Remote, Some(&start.policy), start.flight);
+        let job = start.held.ids().next();
         let mut lease = Lease {
+            worker: workers.make_for(About { job, jobs: 1, ..about }),
             resumed: lent.ask.is_none(),
             started: lent.since,
             until: now,
@@ -148,13 +155,16 @@ impl Lease {
         for line in lines.split(|b| *b == b'\n') {
             self.said.hear(line);
         }
+        if let Some(phase) = &self.said.phase {
+            self.worker.is_in(phase);
+        }
         let more = self.said.extend.saturating_sub(before);
         self.limit = self.limit.map(|limit| limit.checked_add(more).unwrap_or(limit));
     }
 
     /// What these lines emit; an error says why they are refused.
     fn read_emit(&self, lines: &[u8]) -> Result<Emits, Failure> {
-        let bad = |why: String| Failure::new(Kind::BadData, why);
+        let bad = |why: String| Failure::new(Refused::BadData, why);
         if self.emitted_bytes + lines.len() > EMIT_MAX {
             return Err(bad(format!("a job may emit {EMIT_MAX} bytes in all")));
         }
@@ -168,6 +178,9 @@ impl Lease {
         let emitted = self.read_emit(lines)?;
         self.emitted_bytes += lines.len();
         self.emitted.extend(emitted);
+        if self.worker.state() == WorkerState::Working {
+            self.worker.happens(&[WorkerEvent::Emit, WorkerEvent::Emitted]);
+        }
         Ok(())
     }
 
@@ -290,7 +303,8 @@ impl Counter {
     }
 
     fn lease(&self, lent: &Lent, start: Start) -> Handed {
-        let (token, lease) = (lent.token.clone(), Lease::new(start, lent));
+        let workers = self.hear.get().map(|(_, board)| Arc::clone(board.workers())).unwrap_or_default();
+        let (token, lease) = (lent.token.clone(), Lease::new(start, lent, &workers));
         let start = &lease.start;
         let handed = Handed {
             token: token.clone(),
@@ -410,7 +424,12 @@ impl Counter {
     /// Ends a lease and tells of it; false where it had ended before.
     fn end(&self, token: &str, outcome: Outcome, output: Output) -> bool {
         let mut state = self.state();
-        let Some(lease) = state.leases.remove(token) else { return false };
+        let Some(mut lease) = state.leases.remove(token) else { return false };
+        if outcome == Outcome::Lost {
+            lease.worker.died()
+        } else {
+            lease.worker.is_done(false)
+        };
         state.tokens.remove(&lease.start.flight);
         self.spread(&mut state);
         drop(state);
@@ -446,6 +465,7 @@ impl Counter {
             Stop::Cancel => {
                 if let Some(lease) = state.leases.get_mut(&token) {
                     lease.cancelled = true;
+                    lease.worker.stop();
                 }
                 self.spread(&mut state);
             }
@@ -524,13 +544,13 @@ fn held<'s>(state: &'s mut State, job: JobId, token: &str) -> Result<&'s mut Lea
     let lease = state.leases.get_mut(token).filter(|lease| lease.job() == job);
     lease.ok_or_else(|| {
         let text = format!("the token is not that of a running start of {job}: nothing was changed");
-        Failure::new(Kind::Conflict, text)
+        Failure::new(Refused::Conflict, text)
             .hint("its end was told before, its lease has ended, or it was taken back and runs again elsewhere")
     })
 }
 
 fn read_reply(object: &[u8], lease: &Lease) -> Result<(Outcome, Emits), Failure> {
-    let bad = |why: String| Failure::new(Kind::BadData, why);
+    let bad = |why: String| Failure::new(Refused::BadData, why);
     let value: serde_json::Value = serde_json::from_slice(object).map_err(|e| bad(format!("no reply: {e}")))?;
     let text = |key: &str| value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let limit = lease.start.policy.time_limit.unwrap_or_default();
@@ -556,7 +576,7 @@ fn read_reply(object: &[u8], lease: &Lease) -> Result<(Outcome, Emits), Failure>
 /// A token for each job of an ask.
 pub fn new_tokens(count: u32) -> Result<Vec<String>, Failure> {
     let tokens: Option<Vec<String>> = (0..count).map(|_| new_token()).collect();
-    tokens.ok_or_else(|| Failure::new(Kind::Internal, "no random numbers for tokens"))
+    tokens.ok_or_else(|| Failure::new(Refused::Internal, "no random numbers for tokens"))
 }
 
 /// 128 random bits; none where the machine gives no random numbers, and then nothing is handed out.

@@ -14,6 +14,7 @@ mod request;
 
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::clock;
+use crate::supervisor::Roster;
 use books::{Books, Message};
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub type Hear = Arc<dyn Fn(Finished) + Send + Sync>;
 /// Makes calls.
 pub struct UrlRunner {
     hear: Hear,
+    workers: Arc<Roster>,
     /// There once something has been started.
     desk: Option<(UnboundedSender<Message>, JoinHandle<()>)>,
 }
@@ -40,16 +42,16 @@ impl fmt::Debug for UrlRunner {
 }
 
 impl UrlRunner {
-    pub fn new(hear: Hear) -> UrlRunner {
-        UrlRunner { hear, desk: None }
+    pub fn new(hear: Hear, workers: Arc<Roster>) -> UrlRunner {
+        UrlRunner { hear, workers, desk: None }
     }
 
     fn desk(&mut self) -> std::io::Result<&UnboundedSender<Message>> {
         if self.desk.is_none() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (sender, receiver) = unbounded_channel();
-            let (hear, messages) = (Arc::clone(&self.hear), sender.clone());
-            let serve = move || serve(runtime, Books::new(hear, messages), receiver);
+            let books = (Arc::clone(&self.hear), Arc::clone(&self.workers), sender.clone());
+            let serve = move || serve(runtime, Books::new(books.0, books.1, books.2), receiver);
             self.desk = Some((sender, std::thread::Builder::new().name("urls".into()).spawn(serve)?));
         }
         let missing = || std::io::Error::other("the thread of the calls is not there");

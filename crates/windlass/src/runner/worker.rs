@@ -15,6 +15,7 @@ use super::command::Shared;
 use super::launcher::Report;
 use super::{Flight, Start, Stop};
 use crate::error::Failure;
+use crate::supervisor::watch::Overdue;
 use desk::Desk;
 use rustix::event::EventfdFlags;
 use std::os::fd::OwnedFd;
@@ -32,6 +33,8 @@ enum Message {
     Lost(Flight),
     /// Idle workers are to give back so much memory.
     MakeRoom(u64),
+    /// A worker has missed a deadline of its state.
+    Overdue(Overdue),
     Close,
 }
 
@@ -55,6 +58,10 @@ impl News {
 
     pub(super) fn lost(&self, worker: Flight) {
         self.send(Message::Lost(worker));
+    }
+
+    pub(super) fn overdue(&self, overdue: Overdue) {
+        self.send(Message::Overdue(overdue));
     }
 
     fn send(&self, message: Message) {

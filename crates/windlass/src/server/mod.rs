@@ -42,6 +42,7 @@ pub struct Server {
     recovered: Recovered,
     times: Arc<TurnTimes>,
     config: Arc<LiveConfig>,
+    board: Arc<Board>,
     lock: Lock,
 }
 
@@ -82,6 +83,8 @@ impl Server {
         let archiver = start_archiver(&options, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        let log = options.log.clone();
+        board.workers().heard_by(move |what| log.warn(what));
         // Its files are told first of all, before anything could be given to a table that stands behind them.
         let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
         let ingest = start_ingest(&options, bodies, &events, handlers_dir.clone(), &trouble)?;
@@ -114,7 +117,7 @@ impl Server {
             .name("engine".into())
             .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, board, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -124,6 +127,11 @@ impl Server {
     /// The config it runs by.
     pub fn config(&self) -> &Arc<LiveConfig> {
         &self.config
+    }
+
+    /// What runs says of itself, and who is at what.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     /// Where it listens, in words.

@@ -39,3 +39,4 @@ mod verbs;
 mod watch;
 mod words;
 mod work;
+mod workers;

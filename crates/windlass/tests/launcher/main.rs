@@ -11,5 +11,6 @@ mod limits;
 mod mischief;
 mod reap;
 mod rig;
+mod supervised;
 mod trees;
 mod users;

@@ -36,7 +36,8 @@ impl Rig {
         let (tell, heard) = mpsc::channel();
         let tell = Mutex::new(tell);
         // Nobody may be left to hear when a rig is dropped with calls under way.
-        let runner = UrlRunner::new(Arc::new(move |finished| drop(tell.lock().unwrap().send(finished))));
+        let runner =
+            UrlRunner::new(Arc::new(move |finished| drop(tell.lock().unwrap().send(finished))), Arc::default());
         Rig { runner, heard, origin: Origin::from_random(origin), next: 1 }
     }
 

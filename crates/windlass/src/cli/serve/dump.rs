@@ -1,18 +1,22 @@
-//! TTIN: everything that the server is doing, as lines of its log: the engine, memory, queues, flights, threads.
+//! TTIN: everything that the server is doing, as lines of its log: engine, memory, queues, flights, workers, threads.
 
 use crate::allocator;
+use crate::api;
 use crate::clock;
 use crate::engine::dump::{Dump, QueueDump};
 use crate::engine::event::{Event, FlightInfo};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
+use crate::runner::progress::Board;
+use crate::supervisor::Shown;
 use crate::when;
 use serde_json::Value;
 use std::fs;
 use windlass_core::life_cycle::State;
+use windlass_core::supervisor::Counts;
 
-pub(super) fn tell(engine: &EngineHandle, log: &Log) -> Result<(), Failure> {
+pub(super) fn tell(engine: &EngineHandle, board: &Board, log: &Log) -> Result<(), Failure> {
     // Before the dump takes some itself.
     let memory = allocator::held();
     let threads = threads();
@@ -31,6 +35,10 @@ pub(super) fn tell(engine: &EngineHandle, log: &Log) -> Result<(), Failure> {
     for flight in &dump.flights {
         say("dump flight", in_flight(flight));
     }
+    for shown in board.workers().shown() {
+        say("dump worker", worker(&shown, board));
+    }
+    say("dump workers", changes(&board.workers().counts()));
     for (name, state) in threads {
         say("dump thread", vec![("name", name.into()), ("state", state.into())]);
     }
@@ -43,6 +51,7 @@ fn summary(dump: &Dump, threads: usize) -> Vec<(&'static str, Value)> {
         ("condition", dump.condition.word().into()),
         ("flights", dump.flights.len().into()),
         ("pending", dump.pending.into()),
+        ("stalemates", dump.stalemates.into()),
         ("drained_waiters", dump.drained_waiters.into()),
         ("settled_turn", dump.settled.into()),
         ("archived_turn", dump.archived.into()),
@@ -64,9 +73,28 @@ fn in_flight(flight: &FlightInfo) -> Vec<(&'static str, Value)> {
         ("queue", flight.queue.as_str().into()),
         ("start", flight.start.into()),
         ("since", since.into()),
-        ("worker", flight.worker.into()),
-        ("state", flight.state.word().into()),
     ]
+}
+
+fn worker(shown: &Shown, board: &Board) -> Vec<(&'static str, Value)> {
+    let worker = api::Worker::new(shown, board);
+    let texts = [("table", worker.table), ("phase", worker.phase), ("job", worker.job.unwrap_or_default())];
+    let known = texts.into_iter().filter(|(_, text)| !text.is_empty()).map(|(key, text)| (key, text.into()));
+    let first = [
+        ("worker", worker.worker.into()),
+        ("kind", worker.kind.into()),
+        ("state", worker.state.into()),
+        ("since", when::spoken(shown.since).into()),
+    ];
+    let last = [("jobs", worker.jobs.into()), ("pid", worker.pid.into())];
+    first.into_iter().chain(known).chain(last).filter(|(_, value): &(_, Value)| !value.is_null()).collect()
+}
+
+/// How often each change of a worker's state happened.
+fn changes(counts: &Counts) -> Vec<(&'static str, Value)> {
+    let told = api::WorkerCounts::from(counts);
+    let transitions = serde_json::to_string(&told.transitions).unwrap_or_default();
+    vec![("transitions", transitions.into()), ("forbidden", told.forbidden.into())]
 }
 
 /// The threads of this process with the kernel's letter for what each does; none where there is no /proc.

@@ -260,7 +260,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             }
             Event::Flights { answer } => {
                 let started = Time(1_000_000);
-                let (queue, state) = ("mail".into(), windlass_core::supervisor::WorkerState::Working);
+                let queue = "mail".into();
                 answer.give(Ok(vec![FlightInfo {
                     job: job_id(4),
                     count: 1,
@@ -268,8 +268,6 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                     start: 2,
                     started,
                     stocked: false,
-                    worker: 1,
-                    state,
                 }]));
                 "flights"
             }

@@ -1,12 +1,16 @@
 //! Keeps the launchers: starts them, listens to them, and replaces one that died once its trees are proven dead; one
 //! that died young after a pause.
 
-use super::{Aloft, Shared, State, Work};
+use super::{Aloft, Gone, Shared, State, Work};
+use crate::clock;
 use crate::error::Failure;
 use crate::runner::Flight;
 use crate::runner::launcher::slots::{self, SlotsEvidence};
 use crate::runner::launcher::{self, Inbox, Outbox, Places, Received, Report};
+use crate::supervisor::watch::Overdue;
+use crate::supervisor::{About, Kind};
 use rustix::net::{RecvFlags, Shutdown};
+use rustix::process::{Pid, Signal};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -15,12 +19,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
+use windlass_core::policy::Backoff;
+use windlass_core::supervisor::{Budget, Regeneration, WorkerEvent, WorkerState};
 
 /// A launcher that lived so long did not die of what is wrong with the machine.
 const STEADY: Duration = Duration::from_secs(10);
-/// The pauses before one that died young is replaced, doubled from the first to the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses before one that died young is replaced double. The first is replaced at once: somebody killed it.
+const BUDGET: Budget = Budget {
+    backoff: Backoff { base: Duration::from_millis(20), cap: Duration::from_secs(10) },
+    free: 1,
+    fruitless: 5,
+    deaths: 100,
+    window: Duration::from_secs(60),
+};
 
 impl Work {
     /// The job and the start under which a launcher notes it; a kept worker is nobody's job.
@@ -65,6 +76,10 @@ impl Shared {
             let _gone_already = rustix::net::shutdown(&socket, Shutdown::Write);
         }
         let hand = &mut state.hands[index];
+        let mut worker = self.settings.board.workers().make(About::new(Kind::Launcher, None, Flight(index as u64)));
+        worker.happens(&[WorkerEvent::Up]);
+        worker.has_pid(child.id() as i32);
+        (hand.worker, hand.pid) = (Some(worker), Some(Pid::from_child(&child)));
         hand.socket = Some(Arc::clone(&socket));
         hand.outbox = Outbox::default();
         Ok((child, socket))
@@ -73,7 +88,7 @@ impl Shared {
     /// One launcher after the other, until the runner stops or none can be started.
     pub(super) fn listen(&self, index: usize, mut child: Child, mut socket: Arc<OwnedFd>) {
         let mut inbox = Inbox::default();
-        let (mut born, mut died_young) = (Instant::now(), 0);
+        let (mut born, mut regeneration) = (Instant::now(), Regeneration::new(BUDGET));
         loop {
             while let Ok(Received::Records) = inbox.receive(&*socket, RecvFlags::empty()) {
                 self.land(inbox.records().filter_map(Report::read).collect());
@@ -81,8 +96,13 @@ impl Shared {
             // Mostly it closed its end and is dying; where we could not read on, this makes it go.
             let _closed_already = rustix::net::shutdown(&*socket, Shutdown::Both);
             let _gone_already = child.wait();
-            died_young = if born.elapsed() < STEADY { died_young + 1 } else { 0 };
-            match self.replace(index, pause_after(died_young)) {
+            let asked = self.launcher_is_gone(index);
+            let pause = regeneration.died(born.elapsed() >= STEADY, clock::steady());
+            if !asked && regeneration.is_spent() {
+                let (times, pause) = (regeneration.in_words(), pause.as_secs_f32());
+                self.say(|| format!("launcher {index} died ({times}; the next is started in {pause:.1} s)"));
+            }
+            match self.replace(index, pause) {
                 Some(next) => (child, socket) = next,
                 None => return,
             }
@@ -136,7 +156,7 @@ impl Shared {
         let lost: Vec<Flight> =
             state.aloft.iter().filter(|(_, aloft)| aloft.is_with(index)).map(|(flight, _)| *flight).collect();
         for flight in lost {
-            let Some(work) = state.land(flight, &self.settings, &mut ends) else { continue };
+            let Some(work) = state.land(flight, Gone::Died, &self.settings, &mut ends) else { continue };
             let Some((job, start)) = work.noted_as() else {
                 self.news.lost(flight);
                 continue;
@@ -149,6 +169,44 @@ impl Shared {
         ends.into_iter().for_each(&self.hear);
     }
 
+    /// A launcher's process has ended; says whether it was told to.
+    fn launcher_is_gone(&self, index: usize) -> bool {
+        let mut state = self.state();
+        state.hands[index].pid = None;
+        let Some(mut worker) = state.hands[index].worker.take() else { return false };
+        let asked = worker.state() == WorkerState::Stopping;
+        if asked {
+            worker.is_done(false)
+        } else {
+            worker.died()
+        };
+        asked
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        self.settings.board.workers().say(what);
+    }
+
+    /// A deadline has passed. A kept worker's is its keeper's affair. A process that was told to end, and of whose end
+    /// nobody hears, may have a launcher that somebody stopped: it is let go on. There is nothing else that could be
+    /// done and is not being done by the launcher already.
+    pub(super) fn overdue(&self, overdue: Overdue) {
+        match overdue.kind {
+            Kind::Kept => self.news.overdue(overdue),
+            Kind::Process | Kind::Batch => {
+                let state = self.state();
+                let hand = state.aloft.get(&overdue.flight).and_then(|aloft| aloft.hand);
+                let stopped = hand.and_then(|(index, _)| state.hands[index].pid).filter(|pid| is_stopped(*pid));
+                if let Some(pid) = stopped {
+                    self.say(|| format!("its launcher (process {pid}) is stopped, and is let go on"));
+                    // One that has gone meanwhile needs it no longer.
+                    let _gone = rustix::process::kill_process(pid, Signal::CONT);
+                }
+            }
+            Kind::Launcher | Kind::Call | Kind::Remote | Kind::Thread => {}
+        }
+    }
+
     fn is_stopped_within(&self, pause: Duration) -> bool {
         let goes_on = |state: &mut State| !state.stopping;
         match self.stopped.wait_timeout_while(self.state(), pause, goes_on) {
@@ -158,13 +216,11 @@ impl Shared {
     }
 }
 
-/// How long to wait before a launcher is replaced, after so many that died young one after the other. The first is
-/// replaced at once: somebody killed it.
-fn pause_after(died_young: u32) -> Duration {
-    match died_young {
-        0 | 1 => Duration::ZERO,
-        more => FIRST_PAUSE.saturating_mul(2u32.saturating_pow(more - 2)).min(LAST_PAUSE),
-    }
+/// Somebody stopped this process, as a terminal does.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name stands in brackets and may hold anything; the state follows the last one.
+    stat.rsplit_once(')').is_some_and(|(_, after)| after.trim_start().starts_with(['T', 't']))
 }
 
 #[cfg(test)]
@@ -173,7 +229,10 @@ mod tests {
 
     #[test]
     fn launchers_that_die_young_are_replaced_later_and_later() {
-        let pauses: Vec<u128> = [0, 1, 2, 3, 10, 11, 60, u32::MAX].map(|n| pause_after(n).as_millis()).into();
-        assert_eq!(pauses, [0, 0, 20, 40, 5120, 10_000, 10_000, 10_000]);
+        let mut regeneration = Regeneration::new(BUDGET);
+        let now = clock::steady();
+        let pauses: Vec<u128> = (0..12).map(|_| regeneration.died(false, now).as_millis()).collect();
+        assert_eq!(pauses[..4], [0, 20, 40, 80]);
+        assert_eq!(pauses[10..], [10_000, 10_000]);
     }
 }

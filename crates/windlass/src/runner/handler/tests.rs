@@ -41,7 +41,7 @@ fn runner(handlers: Handlers) -> (HandlerRunner, mpsc::Receiver<Finished>) {
     let (tell, heard) = mpsc::channel();
     let tell = Mutex::new(tell);
     let hear = move |finished| tell.lock().unwrap().send(finished).unwrap();
-    (HandlerRunner::new(handlers, 1, Box::new(hear)).unwrap(), heard)
+    (HandlerRunner::new(handlers, 1, Arc::default(), Box::new(hear)).unwrap(), heard)
 }
 
 #[test]

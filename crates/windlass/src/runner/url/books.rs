@@ -12,6 +12,7 @@ use crate::clock;
 use crate::runner::tally::Tally;
 use crate::runner::url::Hear;
 use crate::runner::{Flight, Output, Start, Stop};
+use crate::supervisor::{About, Kind, Roster, Worker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -68,10 +69,12 @@ struct Call {
     jobs: Vec<u32>,
     started: Time,
     abort: AbortHandle,
+    worker: Worker,
 }
 
 pub(super) struct Books {
     hear: Hear,
+    workers: Arc<Roster>,
     messages: UnboundedSender<Message>,
     crews: HashMap<Rc<str>, Crew>,
     claims: HashMap<u64, Claim>,
@@ -167,9 +170,10 @@ fn url(policy: &Policy) -> &Url {
 }
 
 impl Books {
-    pub(super) fn new(hear: Hear, messages: UnboundedSender<Message>) -> Books {
+    pub(super) fn new(hear: Hear, workers: Arc<Roster>, messages: UnboundedSender<Message>) -> Books {
         Books {
             hear,
+            workers,
             messages,
             crews: HashMap::new(),
             claims: HashMap::new(),
@@ -279,8 +283,11 @@ impl Books {
             };
             let abort = tokio::task::spawn_local(made).abort_handle();
             let started = clock::now();
+            let about = About::new(Kind::Call, Some(&policy), Flight(number));
+            let job = jobs.first().map(|job| claim.id(*job));
+            let worker = self.workers.make_for(About { job, jobs: jobs.len() as u32, ..about });
             let claim = piece.claim;
-            let call = Call { claim, crew: Rc::clone(name), policy, piece: range, jobs, started, abort };
+            let call = Call { claim, crew: Rc::clone(name), policy, piece: range, jobs, started, abort, worker };
             self.calls.insert(number, call);
             self.end(claim, refused, started);
         }
@@ -290,16 +297,23 @@ impl Books {
     }
 
     fn done(&mut self, number: u64, answer: Answer, crews: &mut BTreeSet<Rc<str>>) {
-        let Some(call) = self.calls.remove(&number) else { return };
+        let Some(mut call) = self.calls.remove(&number) else { return };
         let Some(claim) = self.claims.get(&call.claim) else { return };
         let ids = |at: usize| claim.id(call.jobs[at]);
         let limit = call.policy.time_limit.unwrap_or_default();
+        let broke = matches!(answer, Answer::Broken(_));
         let Read { ends, output, halves } = answer::read(url(&call.policy), call.jobs.len(), &ids, answer, limit);
         let has_output = output != Output::default();
         if has_output {
             // Output belongs to the jobs of this call and to no others.
             self.tell();
         }
+        let emits = matches!(&ends, Ends::Each(ends) if ends.iter().any(|(_, _, emitted)| !emitted.is_empty()));
+        if broke {
+            call.worker.died()
+        } else {
+            call.worker.is_done(emits)
+        };
         match ends {
             Ends::None => {}
             Ends::All(outcome) => self.end_all(&call, &outcome),
@@ -377,8 +391,10 @@ impl Books {
             };
             if goes_on {
                 going.extend(self.calls.get(&no).into_iter().flat_map(|call| call.jobs.iter().copied()));
-            } else if let Some(call) = self.calls.remove(&no) {
+            } else if let Some(mut call) = self.calls.remove(&no) {
                 call.abort.abort();
+                call.worker.stop();
+                call.worker.is_done(false);
                 ended.extend(call.jobs.iter().map(|job| (*job, outcome.clone(), Vec::new())));
                 self.land(&call);
                 crews.insert(Rc::clone(&call.crew));

@@ -6,7 +6,7 @@
 
 use super::kept::{Ending, Kept, Line, last_words};
 use super::marks::Marks;
-use super::pool::Pool;
+use super::pool::{Death, Pool};
 use super::{Message, News};
 use crate::clock;
 use crate::error::Failure;
@@ -130,7 +130,7 @@ impl Desk {
             }
             let now = Instant::now();
             self.enforce_deadlines(now);
-            self.look_after_ailing(now);
+            self.look_after_ailing();
             while let Some(pool) = self.stirred.pop_first() {
                 self.assign(pool, now);
             }
@@ -142,9 +142,11 @@ impl Desk {
     fn patience(&self) -> Option<Timespec> {
         let late = self.news_since.map(|since| since + TELL_WITHIN);
         let workers = self.workers.values().filter_map(|worker| self.due(worker)).min();
-        let hires = self.ailing.iter().filter_map(|at| self.pools[*at].not_before).min();
-        let first = [late, workers, hires].into_iter().flatten().min()?;
-        let left = first.saturating_duration_since(Instant::now());
+        let first = [late, workers].into_iter().flatten().min();
+        let hires = self.ailing.iter().filter_map(|at| self.pools[*at].not_before()).min();
+        let hires = hires.map(|at| at.since(clock::steady()));
+        let left = first.map(|first| first.saturating_duration_since(Instant::now()));
+        let left = [left, hires].into_iter().flatten().min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
 
@@ -165,6 +167,7 @@ impl Desk {
                 Message::Report(report) => self.process(*report),
                 Message::Lost(flight) => self.buried(number(flight), None),
                 Message::MakeRoom(bytes) => self.make_room(bytes),
+                Message::Overdue(overdue) => self.overdue(overdue),
                 Message::Close => self.closed = true,
             }
         }
@@ -230,11 +233,14 @@ impl Desk {
             worker.end_for(Ending::Babbles(error.into()));
             return;
         };
-        if self.pools[worker.pool].recovered() {
+        if self.pools[worker.pool].worked() {
             self.shared.settings.board.ails(&worker.policy.pattern, None);
         }
         if spoke {
             self.shared.settings.board.ended(id);
+        }
+        if !emitted.is_empty() {
+            worker.emits();
         }
         self.answers.push(Answer { flight, position, outcome, emitted });
     }
@@ -259,8 +265,8 @@ impl Desk {
     /// After a round with a worker: it may have had enough, or must go.
     fn settle_down(&mut self, worker: &mut Kept, now: Instant) {
         worker.mark(&mut self.marks);
-        if matches!(worker.ending(), Some(Ending::Babbles(_))) && worker.kill_at.is_none() {
-            worker.kill_at = Some(now + Duration::from_secs(3600));
+        if matches!(worker.ending(), Some(Ending::Babbles(_))) && !worker.is_stopping() {
+            worker.is_told();
             self.shared.stop_worker(worker.flight, Stop::Interrupt);
             return;
         }
@@ -271,7 +277,7 @@ impl Desk {
             worker.looked_at_memory = worker.done;
         }
         let enough = rules.jobs > 0 && worker.done + worker.lines.len() as u64 >= rules.jobs;
-        if !worker.is_stopping() && (enough || large) {
+        if worker.ending().is_none() && (enough || large) {
             worker.end_for(Ending::Retired);
         }
         if worker.ending() == Some(&Ending::Retired) && worker.lines.is_empty() && worker.to.is_some() {
@@ -282,6 +288,7 @@ impl Desk {
     /// Tells a worker that no more will come; it has its grace to go.
     fn dismiss(&mut self, worker: &mut Kept, now: Instant) {
         worker.end_for(Ending::Retired);
+        worker.is_told();
         worker.to = None;
         worker.kill_at = now.checked_add(worker.policy.grace);
     }
@@ -290,7 +297,7 @@ impl Desk {
     fn retire(&mut self, number: u32) {
         let now = Instant::now();
         let Some(mut worker) = self.workers.remove(&number) else { return };
-        if !worker.is_stopping() {
+        if worker.ending().is_none() {
             worker.end_for(Ending::Retired);
             if worker.lines.is_empty() {
                 self.dismiss(&mut worker, now);
@@ -331,6 +338,9 @@ impl Desk {
             if let Some((checkpoint, (_, tally))) = said.checkpoint.zip(self.flights.get_mut(&line.flight)) {
                 tally.checkpoint(line.position, checkpoint);
             }
+            if let Some(phase) = &said.phase {
+                worker.is_in(phase);
+            }
         }
     }
 
@@ -346,6 +356,7 @@ impl Desk {
                 match worker.overdue(now) {
                     Some(Line { flight, position, .. }) => {
                         worker.end_for(Ending::TimedOut(flight, position));
+                        worker.is_told();
                         self.shared.stop_worker(worker.flight, Stop::Interrupt);
                     }
                     // Idle or old.
@@ -404,19 +415,22 @@ impl Desk {
     }
 
     /// Pools whose wait is over may make a worker again.
-    fn look_after_ailing(&mut self, now: Instant) {
-        let over: Vec<usize> =
-            self.ailing.iter().copied().filter(|at| self.pools[*at].not_before.is_none_or(|by| by <= now)).collect();
+    fn look_after_ailing(&mut self) {
+        if self.ailing.is_empty() {
+            return;
+        }
+        let now = clock::steady();
+        let over: Vec<usize> = self.ailing.iter().copied().filter(|at| self.pools[*at].may_make(now)).collect();
         for at in over {
             self.ailing.remove(&at);
             self.stirred.insert(at);
         }
     }
 
-    /// A pool's worker could not be made, or ended before it did anything.
-    fn ails(&mut self, at: usize, why: &str, hopeless: bool, now: Instant) {
+    /// A pool's worker could not be made, or died.
+    fn ails(&mut self, at: usize, why: &str, how: Death) {
         let pool = &mut self.pools[at];
-        pool.failed(why, hopeless, now);
+        pool.died(why, how, clock::steady());
         self.ailing.insert(at);
         if let Some(trouble) = pool.trouble.clone() {
             self.shared.settings.board.ails(&pool.policy.pattern, Some(trouble));

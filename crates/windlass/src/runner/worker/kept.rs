@@ -7,6 +7,7 @@ use super::marks::Marks;
 use crate::runner::launcher::Report;
 use crate::runner::lines::Layer;
 use crate::runner::{Flight, Start, Stop};
+use crate::supervisor::Worker;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::policy::{Framing, Policy};
 use windlass_core::supervisor::choice::Load;
-use windlass_core::supervisor::{self, WorkerEvent, WorkerState};
+use windlass_core::supervisor::{WorkerEvent, WorkerState};
 
 /// A reply of one line may be so long; a worker that goes on without a newline is ended.
 pub(super) const REPLY_MAX: usize = 4 << 20;
@@ -124,16 +125,23 @@ pub(super) struct Kept {
     pub(super) idle_since: Instant,
     pid: Option<i32>,
     /// Where it is in the table that all workers go by; nothing else says what it may do.
-    state: WorkerState,
-    /// Why it was told to end, if it was.
+    worker: Worker,
+    /// Why it is to end, if it is: it gets no more jobs. It is told when it has done what it has in hand, or at once.
     ending: Option<Ending>,
-    /// When it is killed if it has not gone by itself.
+    /// When it is signalled if it has not gone by itself.
     pub(super) kill_at: Option<Instant>,
     pub(super) looked_at_memory: u64,
 }
 
 impl Kept {
-    pub(super) fn new(flight: Flight, pool: usize, policy: Arc<Policy>, pipes: Pipes, unread: OwnedFd) -> Kept {
+    pub(super) fn new(
+        flight: Flight,
+        pool: usize,
+        worker: Worker,
+        policy: Arc<Policy>,
+        pipes: Pipes,
+        unread: OwnedFd,
+    ) -> Kept {
         use windlass_core::policy::Service;
         let (framing, window) = match &policy.service {
             Service::Worker(worker) => (worker.framing, worker.in_flight),
@@ -172,7 +180,7 @@ impl Kept {
             born: now,
             idle_since: now,
             pid: None,
-            state: WorkerState::Starting,
+            worker,
             ending: None,
             kill_at: None,
             looked_at_memory: 0,
@@ -185,7 +193,7 @@ impl Kept {
     }
 
     pub(super) fn state(&self) -> WorkerState {
-        self.state
+        self.worker.state()
     }
 
     pub(super) fn pid(&self) -> Option<i32> {
@@ -198,45 +206,59 @@ impl Kept {
 
     /// It was told to end.
     pub(super) fn is_stopping(&self) -> bool {
-        self.state == WorkerState::Stopping
-    }
-
-    /// Lets something happen to it: core's table says what it is then. What the table does not know is a mistake of
-    /// ours, and changes nothing.
-    fn happens(&mut self, event: WorkerEvent) {
-        let next = supervisor::next(self.state, event);
-        debug_assert!(next.is_some(), "a worker that is {} cannot {event}", self.state);
-        self.state = next.unwrap_or(self.state);
+        self.state() == WorkerState::Stopping
     }
 
     /// Its process is there.
     pub(super) fn came_up(&mut self, pid: i32, now: Instant) {
         (self.pid, self.idle_since) = (Some(pid), now);
+        self.worker.has_pid(pid);
         // One that was told to end before it was there still ends.
-        if self.state == WorkerState::Starting {
-            self.happens(WorkerEvent::Up);
+        if self.state() == WorkerState::Starting {
+            self.worker.happens(&[WorkerEvent::Up]);
         }
     }
 
     /// It is to end, for this reason; the last one holds.
     pub(super) fn end_for(&mut self, ending: Ending) {
         self.ending = Some(ending);
-        if !self.is_stopping() {
-            self.happens(WorkerEvent::Stop);
+    }
+
+    /// It is being told to end, now.
+    pub(super) fn is_told(&mut self) {
+        self.worker.stop();
+    }
+
+    /// It hands on what it made.
+    pub(super) fn emits(&mut self) {
+        if self.state() == WorkerState::Working {
+            self.worker.happens(&[WorkerEvent::Emit]);
         }
     }
 
-    /// Its tree is proven dead: stopped where it was told to end, else it died.
-    pub(super) fn is_gone(&mut self) -> WorkerState {
-        self.happens(if self.is_stopping() { WorkerEvent::Exit } else { WorkerEvent::Die });
-        self.state
+    /// It says what it is at.
+    pub(super) fn is_in(&self, phase: &str) {
+        self.worker.is_in(phase);
+    }
+
+    /// Its tree is proven dead: stopped where it was told to end or took its leave with nothing in hand, else it died.
+    pub(super) fn is_gone(&mut self, took_leave: bool) -> WorkerState {
+        if self.is_stopping() {
+            return self.worker.happens(&[WorkerEvent::Exit]);
+        }
+        if !took_leave {
+            return self.worker.died();
+        }
+        self.worker.is_done(false)
     }
 
     /// What the choice needs to know; none where it gets no more jobs.
     pub(super) fn load(&self, now: Instant) -> Option<Load> {
-        match self.state {
-            WorkerState::Waiting | WorkerState::Working => {}
-            WorkerState::Starting
+        match self.state() {
+            WorkerState::Waiting | WorkerState::Working if self.ending.is_none() => {}
+            WorkerState::Waiting
+            | WorkerState::Working
+            | WorkerState::Starting
             | WorkerState::Emitting
             | WorkerState::Stopping
             | WorkerState::Stopped
@@ -257,8 +279,8 @@ impl Kept {
         let deadline = limit.and_then(|limit| now.checked_add(limit));
         let (flight, start, place) = (start.flight, start.held.start(), None);
         self.lines.push_back(Line { flight, position, id, start, place, begin, since: now, deadline, spoke: false });
-        if self.state == WorkerState::Waiting {
-            self.happens(WorkerEvent::Take);
+        if self.state() == WorkerState::Waiting {
+            self.worker.happens(&[WorkerEvent::Take]);
         }
         Ok(())
     }
@@ -266,6 +288,7 @@ impl Kept {
     /// Marks what it is at: before it is written, and after each round of replies.
     pub(super) fn mark(&mut self, marks: &mut Marks) {
         self.unmarked.drain(..).for_each(|place| marks.clear(place));
+        self.worker.is_at(self.lines.front().map(|line| line.id), self.lines.len() as u32);
         let Some(pid) = self.pid else { return };
         let at_once = if self.is_parallel() { self.lines.len() } else { 1 };
         let first = self.lines.iter_mut().take(at_once);
@@ -371,10 +394,15 @@ impl Kept {
         if self.lines.is_empty() {
             self.idle_since = now;
             // One that was told to end has no next job to wait for.
-            if self.state == WorkerState::Working {
-                self.happens(WorkerEvent::Finish);
+            if matches!(self.state(), WorkerState::Working | WorkerState::Emitting) {
+                self.worker.happens(&[WorkerEvent::Finish]);
             }
-        } else if let Some(next) = self.lines.front_mut().filter(|_| head_left) {
+            return;
+        }
+        if self.state() == WorkerState::Emitting {
+            self.worker.happens(&[WorkerEvent::Emitted]);
+        }
+        if let Some(next) = self.lines.front_mut().filter(|_| head_left) {
             // Its turn comes now, and its time counts from now.
             next.since = next.since.max(now);
             if next.deadline.is_none() {
@@ -416,13 +444,16 @@ pub(super) fn last_words(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::{About, Kind, Roster};
     use windlass_core::policy::{Command, Service, Worker};
 
     fn worker() -> Kept {
-        let policy = Policy::new("q", Service::Worker(Worker::new(Command::default())));
+        let policy = Arc::new(Policy::new("q", Service::Worker(Worker::new(Command::default()))));
         let mut pipes = Pipes::new().unwrap();
         let unread = pipes.theirs.remove(0);
-        Kept::new(Flight(1), 0, Arc::new(policy), pipes, unread)
+        let about = About::new(Kind::Kept, Some(&policy), Flight(1));
+        let made = Arc::<Roster>::default().make(about);
+        Kept::new(Flight(1), 0, made, policy, pipes, unread)
     }
 
     #[test]
@@ -433,15 +464,23 @@ mod tests {
         retired.came_up(7, now);
         assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Waiting, true));
         retired.end_for(Ending::Retired);
-        assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Stopping, false));
+        assert_eq!((retired.state(), retired.load(now).is_some()), (WorkerState::Waiting, false));
+        retired.is_told();
         retired.end_for(Ending::Babbles("x".into()));
-        assert_eq!((retired.is_gone(), retired.ending()), (WorkerState::Stopped, Some(&Ending::Babbles("x".into()))));
+        retired.is_told();
+        assert_eq!(
+            (retired.is_gone(false), retired.ending()),
+            (WorkerState::Stopped, Some(&Ending::Babbles("x".into())))
+        );
         let mut unasked = worker();
         unasked.came_up(7, now);
-        assert_eq!((unasked.is_gone(), unasked.ending()), (WorkerState::Died, None));
+        assert_eq!((unasked.is_gone(false), unasked.ending()), (WorkerState::Died, None));
+        let mut leaving = worker();
+        leaving.came_up(7, now);
+        assert_eq!(leaving.is_gone(true), WorkerState::Stopped);
         let mut early = worker();
-        early.end_for(Ending::Retired);
+        early.is_told();
         early.came_up(7, now);
-        assert_eq!((early.state(), early.is_gone()), (WorkerState::Stopping, WorkerState::Stopped));
+        assert_eq!((early.state(), early.is_gone(false)), (WorkerState::Stopping, WorkerState::Stopped));
     }
 }

@@ -1,20 +1,38 @@
 //! The workers of one policy entry: who waits for them, how many there may be, and what became of the last ones.
 //!
-//! It owns the wait before a worker is made anew and the sentence about a worker that cannot serve. It must not start
-//! or kill anything.
+//! It owns the sentence about workers that cannot serve; how long to wait before another is made is core's. It must not
+//! start or kill anything.
 
+use crate::clock;
 use crate::runner::{Flight, Start};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use windlass_core::policy::{Backoff, Policy, Service, Worker};
-use windlass_core::retry;
+use windlass_core::supervisor::{Budget, Regeneration};
+use windlass_core::time::Steady;
 
-/// The wait after a worker that did nothing before it died doubles from here to there.
-const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(60) };
-/// So many such deaths in a row are a trouble to be told.
-const TROUBLE_AFTER: u32 = 3;
+/// The wait after a worker that did nothing before it died doubles; three of those in a row are a trouble to be told,
+/// and so are more than a hundred deaths within a minute of those that did something.
+const BUDGET: Budget = Budget {
+    backoff: Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(60) },
+    free: 0,
+    fruitless: 3,
+    deaths: 100,
+    window: Duration::from_secs(60),
+};
+
+/// How a worker died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    /// After it had answered jobs.
+    AfterWork,
+    /// Before it had answered anything.
+    Fruitless,
+    /// It could not even be started.
+    Hopeless,
+}
 
 /// Neighbouring jobs of one flight that wait, by their positions in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +51,8 @@ pub(super) struct Pool {
     jobs: usize,
     /// Its workers by number, those that start or end included.
     pub(super) workers: Vec<u32>,
-    /// Deaths in a row of workers that had answered nothing.
-    deaths: u32,
-    /// No worker is made before this.
-    pub(super) not_before: Option<Instant>,
+    /// What its workers may still cost.
+    regeneration: Regeneration,
     pub(super) trouble: Option<String>,
 }
 
@@ -48,8 +64,7 @@ impl Pool {
             waiting: VecDeque::new(),
             jobs: 0,
             workers: Vec::new(),
-            deaths: 0,
-            not_before: None,
+            regeneration: Regeneration::new(BUDGET),
             trouble: None,
         }
     }
@@ -109,32 +124,41 @@ impl Pool {
         self.example = start.clone();
         if changed {
             // Other rules may do what the old ones could not.
-            (self.deaths, self.not_before) = (0, None);
+            self.regeneration.forgive();
         }
         changed
     }
 
-    /// A worker answered: whatever ailed them is over. True where that is news.
-    pub(super) fn recovered(&mut self) -> bool {
-        self.deaths = 0;
-        self.not_before = None;
-        self.trouble.take().is_some()
+    /// A worker answered. True where what ailed them is over by that.
+    pub(super) fn worked(&mut self) -> bool {
+        if self.regeneration.is_well() && self.trouble.is_none() {
+            return false;
+        }
+        self.regeneration.worked(clock::steady());
+        !self.regeneration.is_spent() && self.trouble.take().is_some()
     }
 
-    /// A worker ended before it had answered anything, or could not start at all.
-    pub(super) fn failed(&mut self, why: &str, hopeless: bool, now: Instant) {
-        self.deaths = self.deaths.saturating_add(1);
-        let wait = retry::ceiling(BACKOFF, self.deaths);
-        self.not_before = now.checked_add(wait);
-        if hopeless || self.deaths >= TROUBLE_AFTER {
-            let (deaths, wait) = (self.deaths, wait.as_secs_f32());
-            self.trouble = Some(format!("{why} ({deaths} times in a row; the next try is in {wait:.1} s)"));
+    /// A worker died that nobody had told to, or could not start at all.
+    pub(super) fn died(&mut self, why: &str, how: Death, now: Steady) {
+        let wait = self.regeneration.died(how == Death::AfterWork, now);
+        if how == Death::Hopeless || self.regeneration.is_spent() {
+            let (times, wait) = (self.regeneration.in_words(), wait.as_secs_f32());
+            self.trouble = Some(format!("{why} ({times}; the next try is in {wait:.1} s)"));
         }
     }
 
+    /// No worker is made before this.
+    pub(super) fn not_before(&self) -> Option<Steady> {
+        self.regeneration.not_before()
+    }
+
+    pub(super) fn may_make(&self, now: Steady) -> bool {
+        self.regeneration.may_make(now)
+    }
+
     /// Whether one more may be made now.
-    pub(super) fn may_hire(&self, now: Instant) -> bool {
+    pub(super) fn may_hire(&self) -> bool {
         let limit = self.policy.slots as usize;
-        self.workers.len() < limit && self.not_before.is_none_or(|at| at <= now)
+        self.workers.len() < limit && self.may_make(clock::steady())
     }
 }

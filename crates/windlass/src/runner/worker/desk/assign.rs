@@ -4,10 +4,11 @@
 //! it has room for, in one write. It must not read anything.
 
 use super::super::kept::{Kept, Pipes};
-use super::super::pool::Waiting;
+use super::super::pool::{Death, Waiting};
 use super::{CHANNEL, Desk, Instant, REPLIES, ROOM, WORKERS_FROM, order, words};
 use crate::clock;
 use crate::runner::Flight;
+use crate::supervisor::{About, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::sync::Arc;
 use windlass_core::job::JobId;
@@ -36,7 +37,7 @@ impl Desk {
         let coming = self.pools[at].workers.iter().filter(starting).count();
         let wanted = self.pools[at].jobs().saturating_sub(coming);
         for _ in 0..wanted {
-            if !self.pools[at].may_hire(now) || !self.has_room(at, now) || !self.hire(at, now) {
+            if !self.pools[at].may_hire() || !self.has_room(at, now) || !self.hire(at) {
                 break;
             }
         }
@@ -85,7 +86,7 @@ impl Desk {
     }
 
     /// Makes one more worker for a pool; false where it could not even be asked for.
-    fn hire(&mut self, at: usize, now: Instant) -> bool {
+    fn hire(&mut self, at: usize) -> bool {
         let pool = &self.pools[at];
         self.last_worker += 1;
         let number = self.last_worker;
@@ -101,21 +102,23 @@ impl Desk {
         let (record, mut pipes, unread) = match asked {
             Ok(asked) => asked,
             Err(why) => {
-                self.ails(at, &why, true, now);
+                self.ails(at, &why, Death::Hopeless);
                 return false;
             }
         };
         let theirs = std::mem::take(&mut pipes.theirs);
-        let worker = Kept::new(flight, at, Arc::clone(&pool.policy), pipes, unread);
+        let about = About::new(Kind::Kept, Some(&pool.policy), flight);
+        let made = self.shared.settings.board.workers().make(about);
+        let worker = Kept::new(flight, at, made, Arc::clone(&pool.policy), pipes, unread);
         for (fd, what) in worker.fds().into_iter().zip([REPLIES, CHANNEL]) {
             let token = EventData::new_u64(u64::from(number) << 2 | what);
             if let Err(error) = epoll::add(&self.epoll, fd, token, EventFlags::IN) {
-                self.ails(at, &format!("cannot listen to a worker: {}", std::io::Error::from(error)), true, now);
+                self.ails(at, &format!("cannot listen to a worker: {}", std::io::Error::from(error)), Death::Hopeless);
                 return false;
             }
         }
         if !self.shared.start_worker(flight, &record, theirs) {
-            self.ails(at, "no launcher could be started", false, now);
+            self.ails(at, "no launcher could be started", Death::Fruitless);
             return false;
         }
         self.workers.insert(number, worker);

@@ -3,13 +3,14 @@
 //! Lines that it never took had not begun, and cost nothing. Of those it took, the one it was at is suspected; where it
 //! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
 
-use super::{Desk, Ending, Instant, Kept, Line, Report, last_words, reading};
+use super::{Death, Desk, Ending, Kept, Line, Report, last_words, reading};
 use crate::runner::launcher::{Cut, End};
 use crate::runner::reply::Emits;
 use crate::runner::{Flight, Stop};
+use crate::supervisor::watch::Overdue;
 use rustix::event::epoll;
 use windlass_core::outcome::{Exit, Outcome};
-use windlass_core::supervisor::WorkerState;
+use windlass_core::supervisor::{Due, WorkerState};
 
 impl Desk {
     /// A worker's tree is dead: its jobs go where they belong, and its pool learns from it.
@@ -17,7 +18,6 @@ impl Desk {
         // What it had answered before it died still counts.
         self.read_replies(number);
         let Some(mut worker) = self.workers.remove(&number) else { return };
-        let now = Instant::now();
         for fd in worker.fds() {
             // Closing it below takes it out as well.
             let _out_already = epoll::delete(&self.epoll, fd);
@@ -27,6 +27,7 @@ impl Desk {
         self.tell_alive(worker.pool, true);
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
+        let took_leave = taken.is_empty() && worker.done > 0 && is_farewell(report);
         let places = taken.iter().chain(&left).filter_map(|line| line.place);
         places.for_each(|place| self.marks.died(place));
         for line in left {
@@ -41,11 +42,23 @@ impl Desk {
             };
             self.end_line(&worker, line, outcome);
         }
-        let died = worker.is_gone() == WorkerState::Died;
-        let unasked = died || matches!(worker.ending(), Some(Ending::Babbles(_)));
-        if unasked && worker.done == 0 {
-            let (why, hopeless) = self.epitaph(&worker, report);
-            self.ails(worker.pool, &why, hopeless, now);
+        let died = worker.is_gone(took_leave) == WorkerState::Died;
+        if died || matches!(worker.ending(), Some(Ending::Babbles(_))) {
+            let (why, how) = self.epitaph(&worker, report);
+            self.ails(worker.pool, &why, how);
+        }
+    }
+
+    /// A deadline of a worker's state has passed: it is killed, whatever it was told before.
+    pub(super) fn overdue(&mut self, overdue: Overdue) {
+        let Some(worker) = self.workers.get_mut(&super::number(overdue.flight)) else { return };
+        let still = match overdue.due {
+            Due::StartOverdue => worker.state() == WorkerState::Starting,
+            Due::StopOverdue => worker.is_stopping(),
+        };
+        if still {
+            worker.is_told();
+            self.shared.stop_worker(worker.flight, Stop::Kill);
         }
     }
 
@@ -60,25 +73,27 @@ impl Desk {
         self.end(line.flight, line.position, wish, Emits::new());
     }
 
-    /// Why a worker ended that had done nothing, and whether trying again soon is pointless.
-    fn epitaph(&self, worker: &Kept, report: Option<&Report>) -> (String, bool) {
-        let Some(report) = report else { return ("its launcher died".into(), false) };
+    /// Why a worker ended that nobody had told to, and what that means for the next.
+    fn epitaph(&self, worker: &Kept, report: Option<&Report>) -> (String, Death) {
+        let how = if worker.done == 0 { Death::Fruitless } else { Death::AfterWork };
+        let Some(report) = report else { return ("its launcher died".into(), how) };
         let example = &self.pools[worker.pool].example;
         match report.end {
-            End::CannotStart { step, errno } => (super::words(&reading::refusal(step, errno, example)), true),
+            End::CannotStart { step, errno } => {
+                (super::words(&reading::refusal(step, errno, example)), Death::Hopeless)
+            }
             End::Exit(exit) => {
                 if let Some(outcome) = over_limit(worker, Some(report)) {
-                    return (super::words(&outcome), false);
+                    return (super::words(&outcome), how);
                 }
-                let how = match exit {
-                    Exit::Code(code) => format!("its worker ended with exit {code} before it answered a job"),
-                    Exit::Signal(signal) => {
-                        format!("its worker was killed by signal {signal} before it answered a job")
-                    }
+                let when = if worker.done == 0 { " before it answered a job" } else { "" };
+                let what = match exit {
+                    Exit::Code(code) => format!("its worker ended with exit {code}{when}"),
+                    Exit::Signal(signal) => format!("its worker was killed by signal {signal}{when}"),
                 };
-                (how + &last_words(report), false)
+                (what + &last_words(report), how)
             }
-            End::NotBegun | End::Up { .. } => ("its worker was not started".into(), false),
+            End::NotBegun | End::Up { .. } => ("its worker was not started".into(), how),
         }
     }
 
@@ -100,10 +115,16 @@ impl Desk {
                 if !worker.is_stopping() || why == Stop::Cancel {
                     worker.end_for(Ending::Stopped(flight, why));
                 }
+                worker.is_told();
                 self.shared.stop_worker(worker.flight, why);
             }
         }
     }
+}
+
+/// It ended as a program does that has nothing more to do.
+fn is_farewell(report: Option<&Report>) -> bool {
+    report.is_some_and(|report| matches!(report.end, End::Exit(Exit::Code(0))) && report.cut.is_none())
 }
 
 /// The failure of the one job that a worker was at when its limits ended it.

@@ -1,0 +1,106 @@
+//! Where workers are and since when, as everybody is told: over HTTP, by `show` and `status`; and what a fetcher and a
+//! parser that feed each other go through, held against the cycles of the seed.
+
+use crate::rig::Rig;
+use serde_json::Value;
+use windlass::api::{WorkerStep, Workers};
+use windlass::client::Connection;
+use windlass::data_dir::DataDir;
+
+fn workers(rig: &Rig, steps: usize) -> Workers {
+    let mut to = Connection::open(&DataDir::open(&rig.dir()).unwrap()).unwrap().unwrap();
+    to.get_json(&format!("/api/v1/workers?steps={steps}")).unwrap()
+}
+
+/// What the seed calls this, as `docs/life-cycle.md` maps it; `starting` has no number there.
+fn number(step: &WorkerStep) -> Option<u32> {
+    Some(match (step.state.as_str(), step.phase.as_str()) {
+        ("starting", "") => return None,
+        ("waiting", "") => 1,
+        ("working", "") => 4,
+        ("working", "downloading") => 6,
+        ("working", "downloaded") => 7,
+        ("emitting", "") => 8,
+        other => panic!("the seed knows nothing like {other:?}"),
+    })
+}
+
+/// The recorded numbers are turns of the seed's cycle, of which only steps are left out that the seed lets be left out,
+/// or that have no counterpart: a buffer (2), the moment before work (3), sleep (5), the moment after pushing (9).
+fn fits(recorded: &[u32], cycle: &[u32]) {
+    let needed: Vec<u32> = cycle.iter().copied().filter(|step| ![2, 3, 5, 9].contains(step)).collect();
+    assert_eq!((recorded[0], needed[0]), (1, 1), "{recorded:?}");
+    for turn in recorded[1..].split_inclusive(|step| *step == 1) {
+        // A page without links has nothing to push.
+        let without_push: Vec<u32> = needed[1..].iter().copied().filter(|step| *step != 8).collect();
+        assert!(turn == &needed[1..] || turn == without_push, "{turn:?} of {recorded:?} is no turn of {cycle:?}");
+    }
+}
+
+#[test]
+fn a_fetcher_and_a_parser_go_through_the_cycles_of_the_seed() {
+    let rig = Rig::new();
+    let fetch = r#"while read -r page; do
+        echo phase downloading >&3; echo phase downloaded >&3
+        printf '{\"status\":\"ok\",\"emit\":[{\"queue\":\"parse\",\"data\":\"%s\"}]}\\n' $page
+    done"#;
+    let parse = r#"while read -r page; do
+        if [ $page = 1 ]; then echo ok; continue; fi
+        printf '{\"status\":\"ok\",\"emit\":[{\"queue\":\"fetch\",\"data\":\"%s\"}]}\\n' $((page - 1))
+    done"#;
+    let quoted = |script: &str| script.replace('\n', ";").replace("do;", "do ").replace(";;", ";");
+    let config = format!(
+        "[queue.fetch]\nworker = [\"sh\", \"-c\", \"{}\"]\n[queue.parse]\nworker = [\"sh\", \"-c\", \"{}\"]\n",
+        quoted(fetch),
+        quoted(parse)
+    );
+    let server = rig.serve(&config);
+    rig.call(&["push", "fetch", "5"]).fine();
+    rig.call(&["wait", "--drained"]).fine();
+    let told = workers(&rig, 1000);
+    assert_eq!(told.counts.forbidden, 0);
+    let of =
+        |table: &str| -> Vec<u32> { told.steps.iter().filter(|step| step.table == table).filter_map(number).collect() };
+    let (fetcher, parser) = (of("fetch"), of("parse"));
+    assert_eq!((fetcher.len(), parser.len()), (1 + 5 * 5, 1 + 4 * 3 + 2), "{fetcher:?} {parser:?}");
+    fits(&fetcher, &[1, 3, 4, 6, 7, 8, 9, 5, 1]);
+    fits(&parser, &[1, 3, 4, 8, 9, 5, 1]);
+    assert_eq!(told.counts.transitions["working emit"], 9);
+    assert!(told.counts.states["working"].spent_s > 0.0);
+    server.stop();
+}
+
+#[test]
+fn where_a_worker_is_stands_in_the_list_and_in_show_and_status() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let config = format!(
+        "[queue.q]\nrun = [\"sh\", \"-c\", \"echo phase parsing >> $WINDLASS_CONTROL; echo > {}; read x < {}\"]\n",
+        bell.path, gate.path
+    );
+    let server = rig.serve(&config);
+    let pushed = rig.call(&["push", "q", "1", "--json"]).json();
+    let id = pushed["ids"][0].as_str().unwrap().to_owned();
+    bell.next();
+    let told = workers(&rig, 0);
+    assert!(told.steps.is_empty());
+    let at: Vec<_> = told.items.iter().filter(|worker| worker.job.as_deref() == Some(&id)).collect();
+    assert_eq!(at.len(), 1, "{told:?}");
+    assert_eq!((at[0].kind.as_str(), at[0].table.as_str()), ("process", "q"));
+    assert_eq!((at[0].state.as_str(), at[0].phase.as_str(), at[0].jobs), ("working", "parsing", 1));
+    assert!(told.items.iter().any(|worker| worker.kind == "launcher" && worker.pid.is_some()));
+    let shown: Value = rig.call(&["show", &id, "--json"]).json();
+    assert_eq!((&shown["worker"]["state"], &shown["worker"]["phase"]), (&"working".into(), &"parsing".into()));
+    let lines = rig.call(&["show", &id]);
+    assert!(lines.fine().contains("state working"), "{lines:?}");
+    let status = rig.call(&["status"]);
+    status.says("1 working");
+    let status: Value = rig.call(&["status", "--json"]).json();
+    assert_eq!((&status["workers"]["working"], &status["server"]["stalemates"]), (&1.into(), &0.into()));
+    gate.open(1);
+    rig.drained();
+    let told = workers(&rig, 0);
+    assert!(told.items.iter().all(|worker| worker.job.is_none()), "{told:?}");
+    assert_eq!(told.counts.transitions["working finish"], 1);
+    server.stop();
+}
