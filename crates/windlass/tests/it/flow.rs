@@ -18,13 +18,14 @@ fn counts(run: &Value, succeeded: u64, failed: u64) {
     assert_eq!((of("succeeded"), of("failed"), run["live"].as_u64()), (succeeded, failed, Some(0)), "{run}");
 }
 
-/// A worker that gives each line to this awk program, whose `emit(queue, data)` adds to its reply.
-fn awk(program: &str) -> String {
-    let one = r#""{\"queue\":\"" q "\",\"data\":\"" d "\"}""#;
-    let all = r#""{\"status\":\"ok\",\"emit\":[" e "]}""#;
-    let emit = format!("function emit(q, d) {{ e = e (e == \"\" ? \"\" : \",\") {one} }}");
-    let script = format!("{emit} {{ e = \"\"; {program}; print {all}; fflush() }}");
-    format!("[\"awk\", {script:?}]")
+/// A worker that puts each line into `n` and then does this; where the condition holds it emits so many jobs of a queue,
+/// each with this number.
+fn worker(before: &str, condition: &str, queue: &str, copies: usize, number: &str) -> String {
+    let one = format!("{{\"queue\":\"{queue}\",\"data\":\"%d\"}}");
+    let (all, numbers) = (vec![one; copies].join(","), vec![format!("$(({number}))"); copies].join(" "));
+    let reply = format!("printf '{{\"status\":\"ok\",\"emit\":[{all}]}}\\n' {numbers}");
+    let script = format!("while read -r n; do {before} if [ $n {condition} ]; then {reply}; else echo ok; fi; done");
+    format!("worker = [\"sh\", \"-c\", {script:?}]")
 }
 
 /// A stage of the pipeline `p`.
@@ -41,8 +42,8 @@ fn sh(key: &str, script: &str) -> String {
 #[test]
 fn a_binary_tree_of_jobs_ends_once_with_every_leaf() {
     let rig = Rig::new();
-    let split = awk("if ($1 < 12) { emit(\"tree\", $1 + 1); emit(\"tree\", $1 + 1) }");
-    let server = rig.serve(&format!("[queue.tree]\nworker = {split}\nslots = 2\nin_flight = 64\n"));
+    let split = worker("", "-lt 12", "tree", 2, "n + 1");
+    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 64\n"));
     let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
     counts(&ended(&rig, &run), 8191, 0);
     server.stop();
@@ -52,8 +53,8 @@ fn a_binary_tree_of_jobs_ends_once_with_every_leaf() {
 fn ten_thousand_links_that_are_all_filtered_end_with_the_page() {
     let rig = Rig::new();
     let page = sh("run", "seq 10000 | sed 's/^/filter\t/' >> $WINDLASS_EMIT");
-    let filter = awk("none = 1");
-    let server = rig.serve(&format!("[queue.page]\n{page}\n[queue.filter]\nworker = {filter}\nin_flight = 64\n"));
+    let filter = "worker = [\"sh\", \"-c\", \"while read -r link; do echo ok; done\"]";
+    let server = rig.serve(&format!("[queue.page]\n{page}\n[queue.filter]\n{filter}\nin_flight = 64\n"));
     let run = rig.call(&["push", "page", "x", "--run", "new"]).fine().trim_end().to_owned();
     counts(&ended(&rig, &run), 10_001, 0);
     server.stop();
@@ -62,9 +63,9 @@ fn ten_thousand_links_that_are_all_filtered_end_with_the_page() {
 #[test]
 fn a_ring_of_stages_with_a_limit_of_one_goes_on_to_its_end() {
     let rig = Rig::new();
-    let worker = |to: &str| format!("worker = {}", awk(&format!("if ($1 > 0) emit(\"{to}\", $1 - 1)")));
-    let a = stage("a", &worker("b"), "slots = 1\nlimit = 1\nto = [\"b\"]");
-    let b = stage("b", &worker("a"), "slots = 1\nlimit = 1\nto = [\"a\"]");
+    let down = |to: &str| worker("", "-gt 0", to, 1, "n - 1");
+    let a = stage("a", &down("b"), "slots = 1\nlimit = 1\nto = [\"b\"]");
+    let b = stage("b", &down("a"), "slots = 1\nlimit = 1\nto = [\"a\"]");
     let server = rig.serve(&(a + &b));
     // Three that go round at once, where one may wait: each passes twenty-one times.
     let run = rig.feed(&["push", "p.a", "--run", "new"], "20\n20\n20\n").fine().trim_end().to_owned();
@@ -92,9 +93,9 @@ fn a_fetcher_that_hangs_and_one_that_dies_cost_their_jobs_and_not_the_run() {
 fn a_run_goes_on_after_a_kill_of_the_server_and_ends_once_with_the_same_counts() {
     let rig = Rig::new();
     let mut bell = rig.bell("bell");
-    let ring = format!("if ($1 == 8) {{ print \"half\" > \"{}\"; fflush() }}; ", bell.path);
-    let split = awk(&(ring + "if ($1 < 10) { emit(\"tree\", $1 + 1); emit(\"tree\", $1 + 1) }"));
-    let server = rig.serve(&format!("[queue.tree]\nworker = {split}\nslots = 2\nin_flight = 8\n"));
+    let ring = format!("if [ $n = 8 ]; then echo half > {}; fi;", bell.path);
+    let split = worker(&ring, "-lt 10", "tree", 2, "n + 1");
+    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 8\n"));
     let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
     bell.next();
     server.process.kill();
