@@ -18,8 +18,8 @@ fn counts(run: &Value, succeeded: u64, failed: u64) {
     assert_eq!((of("succeeded"), of("failed"), run["live"].as_u64()), (succeeded, failed, Some(0)), "{run}");
 }
 
-/// A worker that puts each line into `n` and then does this; where the condition holds it emits so many jobs of a queue,
-/// each with this number.
+/// A worker that has each line in `n` and does this first; where the condition holds it emits so many jobs of a
+/// queue, each with this number.
 fn worker(before: &str, condition: &str, queue: &str, copies: usize, number: &str) -> String {
     let one = format!("{{\"queue\":\"{queue}\",\"data\":\"%d\"}}");
     let (all, numbers) = (vec![one; copies].join(","), vec![format!("$(({number}))"); copies].join(" "));
