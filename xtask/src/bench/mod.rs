@@ -7,6 +7,7 @@
 mod backlog;
 mod bed;
 mod bulk;
+mod crawl;
 mod fan_out;
 mod feed;
 mod figure;
@@ -50,6 +51,7 @@ const BENCHES: &[Bench] = &[
     ("worker", lines::bench_worker),
     ("url", urls::bench),
     ("fan-out", fan_out::bench),
+    ("crawl", crawl::bench),
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),

@@ -3,6 +3,7 @@
 mod asks;
 mod checkpoint;
 mod failure;
+mod nightly;
 mod rates;
 mod route;
 mod runs;
