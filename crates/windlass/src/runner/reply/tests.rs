@@ -69,7 +69,8 @@ fn what_is_no_reply_says_what_was_expected() {
         (r#"{"status":"ok","id":"x"}"#, "names no job in `id`"),
         (r#"{"status":"retry","after":"soon"}"#, "`after` that is no time"),
         (r#"{"status":"ok","emit":{}}"#, "`emit` that is no array"),
-        (r#"{"status":"ok","emit":[{"data":"x"}]}"#, "no `queue`"),
+        (r#"{"status":"ok","emit":[{"data":"x"}]}"#, ""),
+        (r#"{"status":"ok","emit":[{"queue":7}]}"#, "`queue` that is no text"),
         (r#"{"status":"ok","emit":[{"queue":"-x"}]}"#, "bad queue"),
         (r#"{"status":"ok","emit":[{"queue":"q","data64":"?"}]}"#, "no base64"),
     ] {
