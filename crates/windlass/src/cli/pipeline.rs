@@ -125,16 +125,14 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
     for pipeline in all {
         let budget = pipeline.memory.or(machine).map(|bytes| format!(" in {}", size::spoken(bytes)));
         out.line(format_args!("{}{}", pipeline.name, budget.unwrap_or_default()));
-        let mut rows = vec![["STAGE", "WORKERS", "OF", "MEMORY", "LIMIT", "TO"].map(str::to_owned).to_vec()];
         for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
-            let none = || "-".to_owned();
-            let memory = if stage.memory == 0 { none() } else { size::spoken(stage.memory) };
             let limit = rules.flow.as_ref().map_or(0, |flow| flow.limit);
-            let limit = if limit == 0 { none() } else { grouped(limit.into()) };
-            let to = if stage.to.is_empty() { none() } else { stage.to.join(", ") };
-            rows.push(vec![stage.name.clone(), rules.slots.to_string(), stage.slots.to_string(), memory, limit, to]);
+            let memory = (stage.memory > 0).then(|| format!(" of {}", size::spoken(stage.memory)));
+            let limit = (limit > 0).then(|| format!(", up to {} waiting", grouped(limit.into())));
+            let to = (!stage.to.is_empty()).then(|| format!(", to {}", stage.to.join(", ")));
+            let more = [memory, limit, to].map(Option::unwrap_or_default).concat();
+            out.line(format_args!("  {}: {} of {} workers{more}", stage.name, rules.slots, stage.slots));
         }
-        print::table(&mut out, &rows, None);
     }
     let code = out.finish()?;
     let slots: u32 = all.iter().flat_map(|pipeline| &pipeline.rules).map(|rules| rules.slots).sum();
