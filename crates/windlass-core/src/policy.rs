@@ -4,7 +4,9 @@
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
 use crate::hours::Hours;
+use crate::job::QueueName;
 use crate::particulars::Scope;
+use crate::pipeline::Flow;
 use crate::rate::Rate;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -360,6 +362,10 @@ pub struct Policy {
     pub dead_after: u32,
     /// Its jobs are unique by their data, and for how long.
     pub unique: Option<Scope>,
+    /// The queue that is told of its jobs that failed for good.
+    pub on_failure: Option<QueueName>,
+    /// It is a stage of a pipeline.
+    pub flow: Option<Flow>,
 }
 
 impl Policy {
@@ -392,6 +398,8 @@ impl Policy {
             rate_key: None,
             dead_after,
             unique: None,
+            on_failure: None,
+            flow: None,
         }
     }
 

@@ -1,146 +1,159 @@
-//! Unique keys, what jobs have besides, and the terms of runs, as people and programs use them.
+//! Work that makes work, with real processes: each run ends once, with the right counts, whatever happens on the way.
 
 use crate::rig::Rig;
+use serde_json::Value;
 
-/// The one line of standard output.
-fn line(rig: &Rig, words: &[&str]) -> String {
-    rig.call(words).fine().trim_end().to_owned()
+/// A run once it has ended, as `show` has it.
+#[track_caller]
+fn ended(rig: &Rig, run: &str) -> Value {
+    let told = rig.call(&["wait", run, "--json"]);
+    assert!([Some(0), Some(1)].contains(&told.code), "{told:?}");
+    rig.call(&["show", run, "--json"]).json()
+}
+
+#[track_caller]
+fn counts(run: &Value, succeeded: u64, failed: u64) {
+    assert_eq!(run["ended"], true, "{run}");
+    let of = |state: &str| run["counts"][state].as_u64().unwrap_or(0);
+    assert_eq!((of("succeeded"), of("failed"), run["live"].as_u64()), (succeeded, failed, Some(0)), "{run}");
+}
+
+/// A worker that has each line in `n` and does this first; where the condition holds it emits so many jobs of a
+/// queue, each with this number.
+fn worker(before: &str, condition: &str, queue: &str, copies: usize, number: &str) -> String {
+    let one = format!("{{\"queue\":\"{queue}\",\"data\":\"%d\"}}");
+    let (all, numbers) = (vec![one; copies].join(","), vec![format!("$(({number}))"); copies].join(" "));
+    let reply = format!("printf '{{\"status\":\"ok\",\"emit\":[{all}]}}\\n' {numbers}");
+    let script = format!("while read -r n; do {before} if [ $n {condition} ]; then {reply}; else echo ok; fi; done");
+    format!("worker = [\"sh\", \"-c\", {script:?}]")
+}
+
+/// A stage of the pipeline `p`.
+fn stage(name: &str, service: &str, rest: &str) -> String {
+    format!("[[pipeline.p.stage]]\nname = \"{name}\"\n{service}\n{rest}\n")
+}
+
+/// A shell script as a `run`, whose first argument is the data, or as a `batch`.
+fn sh(key: &str, script: &str) -> String {
+    let data = if key == "run" { ", \"sh\", \"{}\"" } else { "" };
+    format!("{key} = [\"sh\", \"-c\", {script:?}{data}]")
 }
 
 #[test]
-fn particulars_are_shown_while_a_job_waits_and_after_it_has_ended_and_travel_with_an_export() {
+fn a_binary_tree_of_jobs_ends_once_with_every_leaf() {
     let rig = Rig::new();
-    let parent = line(&rig, &["push", "q", "first"]);
-    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let words = ["push", "q", "x", "--subject", "customer:42", "--trace", trace, "--parent", &parent];
-    let id = line(&rig, &words);
-    let check = || {
-        let shown = rig.call(&["show", &id, "--json"]).json();
-        assert_eq!((&shown["subject"]["type"], &shown["subject"]["id"]), (&"customer".into(), &"42".into()), "{shown}");
-        assert_eq!((&shown["trace"]["parent"], &shown["parent"]), (&trace.into(), &parent.as_str().into()), "{shown}");
-        shown["state"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(check(), "ready");
-    let exported = rig.call(&["export"]).fine().to_owned();
-    assert!(exported.contains("\"subject\":{\"type\":\"customer\",\"id\":\"42\"}"), "{exported}");
-    let server = rig.serve("[queue.q]\nrun = [\"true\"]\n");
-    rig.call(&["wait", "--drained"]).fine();
-    assert_eq!(check(), "succeeded");
+    let split = worker("", "-lt 12", "tree", 2, "n + 1");
+    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 64\n"));
+    let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
+    counts(&ended(&rig, &run), 8191, 0);
     server.stop();
 }
 
 #[test]
-fn a_job_whose_key_is_taken_is_not_stored_and_the_one_that_has_it_is_named() {
+fn ten_thousand_links_that_are_all_filtered_end_with_the_page() {
     let rig = Rig::new();
-    let server = rig.serve("[queue.other]\nrun = [\"true\"]\n");
-    let id = line(&rig, &["push", "q", "a", "--unique", "k"]);
-    let again = rig.call(&["push", "q", "b", "--unique", "k"]);
-    again.says("it was there already").fine();
-    assert_eq!(rig.call(&["push", "q", "c", "--unique", "k", "--json"]).json()["duplicates"], 1);
-    assert_eq!(line(&rig, &["push", "q", "b", "--unique", "k"]), id);
-    rig.call(&["push", "q", "b", "--unique", "k", "--on-conflict", "reject"]).says("has the unique key").ended(75);
-    let other = line(&rig, &["push", "q", "b", "--unique", "k", "--on-conflict", "replace"]);
-    assert_ne!(other, id);
-    assert_eq!(rig.call(&["show", &id, "--json"]).json()["state"], "cancelled");
-    server.stop();
-    // Without a server the inbox takes it, and whoever reads the inbox drops it.
-    rig.call(&["push", "q", "b", "--unique", "k"]).fine();
-    assert_eq!(rig.call(&["ls", "queue:q state:ready", "--json"]).json().as_array().unwrap().len(), 1);
-}
-
-#[test]
-fn a_graph_with_cycles_and_duplicates_ends_once_with_each_node_once_also_when_the_server_is_killed() {
-    let rig = Rig::new();
-    // Node n leads to 2n and 3n modulo 101, and to itself: every node is reached, most of them often.
-    let script = "for n in $1 $(($1 * 2 % 101)) $(($1 * 3 % 101)); do printf 'node\\t%s\\n' $n >> $WINDLASS_EMIT; done";
-    let config = format!(
-        "[queue.node]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nunique = \"run\"\n\
-         [queue.done]\nrun = [\"cat\"]\n"
-    );
-    let server = rig.serve(&config);
-    let run = line(&rig, &["push", "node", "1", "--run", "new", "--end-job", "done"]);
-    server.kill();
-    let server = rig.serve(&config);
-    rig.call(&["wait", &run]).fine();
-    rig.call(&["wait", "--drained"]).fine();
-    let shown = rig.call(&["show", &run, "--json"]).json();
-    assert_eq!((&shown["total"], &shown["counts"]["succeeded"]), (&100.into(), &100.into()), "{shown}");
-    assert_eq!(shown["dropped"], 201, "300 were emitted, 99 of them new: {shown}");
-    let told = rig.call(&["ls", "queue:done", "--json"]).json();
-    assert_eq!(told.as_array().unwrap().len(), 1, "{told}");
+    let page = sh("run", "seq 10000 | sed 's/^/filter\t/' >> $WINDLASS_EMIT");
+    let filter = "worker = [\"sh\", \"-c\", \"while read -r link; do echo ok; done\"]";
+    let server = rig.serve(&format!("[queue.page]\n{page}\n[queue.filter]\n{filter}\nin_flight = 64\n"));
+    let run = rig.call(&["push", "page", "x", "--run", "new"]).fine().trim_end().to_owned();
+    counts(&ended(&rig, &run), 10_001, 0);
     server.stop();
 }
 
 #[test]
-fn a_run_heeds_its_terms() {
+fn a_ring_of_stages_with_a_limit_of_one_goes_on_to_its_end() {
     let rig = Rig::new();
-    let server = rig.serve("[queue.q]\nrun = [\"false\"]\nattempts = 1\n[queue.hang]\nrun = [\"sleep\", \"600\"]\n");
-    let limited = line(&rig, &["push", "nobody", "a", "b", "c", "--run", "new", "--job-limit", "2"]);
-    let shown = rig.call(&["show", &limited, "--json"]).json();
-    assert_eq!((&shown["total"], &shown["dropped"], &shown["job_limit"]), (&2.into(), &1.into(), &2.into()), "{shown}");
-    let borne = line(&rig, &["push", "q", "a", "b", "--run", "new", "--tolerate", "100%"]);
-    rig.call(&["wait", &borne]).fine();
-    let failed = line(&rig, &["push", "q", "a", "b", "c", "--run", "new", "--tolerate", "0"]);
-    rig.call(&["wait", &failed]).ended(1);
-    let hung = line(&rig, &["push", "hang", "a", "--run", "new", "--time-limit", "1s"]);
-    rig.call(&["wait", &hung]).ended(1);
-    let shown = rig.call(&["show", &hung, "--json"]).json();
-    assert_eq!((&shown["stopped"], &shown["counts"]["cancelled"]), (&"time_limit".into(), &1.into()), "{shown}");
+    let down = |to: &str| worker("", "-gt 0", to, 1, "n - 1");
+    let a = stage("a", &down("b"), "slots = 1\nlimit = 1\nto = [\"b\"]");
+    let b = stage("b", &down("a"), "slots = 1\nlimit = 1\nto = [\"a\"]");
+    let server = rig.serve(&(a + &b));
+    // Three that go round at once, where one may wait: each passes twenty-one times.
+    let run = rig.feed(&["push", "p.a", "--run", "new"], "20\n20\n20\n").fine().trim_end().to_owned();
+    counts(&ended(&rig, &run), 63, 0);
     server.stop();
 }
 
 #[test]
-fn a_run_that_nobody_sealed_says_so_and_ends_when_it_is_sealed() {
+fn a_fetcher_that_hangs_and_one_that_dies_cost_their_jobs_and_not_the_run() {
     let rig = Rig::new();
-    let server = rig.serve("[queue.q]\nrun = [\"true\"]\n");
-    let run = "r-0123456789";
-    rig.call(&["push", "q", "a", "--run", run]).fine();
-    rig.call(&["wait", "--drained"]).fine();
-    let why = rig.call(&["why", run]).fine().to_owned();
-    assert!(why.contains("not sealed"), "{why}");
-    assert_eq!(rig.call(&["show", run, "--json"]).json()["ended"], false);
-    rig.call(&["seal", run]).says("is sealed").fine();
-    rig.call(&["wait", run]).fine();
-    rig.call(&["seal", run]).ended(66);
+    let fetch = "case $1 in hang) exec sleep 1000;; die) kill -9 $$;; esac; echo page $1 >> $WINDLASS_EMIT";
+    let terms = "attempts = 1\ntime_limit = \"3s\"\ngrace = \"100ms\"\nto = [\"parse\"]";
+    let parse = sh("batch", "while read -r line; do echo ok; done");
+    let server = rig.serve(&(stage("fetch", &sh("run", fetch), terms) + &stage("parse", &parse, "")));
+    let told = rig.feed(&["pipeline", "run", "p", "--json"], "a\nhang\nb\ndie\nc\n");
+    assert_eq!(told.code, Some(1), "{}", told.stderr);
+    let run: Value = serde_json::from_slice(&told.stdout).unwrap();
+    counts(&run, 6, 2);
+    let failed = rig.call(&["ls", "state:failed", "--json"]).fine().to_owned();
+    assert!(failed.contains("time limit") && failed.contains("killed by signal 9"), "{failed}");
     server.stop();
 }
 
 #[test]
-fn a_job_waits_for_others_and_is_cancelled_if_one_of_them_fails() {
+fn a_run_goes_on_after_a_kill_of_the_server_and_ends_once_with_the_same_counts() {
     let rig = Rig::new();
-    let first = line(&rig, &["push", "first", "0"]);
-    let second = line(&rig, &["push", "first", "3"]);
-    let both = format!("{first},{second}");
-    let waits = line(&rig, &["push", "last", "x", "--after", &first]);
-    let in_vain = line(&rig, &["push", "last", "y", "--after", &both]);
-    rig.call(&["push", "last", "z", "--after", "j-0000000000-1"]).says("to wait for").ended(65);
-    let why = rig.call(&["why", &waits]).fine().to_owned();
-    assert!(why.contains(&first), "{why}");
-    let script = "exit $1";
-    let config = format!(
-        "[queue.first]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 1\n\
-         [queue.last]\nrun = [\"true\"]\n"
-    );
-    let server = rig.serve(&config);
-    rig.call(&["wait", &waits]).fine();
-    rig.call(&["wait", "--drained"]);
-    let shown = rig.call(&["show", &in_vain, "--json"]).json();
-    assert_eq!(shown["state"], "cancelled", "{shown}");
-    assert!(shown["errors"][0]["text"].as_str().unwrap().contains(&second), "{shown}");
-    rig.call(&["push", "last", "late", "--after", &first]).fine();
+    let mut bell = rig.bell("bell");
+    let ring = format!("if [ $n = 8 ]; then echo half > {}; fi;", bell.path);
+    let split = worker(&ring, "-lt 10", "tree", 2, "n + 1");
+    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 8\n"));
+    let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
+    bell.next();
+    server.process.kill();
+    let server = rig.serve_again();
+    // Whoever was at a job when the server died does it again; what it emitted before counted for nothing.
+    counts(&ended(&rig, &run), 2047, 0);
     server.stop();
 }
 
 #[test]
-fn a_job_that_is_late_fails_as_expired_whether_it_waits_or_runs() {
+fn a_pipeline_is_written_checked_run_without_a_server_and_drawn() {
     let rig = Rig::new();
-    let server = rig.serve("[queue.hang]\nrun = [\"sleep\", \"600\"]\n");
-    let runs = line(&rig, &["push", "hang", "x", "--finish-by", "1s"]);
-    let waits = line(&rig, &["push", "nobody", "x", "--start-by", "1s"]);
-    for id in [&runs, &waits] {
-        rig.call(&["wait", id]).ended(1);
-        let shown = rig.call(&["show", id, "--json"]).json();
-        assert_eq!((&shown["state"], &shown["reason"]), (&"failed".into(), &"expired".into()), "{shown}");
-    }
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    rig.call(&["pipeline", "check"]).ended(66);
+    rig.call(&["pipeline", "init"]).fine();
+    rig.call(&["pipeline", "init"]).ended(73);
+    let checked = rig.call(&["pipeline", "check"]).fine().to_owned();
+    assert!(checked.contains("  split: 3 of 3 workers of 64 MiB, to shout\n"), "{checked}");
+
+    let got = rig.path("got");
+    let split = sh("run", "for w in $1; do echo $w; done");
+    let shout = sh("batch", "while read -r w; do echo ok $w!; done");
+    let save = sh("batch", &format!("cat >> {}", got.display()));
+    let config = "[pipeline.p]\nmemory = \"1G\"\n".to_owned()
+        + &stage("split", &split, "pass = \"lines\"\nto = [\"shout\"]\nmemory = \"256M\"\nslots = 9")
+        + &stage("shout", &shout, "pass = \"message\"\nto = [\"save\"]\nlimit = 5")
+        + &stage("save", &save, "reply = \"exit\"\nslots = 1");
+    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+    let checked = rig.call(&["pipeline", "check", "--json"]).json();
+    let stages = checked["pipelines"][0]["stages"].as_array().unwrap();
+    let workers: Vec<u64> = stages.iter().map(|stage| stage["workers"].as_u64().unwrap()).collect();
+    assert_eq!(workers, [4, 4, 1], "four times 256 MiB is a gibibyte");
+
+    rig.feed(&["pipeline", "run"], "to be or\nnot to be\n").fine();
+    let text = std::fs::read_to_string(&got).unwrap();
+    let mut words: Vec<&str> = text.lines().collect();
+    words.sort_unstable();
+    assert_eq!(words, ["be!", "be!", "not!", "or!", "to!", "to!"]);
+    let drawn = rig.call(&["pipeline", "graph"]).fine().to_owned();
+    assert!(drawn.contains("[shout] 0 of 5 waiting, 0 running in 4, 6 succeeded, 0 failed"), "{drawn}");
+    let svg = rig.call(&["pipeline", "graph", "--svg"]).fine().to_owned();
+    assert!(svg.starts_with("<svg ") && svg.contains("6 succeeded") && svg.matches("<rect").count() == 3, "{svg}");
+}
+
+#[test]
+fn a_full_stage_holds_the_one_before_it_and_says_so() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let wait = sh("run", &format!("echo $1 > {}; read x < {}", bell.path, gate.path));
+    let make = stage("make", &sh("run", "echo one >> $WINDLASS_EMIT"), "slots = 1\nto = [\"output\"]");
+    let server = rig.serve(&(make + &stage("output", &wait, "slots = 1\nlimit = 2")));
+    let run = rig.feed(&["push", "p.make", "--run", "new"], "1\n2\n3\n4\n5\n6\n").fine().trim_end().to_owned();
+    bell.next();
+    // One is under way and two wait, sooner or later: then whoever asks hears why no more are made.
+    while !rig.call(&["why", "p.make"]).fine().contains("held: stage output has 2 waiting, its limit") {}
+    let status = rig.call(&["status", "--json"]).json();
+    assert_eq!(status["queues"]["p.make"]["ready"], 3, "{status}");
+    gate.open(6);
+    counts(&ended(&rig, &run), 12, 0);
     server.stop();
 }

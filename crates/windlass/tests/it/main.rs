@@ -33,6 +33,7 @@ mod server;
 mod server_log;
 mod signals;
 mod steer;
+mod terms;
 mod traces;
 mod urls;
 mod verbs;

@@ -106,7 +106,7 @@ fn a_follower_gets_every_job_with_its_whole_output_and_the_end() {
     assert_eq!((second.stdout_total, base64::decode(&second.stdout_base64).unwrap()), (99, b"kept".to_vec()));
     assert!((follower.0)(Followed::Ended(run_info(true))));
     let FollowLine::Ended { ended } = next() else { panic!("the end comes last") };
-    assert_eq!(ended, api::Run::from(&run_info(true)));
+    assert_eq!(*ended, api::Run::from(&run_info(true)));
     assert_eq!(lines.next_line().unwrap(), None);
 }
 
