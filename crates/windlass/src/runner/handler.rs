@@ -25,6 +25,9 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
 use windlass_core::supervisor::WorkerEvent;
 
+/// The longest checkpoint.
+const CHECKPOINT_MAX: usize = 4096;
+
 /// What a handler is called with.
 #[derive(Debug)]
 pub struct Batch<'a> {
@@ -32,6 +35,9 @@ pub struct Batch<'a> {
     held: &'a Held,
     stopping: &'a AtomicBool,
     emitted: Mutex<Vec<Emitted>>,
+    /// What an earlier start left; what this one leaves, by position.
+    checkpoint: &'a str,
+    kept: Mutex<Vec<(u16, String)>>,
 }
 
 impl<'a> Batch<'a> {
@@ -65,11 +71,38 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// How far an earlier start of its one job had come for good, if that said so.
+    pub fn checkpoint(&self) -> Option<&'a str> {
+        Some(self.checkpoint).filter(|text| !text.is_empty())
+    }
+
+    /// How far the job at this position has come for good: told to its next start, however this one ends. The last word
+    /// counts; text that is too long or holds a NUL is refused.
+    pub fn keep(&self, position: u16, text: &str) -> Result<(), CheckpointError> {
+        if text.len() > CHECKPOINT_MAX || text.contains('\0') {
+            return Err(CheckpointError(text.len()));
+        }
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((position, text.to_owned()));
+        Ok(())
+    }
+
     /// True once the batch was cancelled or the server stops: the sooner it ends, the better.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 }
+
+/// Why a checkpoint was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointError(usize);
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot keep a checkpoint of {} bytes: expected at most {CHECKPOINT_MAX} without a NUL", self.0)
+    }
+}
+
+impl std::error::Error for CheckpointError {}
 
 /// What a handler says of its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,7 +309,8 @@ impl Shared {
 
     fn handle(&self, start: &Start, stopping: &AtomicBool) -> Finished {
         let started = clock::now();
-        let batch = Batch { queue: &start.queue, held: &start.held, stopping, emitted: Mutex::default() };
+        let (queue, held, checkpoint) = (&*start.queue, &start.held, start.checkpoint.as_str());
+        let batch = Batch { queue, held, stopping, emitted: Mutex::default(), checkpoint, kept: Mutex::default() };
         let outcomes = match self.handler(start) {
             Ok(handler) => match catch_unwind(AssertUnwindSafe(|| handler(&batch))) {
                 Ok(verdicts) => covering(verdicts, start.held.count),
@@ -285,10 +319,12 @@ impl Shared {
             Err(error) => vec![(start.held.count, Outcome::FailedForGood { error })],
         };
         let emitted = batch.emitted.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let checkpoints = batch.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (output, finished) = (Output::default(), clock::now());
         Finished {
             outcomes,
             emitted,
+            checkpoints,
             output,
             ..Finished::all(start.flight, 0, Outcome::Interrupted, started, finished)
         }
