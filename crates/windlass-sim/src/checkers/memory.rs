@@ -104,8 +104,9 @@ impl Checker for Memory {
                 self.uneven &= !ledger.bookings.is_empty();
                 turned.claimed.iter().try_for_each(|booking| self.passes_nobody(booking, turned.at))?;
                 // Whoever got some waits anew for more.
-                let served = turned.claimed.iter().filter_map(|booking| self.rules.crew(&booking.queue));
-                served.for_each(|crew| drop(self.waits.remove(&crew)));
+                for crew in turned.claimed.iter().filter_map(|booking| self.rules.crew(&booking.queue)) {
+                    self.waits.remove(&crew);
+                }
                 self.look_who_waits(turned, budget, ledger);
             }
             _ => {}
