@@ -71,7 +71,6 @@ fn refused_before_anything_happens() {
         &["ls", "--limit", "-3"],
         &["ls", "--sort", "colour"],
         &["ls", "-o", "xml"],
-        &["ls", "--fields", "id,"],
         &["suspend"],
         &["priority", "high"],
         &["priority", "101", "queue:a"],

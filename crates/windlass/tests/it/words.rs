@@ -170,6 +170,8 @@ fn the_exit_code_can_count_and_a_script_gets_the_line_as_an_argument() {
     rig.feed(&["run", "--exit-count", "--tolerate", "3", "--", "test", "2", "-gt"], "1\n2\n3\n4\n").ended(0);
     let told = rig.feed(&["run", "--shell", "echo \"<$1>\" | tr a-z A-Z"], "a b; echo c\n");
     assert_eq!(told.fine(), "<A B; ECHO C>\n");
+    let told = rig.feed(&["run", "-0", "-j", "1", "--", "printf", "<%s>"], "a\nb\0\0c");
+    assert_eq!(told.fine(), "<a\nb><c>");
     rig.feed(&["run", "--shell", "rm {}"], "x\n").says("write \"$1\"").ended(64);
     rig.call(&["run", "--shell", "x", "--", "y"]).ended(64);
     rig.call(&["run"]).says("Usage:").ended(64);
