@@ -38,7 +38,9 @@ impl Checker for Tokens {
             }
             // It went on elsewhere while its server was gone.
             Seen::Resumed { id, start } => {
-                if self.begun.get(id).is_some_and(|last| last != start) || !self.live.insert(*id) {
+                let other = self.begun.get(id).is_some_and(|last| last != start);
+                let held = !self.live.insert(*id);
+                if other || held {
                     return Err(format!("start {start} of {id} goes on, and another is held"));
                 }
             }
