@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("wrk", "wrk", "the benches of URLs"),
     ("openssl", "openssl", "the tests of TLS, and secrets"),
     ("curl", "curl", "examples/webhooks"),
+    ("wget", "wget", "examples/crawl and the bench of the crawler"),
     ("strace", "strace", "the tests that make system calls fail"),
     ("mkfs.ext4", "e2fsprogs", "the rigs that cut the power of a disk and fill it up"),
     ("e2fsck", "e2fsprogs", "the rig that cuts the power of a disk"),

@@ -151,27 +151,34 @@ impl Loaded {
     /// Reads a file and what lies beside it in `conf.d`, each once, checks it as `Config::load` does, and notes where
     /// each value stands.
     pub fn load(path: &Path) -> Result<Loaded, Failure> {
+        Loaded::read(path, true)
+    }
+
+    /// Reads it as a text of another machine: programs and directories need not be here.
+    pub fn load_elsewhere(path: &Path) -> Result<Loaded, Failure> {
+        Loaded::read(path, false)
+    }
+
+    fn read(path: &Path, asks_machine: bool) -> Result<Loaded, Failure> {
         let mut files = vec![(path.to_owned(), read_text(path)?)];
         for part in parts_of(path)? {
             let text = read_text(&part)?;
             files.push((part, text));
         }
-        Loaded::of_files(&files)
+        Loaded::of_files(&files, asks_machine)
     }
 
     pub fn parse(path: &Path, text: &str) -> Result<Loaded, Failure> {
-        Loaded::of_files(&[(path.to_owned(), text.to_owned())])
+        Loaded::of_files(&[(path.to_owned(), text.to_owned())], true)
     }
 
     /// The main file, and those that lie over it.
-    fn of_files(files: &[(PathBuf, String)]) -> Result<Loaded, Failure> {
-        let plain =
-            |text: &'_ String| -> usize { if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 } };
-        let texts: Vec<(&Path, &str)> =
-            files.iter().map(|(path, text)| (path.as_path(), &text[plain(text)..])).collect();
-        let config = reader::read(&texts)?;
+    fn of_files(files: &[(PathBuf, String)], asks_machine: bool) -> Result<Loaded, Failure> {
+        let texts = files.iter().map(|(path, text)| (path.as_path(), text.trim_start_matches('\u{feff}')));
+        let texts: Vec<(&Path, &str)> = texts.collect();
+        let config = reader::read(&texts, asks_machine)?;
         let file = files.first().map(|(path, _)| path.clone());
-        Ok(Loaded { file, config, lines: reader::lines(&texts) })
+        Ok(Loaded { file, config, refused: None, lines: reader::lines(&texts) })
     }
 }
 

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod crawler;
 pub mod data_dir;
 pub mod engine;
 pub mod error;

@@ -199,10 +199,10 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let checks: Vec<&str> =
         report["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();
     let of_the_directory =
-        ["directory", "server", "format", "archive", "file system", "calls", "space", "reserve", "sync"];
+        ["directory", "server", "format", "archive", "backup", "file system", "calls", "space", "reserve", "sync"];
     let of_the_machine =
         ["inotify", "open files", "processes", "file size", "cgroups", "clock", "clock pace", "time zone"];
-    assert_eq!(checks, [&of_the_directory[..], &of_the_machine].concat());
+    assert_eq!(checks, [&of_the_directory[..], &of_the_machine, &["config"]].concat());
     assert_eq!(code == 0, report["healthy"] == true);
     let left: Vec<_> = fs::read_dir(place.path().join("data/run")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

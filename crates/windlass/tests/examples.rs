@@ -66,3 +66,10 @@ fn a_directory_of_handlers_and_twenty_thousand_queues() {
     let verdict = run("handlers");
     assert!(verdict.starts_with("right: 20000 queues"), "{verdict}");
 }
+
+#[test]
+fn a_site_of_five_thousand_pages() {
+    needs(&[("nginx", "nginx-light"), ("python3", "python3"), ("curl", "curl"), ("wget", "wget")]);
+    let verdict = run("crawl");
+    assert!(verdict.starts_with("right: 5011 pages"), "{verdict}");
+}

@@ -7,6 +7,7 @@
 mod backlog;
 mod bed;
 mod bulk;
+mod crawl;
 mod feed;
 mod figure;
 mod foreign;
@@ -48,6 +49,7 @@ const BENCHES: &[Bench] = &[
     ("batch", lines::bench_batch),
     ("worker", lines::bench_worker),
     ("url", urls::bench),
+    ("crawl", crawl::bench),
     ("latency", latency::bench),
     ("backlog", backlog::bench),
     ("queues", backlog::bench_queues),

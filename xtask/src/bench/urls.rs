@@ -62,9 +62,9 @@ fn wrk(scratch: &Scratch, port: u16, size: u32, seconds: u32) -> Outcome<f64> {
 }
 
 /// A server of our own on a free port; ends with the bench.
-struct Nginx {
+pub(super) struct Nginx {
     child: Child,
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl Nginx {
@@ -79,8 +79,13 @@ impl Nginx {
              http {{ access_log off; keepalive_requests 1000000000; {temp}
              server {{ listen 127.0.0.1:{port}; location / {{ return 200; }} }} }}"
         );
+        std::fs::write(scratch.path().join("nginx.conf"), config)?;
+        Nginx::with_config(scratch, port)
+    }
+
+    /// As the `nginx.conf` there says, which has it listen on this port.
+    pub(super) fn with_config(scratch: &Scratch, port: u16) -> Outcome<Nginx> {
         let path = scratch.path().join("nginx.conf");
-        std::fs::write(&path, config)?;
         let child =
             Command::new("nginx").arg("-p").arg(scratch.path()).arg("-c").arg(&path).stderr(Stdio::null()).spawn();
         let mut nginx = Nginx { child: child.map_err(|e| format!("nginx (package nginx-light): {e}"))?, port };

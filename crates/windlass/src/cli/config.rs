@@ -5,7 +5,7 @@ mod live;
 use super::Context;
 use super::print;
 use super::steer::Terms;
-use crate::config::{Config, DEFAULT_FILE};
+use crate::config::{DEFAULT_FILE, Loaded};
 use crate::error::{Failure, Kind};
 use serde_json::json;
 use std::fs::OpenOptions;
@@ -33,6 +33,9 @@ enum Action {
     Check {
         /// By default the one that `serve` would read
         file: Option<PathBuf>,
+        /// Only syntax and meaning: programs and directories need not be on this machine
+        #[arg(long)]
+        no_environment: bool,
     },
     /// Write the commented default file; an existing one is left alone
     Init {
@@ -71,7 +74,7 @@ enum Action {
 
 pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.action {
-        Action::Check { file } => check(file.as_deref(), context),
+        Action::Check { file, no_environment } => check(file.as_deref(), *no_environment, context),
         Action::Init { file } => init(file.as_deref(), context),
         Action::Show { .. } => live::show(context),
         Action::Diff { file } => live::diff(file.as_deref(), context),
@@ -81,13 +84,14 @@ pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
 }
 
-fn check(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
+fn check(file: Option<&Path>, no_environment: bool, context: &Context) -> Result<u8, Failure> {
     let dir = context.dir_path()?;
     let Some(path) = context.config_file(file, &dir) else {
         let text = format!("no config to check: there is no {}", dir.join("windlass.toml").display());
         return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass config init"));
     };
-    let config = Config::load(&path)?;
+    let loaded = if no_environment { Loaded::load_elsewhere(&path)? } else { Loaded::load(&path)? };
+    let config = loaded.config;
     let queues = config.policies();
     if context.json {
         let patterns: Vec<&str> = queues.iter().map(|policy| policy.pattern.as_str()).collect();

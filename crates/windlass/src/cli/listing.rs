@@ -81,6 +81,9 @@ pub(super) struct Listing {
     chosen: bool,
     of: Columns,
     color: bool,
+    /// What people read above the column that names a row, where that is no name of a column.
+    heading: Option<String>,
+    headed: bool,
     out: Out,
     printed: u64,
 }
@@ -95,7 +98,8 @@ impl Listing {
             (None, _) => of.usual.to_vec(),
         };
         let chosen = shape.fields.is_some();
-        Ok(Listing { form, columns, chosen, of, color: context.color, out: Out::new(), printed: 0 })
+        let (color, out) = (context.color, Out::new());
+        Ok(Listing { form, columns, chosen, of, color, heading: None, headed: false, out, printed: 0 })
     }
 
     /// True where people read it, so that sentences go with it.
@@ -119,9 +123,15 @@ impl Listing {
         }
     }
 
+    /// People read this above the column that names a row.
+    pub(super) fn headed(&mut self, name: &str) {
+        self.heading = Some(name.to_uppercase());
+    }
+
     /// The next rows.
     pub(super) fn print(&mut self, items: &[Value]) -> Result<(), Failure> {
-        let first = self.printed == 0;
+        let first = !self.headed;
+        self.headed = true;
         self.printed += items.len() as u64;
         match self.form {
             Form::Table | Form::Wide => {
@@ -137,6 +147,7 @@ impl Listing {
                         Form::Jsonl => self.out.line(item),
                         Form::Yaml => self.out.bytes(yaml(&Value::Array(vec![item])).as_bytes()),
                         _ => {
+                            let first = self.printed == items.len() as u64;
                             self.out.bytes(if first && at == 0 { b"[\n" } else { b",\n" });
                             self.out.bytes(item.to_string().as_bytes());
                         }
@@ -164,7 +175,7 @@ impl Listing {
             Form::Json => self.out.bytes(if nothing { b"[]\n" } else { b"\n]\n" }),
             Form::Yaml if nothing => self.out.bytes(b"[]\n"),
             // People and spreadsheets get the heading.
-            Form::Table | Form::Wide | Form::Csv if nothing => self.print(&[])?,
+            Form::Table | Form::Wide | Form::Csv if !self.headed => self.print(&[])?,
             _ => {}
         }
         self.out.finish()
@@ -189,6 +200,9 @@ impl Listing {
         let mut rows = Vec::with_capacity(items.len() + 1);
         if heading {
             let name = |column: &&str| match whom {
+                For::People if *column == self.of.all[0] && self.heading.is_some() => {
+                    self.heading.clone().unwrap_or_default()
+                }
                 For::People => column.to_uppercase().replace('_', " "),
                 For::Machines => (*column).to_owned(),
             };
@@ -210,7 +224,10 @@ impl Listing {
         for column in &self.columns {
             let value = match item.get(*column) {
                 Some(value) => value.clone(),
-                None => (self.of.cell)(item, column, For::Machines)?.into(),
+                None => match (self.of.cell)(item, column, For::Machines)? {
+                    nothing if nothing.is_empty() => Value::Null,
+                    cell => cell.into(),
+                },
             };
             fields.insert((*column).to_owned(), value);
         }

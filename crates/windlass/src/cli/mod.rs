@@ -11,6 +11,7 @@ mod color;
 mod config;
 mod confirm;
 mod connect;
+mod crawl;
 mod doctor;
 mod emit;
 mod export;
@@ -96,7 +97,15 @@ struct Arguments {
     #[arg(long, global = true)]
     no_input: bool,
     /// How far a run is: auto, bar, plain (a line now and then), json or none
-    #[arg(long, global = true, value_name = "HOW", value_enum, hide_possible_values = true, default_value = "auto")]
+    #[arg(
+        long = "progress",
+        id = "shown",
+        global = true,
+        value_name = "HOW",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "auto"
+    )]
     #[arg(hide_default_value = true, env = "WINDLASS_PROGRESS")]
     progress: Shown,
     #[command(subcommand)]
@@ -110,6 +119,8 @@ enum Verb {
     Push(push::Args),
     /// Run a command for each line of stdin, and wait for the end
     Run(run::Args),
+    /// Crawl a site: save its pages, report what is broken, stop by itself
+    Crawl(crawl::Args),
     /// Serve the queues that the config names
     Serve(serve::Args),
     /// Wait for the end of a run, of jobs, or of everything that can run
@@ -339,6 +350,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
     match verb {
         Verb::Push(args) => push::push(&args, context),
         Verb::Run(args) => run::run(&args, context),
+        Verb::Crawl(args) => crawl::crawl(&args, context),
         Verb::Serve(args) => serve::serve(&args, context),
         Verb::Wait(args) => wait::wait(&args, context),
         Verb::Ls(args) => ls::ls(&args, context),

@@ -46,6 +46,9 @@ pub(super) struct Args {
     /// The name by which an unfinished run is continued; by default a digest of queue, command and directory
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Lines of stdin end with NUL instead of a newline, as `find -print0` writes them
+    #[arg(short = '0', long)]
+    null: bool,
     /// Exit with 0 if no more than this many jobs failed: N or N%
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     tolerate: Tolerance,

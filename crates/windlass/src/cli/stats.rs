@@ -95,6 +95,7 @@ pub(super) fn stats(args: &Args, context: &Context) -> Result<u8, Failure> {
     let stats: Value = Link::ask(&dir, |server| server.get_json(&path))?;
     let rows = stats.get("rows").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let people = listing.is_for_people();
+    listing.headed(&args.by);
     if people && args.by == "queue" {
         listing.with_column("waiting");
         listing.with_column("running");

@@ -13,7 +13,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn stop(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let (dir, mut server) = context.server("")?;
+    let (dir, mut server) = context.server("").map_err(|failure| Failure { hint: None, ..failure })?;
     let mode = if args.now { "now" } else { "drain" };
     let _: Value = server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
     drop(server);

@@ -38,6 +38,8 @@ type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 struct Source<'t> {
     path: &'t Path,
     text: &'t str,
+    /// Programs and directories must be there; else this is about the text alone.
+    asks_machine: bool,
 }
 
 /// One table being read: what was taken is known, what is left over is refused.
@@ -49,8 +51,8 @@ struct Table<'t, 'i> {
 }
 
 /// Reads the files of a config, the main one first; what a later one says holds.
-pub(super) fn read(files: &[(&Path, &str)]) -> Result<Config, Failure> {
-    let sources: Vec<Source<'_>> = files.iter().map(|(path, text)| Source { path, text }).collect();
+pub(super) fn read(files: &[(&Path, &str)], asks_machine: bool) -> Result<Config, Failure> {
+    let sources: Vec<Source<'_>> = files.iter().map(|(path, text)| Source { path, text, asks_machine }).collect();
     let parsed = sources.iter().map(|source| Ok((source, source.parse()?))).collect::<Result<Vec<_>, Failure>>()?;
     let root = |(source, table)| Table { source, title: "the file".into(), table };
     let roots: Vec<Table<'_, '_>> = parsed.iter().map(|(source, table)| root((*source, table))).collect();
@@ -266,7 +268,7 @@ fn read_handlers(root: &Table<'_, '_>, config: &Config) -> Result<Option<Handler
         return Err(of.refuse_value(key, &format!("`{key}` is {text:?}, expected a directory without braces")));
     }
     let enabled = terms.flag("enabled")?.unwrap_or(true);
-    if enabled {
+    if enabled && root.source.asks_machine {
         handlers_dir::check(&path).map_err(|why| of.refuse_value(key, &why))?;
     }
     let argv = vec![path_bytes(&path.join("{queue}"))];
@@ -315,7 +317,7 @@ fn read_command(table: &Table<'_, '_>, key: &str, enabled: bool) -> Result<Comma
             std::path::absolute(base.join(text)).map_err(|e| table.refuse_value("directory", &e.to_string()))?
         }
     };
-    if enabled {
+    if enabled && table.source.asks_machine {
         checks::directory(&directory).map_err(|why| table.refuse_value("directory", &why))?;
         let own = environment.iter().find(|(name, _)| name == b"PATH").map(|(_, value)| OsStr::from_bytes(value));
         let server = std::env::var_os("PATH");

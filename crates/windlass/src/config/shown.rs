@@ -30,6 +30,8 @@ pub struct Loaded {
     /// None where there is no file, and every value is a default.
     pub file: Option<PathBuf>,
     pub config: Config,
+    /// Why what the file says now was not taken over, where that is so.
+    pub refused: Option<String>,
     pub(super) lines: Lines,
 }
 

@@ -1,6 +1,10 @@
-//! Sizes as people write them, and the nearest known name to a mistyped one.
+//! Sizes and rates as people write them, and the nearest known name to a mistyped one.
 
 pub use windlass_core::size::spoken as spoken_size;
+
+use crate::when;
+use std::time::Duration;
+use windlass_core::rate::Rate;
 
 /// Reads `512`, `64k`, `512M`, `2GiB`: binary steps, whatever the spelling.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -18,6 +22,22 @@ pub fn size(text: &str) -> Result<u64, String> {
         _ => return Err(refused()),
     };
     count.checked_mul(1 << shift).ok_or_else(refused)
+}
+
+/// `100/s`, `5/m`, `1/90s`: a number, and a time of which the number may be left out.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    let refused = || format!("{text:?} is no rate, expected a number and a time such as 100/s, 5/m or 1/90s");
+    let (count, per) = text.split_once('/').ok_or_else(refused)?;
+    let count: u32 = count.trim().parse().map_err(|_| refused())?;
+    let per = match per.trim() {
+        unit @ ("s" | "m" | "h" | "d") => when::duration(&format!("1{unit}")),
+        time => when::duration(time),
+    };
+    let per: Duration = per.map_err(|_| refused())?;
+    match Rate::new(count, per) {
+        Some(rate) if count <= 1_000_000 => Ok(rate),
+        _ => Err(format!("{text:?} cannot be kept, expected 1 to 1000000 in a time of up to a year")),
+    }
 }
 
 /// A size that reads back to the byte: in the largest unit that divides it.

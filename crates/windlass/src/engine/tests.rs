@@ -2,6 +2,7 @@
 
 mod asks;
 mod checkpoint;
+mod nightly;
 mod rates;
 mod runs;
 mod schedules;

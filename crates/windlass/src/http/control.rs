@@ -35,7 +35,11 @@ pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
             Condition::NoSpace => Err(Failure::new(Kind::TryLater, "the disk is full: nothing is accepted").into()),
             condition @ (Condition::ArchiveBehind | Condition::Paused | Condition::Quiet | Condition::Serving) => {
                 let word = condition.word().replace('_', " ");
-                let told = format!("the engine turns\nthe server is {word}\n{} starts under way\nok\n", flights.len());
+                let refused = (call.app.config)().refused.clone();
+                let refused = refused.map(|why| format!("the last reload was refused, the old config holds: {why}\n"));
+                let refused = refused.unwrap_or_default();
+                let starts = flights.len();
+                let told = format!("the engine turns\nthe server is {word}\n{starts} starts under way\n{refused}ok\n");
                 Ok(if verbose { told.into_response() } else { "ok\n".into_response() })
             }
         },

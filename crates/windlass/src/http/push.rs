@@ -93,7 +93,7 @@ pub(super) async fn push(mut call: Call) -> Result<Response, Problem> {
                 data: Cow::Borrowed(&[]),
             };
             let jobs = match media {
-                api::LINES => from_lines(&whole.bytes, &pattern)?,
+                api::LINES => from_lines(&whole.bytes, b'\n', &pattern)?,
                 _ => vec![Incoming { data: Cow::Borrowed(&whole.bytes), ..pattern.clone() }],
             };
             accept(&call.app, &jobs, &query, None, None).await
@@ -118,7 +118,8 @@ pub(super) async fn push_lines(
         particulars: None,
         data: Cow::Borrowed(&[]),
     };
-    let jobs = from_lines(&whole.bytes, &pattern)?;
+    let separator = if query.truth("null")?.unwrap_or(false) { 0 } else { b'\n' };
+    let jobs = from_lines(&whole.bytes, separator, &pattern)?;
     let after = Taken { lines: before.lines + jobs.len() as u64, hash };
     accept(app, &jobs, query, None, Some((run, before, after))).await
 }
@@ -231,8 +232,8 @@ fn read_run(text: &str) -> Result<RunId, Problem> {
 }
 
 /// One job a line; empty lines are nothing, and the last one may lack its end.
-fn from_lines<'a>(body: &'a [u8], pattern: &Incoming<'a>) -> Result<Vec<Incoming<'a>>, Problem> {
-    let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+fn from_lines<'a>(body: &'a [u8], separator: u8, pattern: &Incoming<'a>) -> Result<Vec<Incoming<'a>>, Problem> {
+    let lines = body.split(|byte| *byte == separator).filter(|line| !line.is_empty());
     let jobs: Vec<Incoming<'a>> =
         lines.take(JOBS_MAX + 1).map(|line| Incoming { data: Cow::Borrowed(line), ..pattern.clone() }).collect();
     if jobs.len() > JOBS_MAX { Err(too_large()) } else { Ok(jobs) }

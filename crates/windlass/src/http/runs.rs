@@ -50,7 +50,7 @@ pub(super) async fn show(call: Call) -> Result<Response, Problem> {
 }
 
 pub(super) async fn lines(mut call: Call) -> Result<Response, Problem> {
-    let query = call.query(&["queue", "lines", "hash", "then_hash", "durability", "ids"])?;
+    let query = call.query(&["queue", "lines", "hash", "then_hash", "null", "durability", "ids"])?;
     let run = call.run()?;
     let hash = |key: &str| {
         let text = query.needed(key)?;

@@ -24,7 +24,7 @@ pub struct Runners {
 }
 
 impl Runners {
-    /// Starts launchers for the commands of a data directory, and a thread per core if there are handlers.
+    /// Starts launchers for the commands of a data directory, and the threads of the handlers.
     pub fn start(
         dir: Option<&DataDir>,
         board: Arc<Board>,
@@ -34,8 +34,7 @@ impl Runners {
         crewed: Crewed,
         fatal: Fatal,
     ) -> Result<Runners, Failure> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if handlers.is_empty() { 0 } else { cores };
+        let threads = handlers.threads();
         let theirs = Arc::clone(&hear);
         let urls = UrlRunner::new(Arc::clone(&hear), Arc::clone(board.workers()));
         counter.open(Arc::clone(&hear), Arc::clone(&board))?;

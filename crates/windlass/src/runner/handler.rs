@@ -1,20 +1,20 @@
 //! Runs Rust handlers of the embedding program: up to a batch of jobs a call, on a pool of threads.
 //!
-//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch; one with
-//! types (`typed`) is called job by job. A panic ends its batch as crashed and nothing else. A thread cannot be killed:
-//! a handler that runs is asked to stop through its batch and not forced, and time limits are its own affair.
+//! A handler sees its jobs in place, without a copy, and reports on all of them at once or stretch by stretch, at its
+//! end or on some of them before; one with types (`typed`) is called job by job. A panic ends its batch as crashed and
+//! nothing else. A thread cannot be killed: a handler that runs is asked to stop through its batch and not forced, and
+//! time limits are its own affair.
 
 mod typed;
 
 pub use typed::{Answer, EmitError, Job};
 
 use super::command::Hear;
-use super::{Emitted, Finished, Flight, Output, Runner, Start, Stop};
+use super::{Emitted, Finished, Flight, Runner, Start, Stop};
 use crate::clock;
 use crate::error::Failure;
-use crate::store::Held;
 use crate::supervisor::{About, Kind, Roster, Worker};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,45 +24,100 @@ use windlass_core::job::{JobId, QueueName};
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
 use windlass_core::supervisor::WorkerEvent;
+use windlass_core::time::Time;
 
 /// What a handler is called with.
-#[derive(Debug)]
 pub struct Batch<'a> {
-    queue: &'a QueueName,
-    held: &'a Held,
+    start: &'a Start,
     stopping: &'a AtomicBool,
+    hear: &'a Hear,
+    worker: &'a Worker,
+    started: Time,
+    has_emitted: AtomicBool,
     emitted: Mutex<Vec<Emitted>>,
+    /// Positions of the jobs that were spoken of.
+    reported: Mutex<BTreeSet<u16>>,
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("start", self.start).finish_non_exhaustive()
+    }
 }
 
 impl<'a> Batch<'a> {
     pub fn queue(&self) -> &'a QueueName {
-        self.queue
+        &self.start.queue
     }
 
     pub fn len(&self) -> usize {
-        usize::from(self.held.count)
+        usize::from(self.start.held.count)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.held.count == 0
+        self.start.held.count == 0
     }
 
     /// Which start of its jobs this is, from 1.
     pub fn start(&self) -> u32 {
-        self.held.start()
+        self.start.held.start()
     }
 
     /// The jobs in order, with their data as it was pushed.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &'a [u8])> + use<'a> {
-        let chunk = &self.held.jobs;
-        self.held.range().map(|index| (chunk.id(index), chunk.data(index)))
+        let chunk = &self.start.held.jobs;
+        self.start.held.range().map(|index| (chunk.id(index), chunk.data(index)))
     }
 
     /// A further job, stored if the job at this position of the batch succeeds and not otherwise.
     pub fn emit(&self, by: u16, queue: &str, data: Vec<u8>) -> Result<(), EmitError> {
         let (queue, data) = typed::checked(queue, data)?;
+        self.has_emitted.store(true, Ordering::Relaxed);
         self.emitted.lock().unwrap_or_else(PoisonError::into_inner).push(Emitted { by, queue, data });
         Ok(())
+    }
+
+    /// What the handler is at, in a word of its own, for whoever looks.
+    pub fn phase(&self, phase: &str) {
+        self.worker.is_in(phase);
+    }
+
+    /// Speaks of one job before the others are done; what it emitted goes with it. Said once, it is left out of what
+    /// the handler says at its end.
+    pub fn report(&self, at: u16, outcome: Outcome) {
+        if at >= self.start.held.count || !self.reported().insert(at) {
+            return;
+        }
+        let mut emitted = self.emitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let emitted = emitted.extract_if(.., |one| one.by == at).collect();
+        (self.hear)(self.finished(at, vec![(1, outcome)], emitted));
+    }
+
+    fn finished(&self, first: u16, outcomes: Vec<(u16, Outcome)>, emitted: Vec<Emitted>) -> Finished {
+        let nothing = Finished::all(self.start.flight, 0, Outcome::Interrupted, self.started, clock::now());
+        Finished { first, outcomes, emitted, ..nothing }
+    }
+
+    fn reported(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is said at the end, of the jobs that were not spoken of before.
+    fn rest(&self, verdicts: Result<Verdicts, Outcome>) -> Vec<Finished> {
+        let reported = std::mem::take(&mut *self.reported());
+        let left: Vec<u16> = (0..self.start.held.count).filter(|at| !reported.contains(at)).collect();
+        let count = left.len() as u16;
+        let outcomes = verdicts.map_or_else(|same| vec![(count, same)], |verdicts| covering(verdicts, count));
+        let mut emitted = std::mem::take(&mut *self.emitted.lock().unwrap_or_else(PoisonError::into_inner));
+        if reported.is_empty() {
+            return vec![self.finished(0, outcomes, emitted)];
+        }
+        let each = outcomes.into_iter().flat_map(|(count, outcome)| std::iter::repeat_n(outcome, usize::from(count)));
+        let pieces = left.into_iter().zip(each).map(|(at, outcome)| {
+            let emitted = emitted.extract_if(.., |one| one.by == at).collect();
+            self.finished(at, vec![(1, outcome)], emitted)
+        });
+        pieces.collect()
     }
 
     /// True once the batch was cancelled or the server stops: the sooner it ends, the better.
@@ -71,7 +126,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What a handler says of its batch.
+/// What a handler says of its batch, or of what is left of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdicts {
     /// The same of every job.
@@ -110,6 +165,7 @@ type Handler = Arc<dyn Fn(&Batch<'_>) -> Verdicts + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Handlers {
     by_name: HashMap<String, Handler>,
+    threads: Option<usize>,
 }
 
 impl Handlers {
@@ -125,6 +181,18 @@ impl Handlers {
     ) -> Handlers {
         self.by_name.insert(name.into(), Arc::new(handler));
         self
+    }
+
+    /// So many batches are handled at once, of all handlers together; without it, as many as there are cores. Handlers
+    /// that wait for somebody else want more of them.
+    pub fn on_threads(self, threads: usize) -> Handlers {
+        Handlers { threads: Some(threads.max(1)), ..self }
+    }
+
+    /// How many threads serve them; none where there is nothing to handle.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.is_empty() { 0 } else { self.threads.unwrap_or_else(cores) }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -243,17 +311,16 @@ impl Shared {
     fn serve(&self, mut worker: Worker) {
         worker.happens(&[WorkerEvent::Up]);
         while let Some((start, flag)) = self.next() {
-            let flight = start.flight;
             worker.happens(&[WorkerEvent::Take]);
             worker.is_at(start.held.ids().next(), u32::from(start.held.count));
-            let finished = self.handle(&start, &flag);
-            if !finished.emitted.is_empty() {
+            let (finished, emitted) = self.handle(&start, &flag, &worker);
+            if emitted {
                 worker.happens(&[WorkerEvent::Emit]);
             }
             worker.is_at(None, 0);
             worker.happens(&[WorkerEvent::Finish]);
-            self.state().handled.remove(&flight);
-            (self.hear)(finished);
+            self.state().handled.remove(&start.flight);
+            finished.into_iter().for_each(|finished| (self.hear)(finished));
         }
         worker.is_done(false);
     }
@@ -274,24 +341,24 @@ impl Shared {
         }
     }
 
-    fn handle(&self, start: &Start, stopping: &AtomicBool) -> Finished {
-        let started = clock::now();
-        let batch = Batch { queue: &start.queue, held: &start.held, stopping, emitted: Mutex::default() };
-        let outcomes = match self.handler(start) {
-            Ok(handler) => match catch_unwind(AssertUnwindSafe(|| handler(&batch))) {
-                Ok(verdicts) => covering(verdicts, start.held.count),
-                Err(panic) => vec![(start.held.count, Outcome::Crashed { error: words_of(&*panic) })],
-            },
-            Err(error) => vec![(start.held.count, Outcome::FailedForGood { error })],
+    /// What is said at the end, and whether anything was emitted.
+    fn handle(&self, start: &Start, stopping: &AtomicBool, worker: &Worker) -> (Vec<Finished>, bool) {
+        let batch = Batch {
+            start,
+            stopping,
+            hear: &self.hear,
+            worker,
+            started: clock::now(),
+            has_emitted: AtomicBool::new(false),
+            emitted: Mutex::default(),
+            reported: Mutex::default(),
         };
-        let emitted = batch.emitted.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (output, finished) = (Output::default(), clock::now());
-        Finished {
-            outcomes,
-            emitted,
-            output,
-            ..Finished::all(start.flight, 0, Outcome::Interrupted, started, finished)
-        }
+        let verdicts = match self.handler(start) {
+            Ok(handler) => catch_unwind(AssertUnwindSafe(|| handler(&batch)))
+                .map_err(|panic| Outcome::Crashed { error: words_of(&*panic) }),
+            Err(error) => Err(Outcome::FailedForGood { error }),
+        };
+        (batch.rest(verdicts), batch.has_emitted.load(Ordering::Relaxed))
     }
 
     fn handler(&self, start: &Start) -> Result<&Handler, String> {

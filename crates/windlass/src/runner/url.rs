@@ -9,7 +9,7 @@
 mod answer;
 mod books;
 mod call;
-mod pool;
+pub(crate) mod pool;
 mod request;
 
 use super::{Finished, Flight, Runner, Start, Stop};
@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use windlass_core::outcome::Outcome;
 
+pub(crate) use call::retry_after;
 pub(crate) use request::leads_elsewhere;
 
 /// Where the ends of calls are told.

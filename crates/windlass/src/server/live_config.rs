@@ -54,6 +54,8 @@ impl LiveConfig {
             Err(failure) => {
                 let error = ("error", failure.to_string().into());
                 self.log.say(Level::Error, "reload refused, the old config stays", vec![error]);
+                let mut current = self.lock();
+                Arc::make_mut(&mut current).refused = Some(failure.to_string());
             }
         }
         reloaded

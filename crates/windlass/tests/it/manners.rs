@@ -122,6 +122,15 @@ fn health_is_a_status_for_machines_and_lines_for_people() {
     assert_eq!(get(&rig, "/readyz?verbos").0, 400);
     rig.call(&["pause", "--yes"]).fine();
     assert!(get(&rig, "/readyz?verbose").1.contains("the server is paused\n"));
+    let config = rig.dir().join("windlass.toml");
+    std::fs::write(&config, "[limits]\nslot = 3\n").unwrap();
+    rig.call(&["config", "reload"]).ended(78);
+    let (status, told) = get(&rig, "/readyz?verbose");
+    assert!(status == 200 && told.contains("the last reload was refused, the old config holds: "), "{told}");
+    assert!(told.contains(":2:1: unknown key `slot`"), "{told}");
+    std::fs::write(&config, CONFIG).unwrap();
+    rig.call(&["config", "reload"]).fine();
+    assert!(!get(&rig, "/readyz?verbose").1.contains("refused"));
     server.stop();
 }
 

@@ -198,3 +198,15 @@ fn a_job_knows_its_limits_and_can_tell_its_progress_aloud() {
     assert!(rig.call(&["logs", &id]).fine().contains("\n::windlass progress 3/9 pages\n"));
     server.stop();
 }
+
+#[test]
+fn a_config_can_be_checked_on_another_machine() {
+    let rig = Rig::new();
+    let file = rig.path("elsewhere.toml");
+    let name = file.to_str().unwrap();
+    fs::write(&file, "[queue.q]\nrun = [\"no-such-program-here\"]\ndirectory = \"/no/such/place\"\n").unwrap();
+    rig.call(&["config", "check", name]).ended(78);
+    rig.call(&["config", "check", name, "--no-environment"]).says("is fine: 1 queue table").fine();
+    fs::write(&file, "[queue.q]\nrun = []\n").unwrap();
+    rig.call(&["config", "check", name, "--no-environment"]).says("`run` is empty").ended(78);
+}

@@ -62,7 +62,7 @@ impl<R: Read> Converted<R> {
                         None if heading => self.names = Some(distinct(fields).map_err(wrong)?),
                         Some(names) if names.len() != fields.len() => {
                             let (there, wanted) = (fields.len(), names.len());
-                            return Err(wrong(format!("{there} fields, expected {wanted} as in the first line")));
+                            return Err(wrong(format!("fields: {there}, expected {wanted} as in the first line")));
                         }
                         names => return Ok(object(names.as_deref(), fields)),
                     }
@@ -210,7 +210,7 @@ mod tests {
         );
         assert_eq!(read(Rows::Table { heading: false }, "x,y\n").unwrap(), "{\"1\":\"x\",\"2\":\"y\"}\n");
         for (input, why) in [
-            ("a,b\n1\n", "line 2 of the input: 1 fields, expected 2 as in the first line"),
+            ("a,b\n1\n", "line 2 of the input: fields: 1, expected 2 as in the first line"),
             ("a,a\n", "line 1 of the input: the heading has \"a\" twice"),
             ("a,\n", "line 1 of the input: field 2 of the heading has no name"),
             ("a\n1\n\"x\ny", "line 3 of the input: a quote is not closed"),

@@ -40,6 +40,8 @@ enum Memory {
 #[derive(Debug)]
 pub(super) struct Input {
     source: File,
+    /// What a line ends with.
+    separator: u8,
     memory: Memory,
     buffer: Vec<u8>,
     /// The part of the buffer before this is consumed.
@@ -70,7 +72,13 @@ impl Input {
             Ok(start) if regular => Memory::Seekable { start },
             _ => Memory::Copied { copy: scratch, replaying: false },
         };
-        Input { source, memory, buffer: Vec::new(), start: 0, ended: false, at: Taken::default() }
+        let separator = b'\n';
+        Input { source, separator, memory, buffer: Vec::new(), start: 0, ended: false, at: Taken::default() }
+    }
+
+    /// Lines that end with another byte, and may have newlines in them.
+    pub(super) fn ending_with(self, separator: u8) -> Input {
+        Input { separator, ..self }
     }
 
     /// How much has been consumed.
@@ -81,10 +89,10 @@ impl Input {
     /// The next lines, at most `most` of them; waits only while there is no whole line. `None` is the end.
     pub(super) fn peek(&mut self, most: u64) -> Result<Option<Batch>, Failure> {
         loop {
-            let empty = self.buffer[self.start..].iter().take_while(|byte| **byte == b'\n').count();
+            let empty = self.buffer[self.start..].iter().take_while(|byte| **byte == self.separator).count();
             self.start += empty;
             let waiting = &self.buffer[self.start..];
-            if let Some(batch) = whole_lines(waiting, self.at, most)? {
+            if let Some(batch) = whole_lines(waiting, self.separator, self.at, most)? {
                 return Ok(Some(batch));
             }
             if waiting.len() > DATA_MAX {
@@ -92,7 +100,7 @@ impl Input {
             }
             match (self.ended, waiting.is_empty()) {
                 (true, true) => return Ok(None),
-                (true, false) => self.buffer.push(b'\n'),
+                (true, false) => self.buffer.push(self.separator),
                 (false, _) => self.fill()?,
             }
         }
@@ -100,7 +108,7 @@ impl Input {
 
     /// True where nothing follows what was consumed. Does not wait: an input that may still come is not over.
     pub(super) fn is_over(&mut self) -> Result<bool, Failure> {
-        let empty = self.buffer[self.start..].iter().all(|byte| *byte == b'\n');
+        let empty = self.buffer[self.start..].iter().all(|byte| *byte == self.separator);
         if empty && !self.ended && at_hand(&self.source) {
             self.fill()?;
             return Ok(self.ended);
@@ -199,10 +207,10 @@ pub(super) fn at_hand(source: &impl AsFd) -> bool {
 }
 
 /// The batch at the head of the buffer, if there is a whole line.
-fn whole_lines(waiting: &[u8], at: Taken, most: u64) -> Result<Option<Batch>, Failure> {
+fn whole_lines(waiting: &[u8], separator: u8, at: Taken, most: u64) -> Result<Option<Batch>, Failure> {
     let mut bytes = 0;
     let mut after = at;
-    for end in memchr::memchr_iter(b'\n', waiting) {
+    for end in memchr::memchr_iter(separator, waiting) {
         if after.lines - at.lines == most || bytes >= BATCH_BYTES {
             break;
         }

@@ -24,6 +24,8 @@ pub(super) struct Order {
     environment: Vec<(OsString, OsString)>,
     pub(super) slots: u32,
     attempts: u32,
+    /// Lines of the input end with NUL.
+    pub(super) null: bool,
 }
 
 impl Order {
@@ -43,10 +45,22 @@ impl Order {
             None => digest(args.queue.as_deref(), &argv, directory.as_os_str().as_bytes()),
         };
         let slots = args.jobs.unwrap_or_else(cores);
-        let order =
-            Order { name, queue: args.queue.clone(), argv, directory, environment, slots, attempts: args.retry + 1 };
+        let order = Order {
+            name,
+            queue: args.queue.clone(),
+            argv,
+            directory,
+            environment,
+            slots,
+            attempts: args.retry + 1,
+            null: args.null,
+        };
         QueueName::new(order.queue(1).as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
         Ok(order)
+    }
+
+    pub(super) fn separator(&self) -> u8 {
+        if self.null { 0 } else { b'\n' }
     }
 
     /// The name of the n-th run that this order has tried to continue.

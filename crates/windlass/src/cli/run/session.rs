@@ -270,7 +270,7 @@ impl Session {
 
     /// Gives the feeder a door to the run as it is now known.
     fn wire(&mut self, connection: Connection, probe: bool) {
-        let door = RunDoor { connection, run: self.id(), queue: self.order.queue(self.number) };
+        let door = RunDoor { connection, run: self.id(), queue: self.order.queue(self.number), null: self.order.null };
         let sealed = self.run.get("sealed") == Some(&Value::Bool(true));
         self.wiring.put(Wire { leg: self.leg, door: Box::new(door), taken: taken_of(&self.run), sealed, probe });
         self.rewire_at = None;
@@ -524,7 +524,7 @@ impl Session {
             self.context.say("reading lines from the terminal; end with Ctrl-D");
         }
         let source = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-        let input = Input::new(File::from(source), scratch(&self.dir)?);
+        let input = Input::new(File::from(source), scratch(&self.dir)?).ending_with(self.order.separator());
         let (wiring, events) = (self.wiring.clone(), self.sender.clone());
         spawn("feeder", move || feed(input, &wiring, &events))
     }
@@ -552,13 +552,14 @@ struct RunDoor {
     connection: Connection,
     run: String,
     queue: String,
+    null: bool,
 }
 
 impl Door for RunDoor {
     fn add(&mut self, at: Taken, then: Taken, lines: &[u8]) -> Result<(), Failure> {
         let queue = encoded(&self.queue);
-        let place = format!("lines={}&hash={:x}&then_hash={:x}&ids=false", at.lines, at.hash, then.hash);
-        let path = format!("/api/v1/runs/{}/lines?queue={queue}&{place}", self.run);
+        let place = format!("lines={}&hash={:x}&then_hash={:x}", at.lines, at.hash, then.hash);
+        let path = format!("/api/v1/runs/{}/lines?queue={queue}&{place}&null={}&ids=false", self.run, self.null);
         self.connection.post(&path, "text/plain", lines)?.checked().map(drop)
     }
 

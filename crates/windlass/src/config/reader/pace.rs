@@ -1,11 +1,9 @@
 //! The keys of a queue that say how fast it may go: `rate`, `rate_key` and `dead_after`.
 
 use super::Table;
+use crate::config::units::rate;
 use crate::error::Failure;
-use crate::when;
-use std::time::Duration;
 use windlass_core::policy::Policy;
-use windlass_core::rate::Rate;
 use windlass_core::template;
 
 pub(super) const KEYS: [&str; 3] = ["rate", "rate_key", "dead_after"];
@@ -23,22 +21,6 @@ pub(super) fn read(table: &Table<'_, '_>, policy: Policy) -> Result<Policy, Fail
         return Err(table.refuse_value("rate_key", text));
     }
     Ok(policy)
-}
-
-/// `100/s`, `5/m`, `1/90s`: a number, and a time of which the number may be left out.
-fn rate(text: &str) -> Result<Rate, String> {
-    let refused = || format!("{text:?} is no rate, expected a number and a time such as 100/s, 5/m or 1/90s");
-    let (count, per) = text.split_once('/').ok_or_else(refused)?;
-    let count: u32 = count.trim().parse().map_err(|_| refused())?;
-    let per = match per.trim() {
-        unit @ ("s" | "m" | "h" | "d") => when::duration(&format!("1{unit}")),
-        time => when::duration(time),
-    };
-    let per: Duration = per.map_err(|_| refused())?;
-    match Rate::new(count, per) {
-        Some(rate) if count <= 1_000_000 => Ok(rate),
-        _ => Err(format!("{text:?} cannot be kept, expected 1 to 1000000 in a time of up to a year")),
-    }
 }
 
 fn key(text: &str) -> Result<String, String> {

@@ -43,7 +43,7 @@ fn profile(table: &Table<'_, '_>) -> Result<Profile, Failure> {
 
 /// One profile of a text, whatever else stands in it: a verb must not fail over the config of a server.
 pub(in crate::config) fn of_text(path: &Path, text: &str, name: &str) -> Result<Profile, Failure> {
-    let source = Source { path, text };
+    let source = Source { path, text, asks_machine: false };
     let mut parsed: DeTable<'_> = source.parse_only()?;
     // Other tables may have variables that only their server has.
     if let Some(profiles) = parsed.get_mut("profile") {

@@ -146,7 +146,7 @@ fn read_lua(table: &Table<'_, '_>, enabled: bool) -> Result<Worker, Failure> {
     let file = std::path::absolute(base.join(name)).map_err(|e| table.refuse_value("lua", &e.to_string()))?;
     let file = path_bytes(&file);
     refuse_templates_of_one_job(table, "lua", std::slice::from_ref(&file))?;
-    if enabled {
+    if enabled && table.source.asks_machine {
         checks::module(&file).map_err(|why| table.refuse_value("lua", &why))?;
     }
     // Without a key of that name there is no argv to read, and the rest of the command is read as everywhere.

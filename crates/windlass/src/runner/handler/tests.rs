@@ -1,8 +1,8 @@
 //! Handlers see their jobs, panic alone, miscount in vain, and are stopped before they begin.
 
 use super::*;
-use crate::store::Place;
 use crate::store::chunk::ChunkBuilder;
+use crate::store::{Held, Place};
 use std::sync::mpsc;
 use windlass_core::job::{Arrival, Lane, LaneKind, Origin, Priority, QueueNo, Record};
 use windlass_core::policy::Policy;
@@ -62,6 +62,36 @@ fn each_job_is_seen_and_judged() {
     let lengths: Vec<(u16, &str)> =
         heard.recv().unwrap().outcomes.iter().map(|(count, outcome)| (*count, outcome.word())).collect();
     assert_eq!(lengths, [(1, "succeeded"), (1, "failed"), (2, "succeeded"), (1, "failed")]);
+}
+
+#[test]
+fn what_was_reported_early_is_not_reported_again() {
+    let handlers = Handlers::new().on("slow", |batch| {
+        (0..5).for_each(|at| batch.emit(at, "next", vec![at as u8]).unwrap());
+        batch.report(3, Outcome::Interrupted);
+        batch.report(3, Outcome::Cancelled);
+        batch.report(1, Outcome::Succeeded { message: "early".into() });
+        batch.report(5, Outcome::Cancelled);
+        Verdicts::succeeded()
+    });
+    let (mut runner, heard) = runner(handlers);
+    runner.start(vec![start(1, "slow", 5)]);
+    drop(runner);
+    let told: Vec<(u16, u16, &str, Vec<u8>)> = heard
+        .iter()
+        .map(|finished| {
+            let emitted = finished.emitted.iter().map(|one| one.data[0]).collect();
+            (finished.first, finished.count(), finished.outcomes[0].1.word(), emitted)
+        })
+        .collect();
+    let expected = [
+        (3, 1, "interrupted", vec![3]),
+        (1, 1, "succeeded", vec![1]),
+        (0, 1, "succeeded", vec![0]),
+        (2, 1, "succeeded", vec![2]),
+        (4, 1, "succeeded", vec![4]),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use windlass_core::address::reach;
 use windlass_core::policy::Host;
 
 /// Connections to one host at once, over all crews.
-pub(super) const CONNECTIONS_MOST: usize = 256;
+pub(crate) const CONNECTIONS_MOST: usize = 256;
 /// A connection that nobody used for so long is closed; many servers close theirs not much later.
 const IDLE_MOST: Duration = Duration::from_secs(15);
 /// For resolving, connecting and the handshake together.
@@ -35,8 +35,8 @@ const READY_MOST: Duration = Duration::from_secs(1);
 /// The largest header of an answer.
 const HEADER_MOST: usize = 64 << 10;
 
-pub(super) struct Connection {
-    pub(super) sender: SendRequest<Full<Bytes>>,
+pub(crate) struct Connection {
+    pub(crate) sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
     idle_since: Instant,
 }
@@ -55,7 +55,7 @@ struct Kept {
 }
 
 #[derive(Default)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     hosts: RefCell<HashMap<Host, Rc<Kept>>>,
     tls: RefCell<Option<Arc<ClientConfig>>>,
 }
@@ -72,13 +72,13 @@ impl Pool {
     }
 
     /// Waits until there may be one more connection to this host.
-    pub(super) async fn place(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn place(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
         // It is never closed.
         Arc::clone(&self.of(host).places).acquire_owned().await.ok()
     }
 
     /// A connection that is open, as far as anybody knows.
-    pub(super) fn kept(&self, host: &Host) -> Option<Connection> {
+    pub(crate) fn kept(&self, host: &Host) -> Option<Connection> {
         let kept = self.of(host);
         let mut idle = kept.idle.borrow_mut();
         while let Some(connection) = idle.pop_back() {
@@ -90,7 +90,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next call, once it is ready for one.
-    pub(super) async fn keep(&self, host: &Host, mut connection: Connection) {
+    pub(crate) async fn keep(&self, host: &Host, mut connection: Connection) {
         if !matches!(tokio::time::timeout(READY_MOST, connection.sender.ready()).await, Ok(Ok(()))) {
             return;
         }
@@ -103,7 +103,7 @@ impl Pool {
     }
 
     /// A new connection; an error is the sentence of a call that could not be made.
-    pub(super) async fn dial(&self, host: &Host) -> Result<Connection, String> {
+    pub(crate) async fn dial(&self, host: &Host) -> Result<Connection, String> {
         let name = format!("{}:{}", host.name, host.port);
         match tokio::time::timeout(DIAL_MOST, self.connect(host)).await {
             Ok(dialled) => dialled.map_err(|why| format!("cannot reach {name}: {why}")),
