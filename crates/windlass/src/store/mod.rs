@@ -310,6 +310,13 @@ pub struct Evidence<'a> {
     pub elsewhere: &'a dyn Fn(JobId, u32) -> bool,
     /// False after a reboot, which accuses nobody.
     pub same_boot: bool,
+    /// What is to be taken in with the end of a job that is convicted; it is shown as it is then.
+    pub convicted: &'a dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>,
+}
+
+impl Evidence<'_> {
+    /// Nobody is told of a conviction.
+    pub const UNTOLD: &'static dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp> = &|_, _| None;
 }
 
 impl fmt::Debug for Evidence<'_> {

@@ -46,7 +46,12 @@ fn queue_names(store: &mut Embedded) -> Result<(BTreeMap<QueueNo, String>, Vec<L
 /// Tells what is left and which of it has failed.
 fn fill(dir: &DataDir, chance: &mut Chance) -> (Jobs, Vec<JobId>) {
     let (mut store, _) = Embedded::open(dir, BOOT).unwrap();
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW).unwrap();
+    store
+        .recover(
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+            NOW,
+        )
+        .unwrap();
     let origin = Origin::from_random(chance.next());
     let (mut offset, mut jobs) = (0, Jobs::new());
     for _ in 0..6 + chance.below(10) {
@@ -127,7 +132,10 @@ fn settle(held: Held, chance: &mut Chance) -> Settlement {
 /// asked for by its id.
 fn drain(dir: &DataDir, failed: &[JobId], jobs: &mut Vec<(JobId, String, Vec<u8>)>) -> Result<(), StoreError> {
     let (mut store, _) = Embedded::open(dir, BOOT)?;
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+    store.recover(
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+        NOW,
+    )?;
     store.release(NOW, 1000)?;
     for (id, answer) in failed.iter().zip(store.amend(failed, Amendment::Retry, NOW)?) {
         if !matches!(answer, Amended::Done { .. }) {
