@@ -255,7 +255,7 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 13] = [
+const QUEUE_KEYS: [&str; 14] = [
     "slots",
     "weight",
     "unique",

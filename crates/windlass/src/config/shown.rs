@@ -362,7 +362,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 22, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 23, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (8, 8),
+            (9, 9),
             "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and, in one, `rate` every key has a value"
         );
     }

@@ -18,7 +18,6 @@ use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
-use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::scheduler::CrewNo;
 use windlass_core::suspicion;

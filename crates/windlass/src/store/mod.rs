@@ -377,7 +377,7 @@ pub enum StoreError {
     Io(String),
     /// The store was written by a newer program.
     Newer { found: u32, known: u32 },
-    /// Another process has it.
+    /// Another program has its file locked, or no lock can be had for it.
     Locked(String),
 }
 
@@ -391,7 +391,7 @@ impl fmt::Display for StoreError {
             StoreError::Newer { found, known } => {
                 write!(f, "the store has format {found}, this program knows formats up to {known}")
             }
-            StoreError::Locked(by) => write!(f, "the store is in use by {by}"),
+            StoreError::Locked(what) => write!(f, "the store cannot be locked: {what}"),
         }
     }
 }

@@ -20,7 +20,8 @@ use windlass_core::time::Time;
 type Jobs = BTreeMap<JobId, (String, Vec<u8>)>;
 
 const BOOT: &str = "one";
-const NOW: Time = Time(1_000_000_000);
+/// A time of today: an early one would let ids, which are numbers of 50 bits, pass for times to come.
+const NOW: Time = Time(1_790_000_000_000_000);
 
 #[derive(Default)]
 struct Figures {
