@@ -45,15 +45,20 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// The data directory that is there; none where nothing of ours is, and then nothing is made.
+    /// The data directory that is there; none where nothing of ours is, and then nothing is made. A program that writes
+    /// to the inbox may have come before any of ours.
     pub fn find(root: &Path) -> Result<Option<DataDir>, Failure> {
-        match root.join("FORMAT").symlink_metadata() {
-            Ok(_) => DataDir::open(root).map(Some),
-            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => Ok(None),
-            Err(error) => {
-                Err(Failure::io(format_args!("cannot look into the data directory {}", root.display()), &error))
+        for ours in ["FORMAT", "inbox"] {
+            match root.join(ours).symlink_metadata() {
+                Ok(_) => return DataDir::open(root).map(Some),
+                Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {}
+                Err(error) => {
+                    let looking = format!("cannot look into the data directory {}", root.display());
+                    return Err(Failure::io(looking, &error));
+                }
             }
         }
+        Ok(None)
     }
 
     pub fn root(&self) -> &Path {

@@ -76,10 +76,7 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
 }
 
 /// Where nobody serves, what was written is all that there will be, so a job that has not ended is one too many.
-pub(super) fn follow(args: &Args, context: &Context) -> Result<u8, Failure> {
-    if args.start.is_some() {
-        return Err(Failure::new(Kind::Usage, "following goes with the last start, so --start has no place there"));
-    }
+fn follow(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let dir = context.existing_dir()?;
     let mut link = Link::open_idle(&dir)?;

@@ -97,7 +97,15 @@ struct Arguments {
     #[arg(long, global = true)]
     no_input: bool,
     /// How far a run is: auto, bar, plain (a line now and then), json or none
-    #[arg(long, global = true, value_name = "HOW", value_enum, hide_possible_values = true, default_value = "auto")]
+    #[arg(
+        long = "progress",
+        id = "shown",
+        global = true,
+        value_name = "HOW",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "auto"
+    )]
     #[arg(hide_default_value = true, env = "WINDLASS_PROGRESS")]
     progress: Shown,
     #[command(subcommand)]

@@ -18,6 +18,22 @@ fn the_table_is_sound() {
     Arguments::command().debug_assert();
 }
 
+/// They would be one argument, of two kinds.
+#[test]
+fn no_verb_has_an_argument_with_the_name_of_one_that_all_have() {
+    let command = Arguments::command();
+    let all: Vec<String> = command.get_arguments().map(|option| option.get_id().to_string()).collect();
+    assert!(all.len() > 5, "{all:?}");
+    let mut verbs: Vec<&clap::Command> = command.get_subcommands().collect();
+    while let Some(verb) = verbs.pop() {
+        verbs.extend(verb.get_subcommands());
+        for argument in verb.get_arguments() {
+            let id = argument.get_id().as_str();
+            assert!(!all.iter().any(|other| other == id), "{} has `{id}`", verb.get_name());
+        }
+    }
+}
+
 #[test]
 fn help_begins_with_examples() {
     for verb in [

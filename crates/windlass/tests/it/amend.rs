@@ -164,14 +164,14 @@ fn the_selector_and_the_columns_of_ls() {
         assert_eq!(count(&rig, selector), expected, "{selector}");
     }
     let told = rig.call(&["ls", "queue:img.*", "--fields", "priority,data", "--sort", "-priority", "-o", "csv"]);
-    assert_eq!(told.fine().lines().take(2).collect::<Vec<_>>(), ["PRIORITY,DATA", "7,pear"]);
+    assert_eq!(told.fine().lines().take(2).collect::<Vec<_>>(), ["priority,data", "7,pear"]);
     assert_eq!(rig.call(&["ls", "--limit", "1", "--sort", "data", "-o", "ids"]).fine().trim_end(), made[1]);
     assert_eq!(rig.call(&["ls", "-o", "jsonl"]).fine().lines().count(), 4);
     assert_eq!(rig.call(&["ls", "queue:nobody", "-o", "json"]).fine(), "[]\n");
     for (words, sentence) in [
         (&["ls", "--fields", "id,stat"][..], "did you mean state?"),
         (&["ls", "--sort", "colour"], "expected a column"),
-        (&["ls", "-o", "xml"], "expected table, wide, json, jsonl, csv or ids, got: xml"),
+        (&["ls", "-o", "xml"], "possible values: table, wide, json, jsonl, yaml, csv, ids"),
         (&["ls", "--limit", "0"], "expected a whole number from 1 on, got: 0"),
     ] {
         rig.call(words).says(sentence).ended(64);

@@ -73,7 +73,7 @@ fn every_attempt_is_followed_and_what_has_ended_is_printed_whole() {
     let waiting = rig.call(&["push", "nobody", "y"]).fine().trim_end().to_owned();
     rig.call(&["logs", "-f", "j-0000000000-0"]).says("no job j-0000000000-0").ended(66);
     rig.call(&["logs", "-f", &id, "--start", "1"]).ended(64);
-    rig.call(&["follow", &id, "--start", "1"]).says("--start has no place there").ended(64);
+    rig.call(&["follow", &id, "--start", "1"]).says("'--follow' cannot be used with '--start <N>'").ended(64);
     server.stop();
     assert_eq!(rig.call(&["logs", "-f", &id]).says("has succeeded").fine(), "try 2\n");
     rig.call(&["logs", "-f", &waiting]).says("is ready, and no server is running: nothing changes").ended(69);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 #[test]
 fn completions_know_every_verb_and_bash_reads_them() {
-    let rig = Rig::new();
+    let rig = Rig::bare();
     for shell in ["bash", "zsh", "fish"] {
         let told = rig.call(&["completions", shell]);
         for word in ["push", "backup", "restore", "doctor", "--durability", "completions"] {

@@ -84,7 +84,7 @@ fn a_run_of_pushed_lines_ends_exactly() {
 
 #[test]
 fn hostile_queue_names_are_refused_and_nothing_is_written() {
-    let rig = Rig::new();
+    let rig = Rig::bare();
     let long = "q".repeat(201);
     for name in ["", ".x", "-x", "a\nb", "a\tb", "a\u{1b}b", "_future", &long] {
         rig.call(&["push", "--", name, "x"]).ended(64);

@@ -58,9 +58,14 @@ impl Told {
 impl Rig {
     /// The data directory is made, and empty: a verb that only looks would not make it.
     pub(crate) fn new() -> Rig {
-        let rig = Rig { place: tempfile::tempdir().unwrap() };
+        let rig = Rig::bare();
         windlass::data_dir::DataDir::open(&rig.dir()).unwrap();
         rig
+    }
+
+    /// Nothing is made yet.
+    pub(crate) fn bare() -> Rig {
+        Rig { place: tempfile::tempdir().unwrap() }
     }
 
     /// The data directory.

@@ -118,7 +118,7 @@ fn retry_and_cancel() {
 
 #[test]
 fn a_config_that_is_no_config() {
-    let rig = Rig::new();
+    let rig = Rig::bare();
     let file = rig.path("w.toml");
     let name = file.to_str().unwrap();
     let deep = format!("a = {}{}\n", "[".repeat(100_000), "]".repeat(100_000));
@@ -146,5 +146,6 @@ fn a_config_that_is_no_config() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o602)).unwrap();
     rig.call(&["config", "check", name]).ended(78);
     assert!(!rig.dir().exists(), "nothing was started");
+    std::fs::create_dir(rig.dir()).unwrap();
     rig.call(&["doctor", "--json"]).json();
 }
