@@ -21,6 +21,7 @@ const FIGURES: &[&str] = &[
     "life.turn-p99",
     "life.log-while-read",
     "spawn.true",
+    "fan-out",
     "latency.p50",
     "latency.p99",
     "backlog.memory",

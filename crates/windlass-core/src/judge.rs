@@ -79,6 +79,23 @@ impl Verdict {
             Verdict::Cancel => State::Cancelled,
         }
     }
+
+    /// Why a job fails for good by this, and in which words; none where it does not. `record` is as it was before.
+    pub fn failure(&self, record: Record) -> Option<(Reason, String)> {
+        match self {
+            Verdict::Fail { reason, error } => Some((*reason, error.clone())),
+            Verdict::Suspect(Ruling::Convicted) => {
+                let times = record.suspicions + 1;
+                Some((Reason::Poison, format!("its worker died {times} times while it ran")))
+            }
+            Verdict::Succeed { .. }
+            | Verdict::Retry { .. }
+            | Verdict::Snooze { .. }
+            | Verdict::Return
+            | Verdict::Suspect(Ruling::Ready(_) | Ruling::Wait(_))
+            | Verdict::Cancel => None,
+        }
+    }
 }
 
 /// The rules of a crew that bear on a verdict.

@@ -4,6 +4,8 @@
 //! matches. This file owns the checked form and the defaults. It must not read files: the config does.
 
 use crate::hours::Hours;
+use crate::job::QueueName;
+use crate::pipeline::Flow;
 use crate::rate::Rate;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -357,6 +359,10 @@ pub struct Policy {
     /// Failures in a row after which a destination seems dead and is only probed; nought means never. Without a
     /// `rate_key` all jobs of a crew have one destination.
     pub dead_after: u32,
+    /// The queue that is told of its jobs that failed for good.
+    pub on_failure: Option<QueueName>,
+    /// It is a stage of a pipeline.
+    pub flow: Option<Flow>,
 }
 
 impl Policy {
@@ -388,6 +394,8 @@ impl Policy {
             rate: None,
             rate_key: None,
             dead_after,
+            on_failure: None,
+            flow: None,
         }
     }
 

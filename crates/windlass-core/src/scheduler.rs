@@ -15,17 +15,20 @@ mod queue;
 mod rates;
 mod reason;
 mod rules;
+mod stages;
 mod stock;
+mod topics;
 mod why;
 
 use crate::circuit::{Passage, Sign};
 use crate::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use crate::overrides::{Override, Overrides};
 use crate::policy::{HandlerFiles, Policy};
+use crate::router::Router;
 use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
-use queue::{Pass, Queue};
+use queue::{Mark, Pass, Queue};
 use rates::{Look, Metered};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +65,13 @@ pub struct Scheduler {
     in_order: Vec<CrewNo>,
     /// The handler files, which decide what some crews serve.
     files: HandlerFiles,
+    /// Who has subscribed to what, and the topics that have something to hand on, best first.
+    router: Router,
+    topics: BTreeSet<(Reverse<Priority>, QueueNo)>,
+    /// The queues that are stages of pipelines.
+    stages: BTreeMap<Box<str>, QueueNo>,
+    /// Jobs that wait for their time, where there are any. Signed, as the ready ones are.
+    put_off: BTreeMap<QueueNo, i64>,
     /// Crews added at run time, by queue name.
     extras: BTreeMap<String, CrewNo>,
     next_crew: u32,
@@ -103,6 +113,10 @@ impl Scheduler {
             crews: BTreeMap::new(),
             in_order: Vec::new(),
             files: HandlerFiles::new(),
+            router: Router::default(),
+            topics: BTreeSet::new(),
+            stages: BTreeMap::new(),
+            put_off: BTreeMap::new(),
             extras: BTreeMap::new(),
             next_crew: 0,
             index: BTreeSet::new(),
@@ -135,7 +149,9 @@ impl Scheduler {
         if !self.queues.contains_key(&number) {
             let mut queue = Queue::new(name.as_str());
             queue.crew = self.crew_for(name.as_str());
+            queue.mark(Mark::Topic, queue.crew.is_none() && self.router.is_topic(name.as_str()));
             self.queues.insert(number, queue);
+            self.note_stage(number);
             self.lay_over_queue(number);
         }
     }
@@ -143,11 +159,15 @@ impl Scheduler {
     /// Forgets a queue that will not be named again; what it has in flight still holds its slots.
     pub fn queue_vanished(&mut self, number: QueueNo) {
         self.unlist(number);
+        self.unroute(number);
         self.look_at_queue(number, None);
         self.metered.remove(&number);
         self.behind_suspect.remove(&number);
         self.caps.remove(&number);
-        self.queues.remove(&number);
+        self.put_off.remove(&number);
+        if let Some(queue) = self.queues.remove(&number) {
+            self.stages.remove(&queue.name);
+        }
     }
 
     /// The number of ready jobs of a lane changed, but for jobs that `plan` has taken off already.
@@ -168,6 +188,8 @@ impl Scheduler {
     pub fn clear_ready(&mut self) {
         self.unlist_all();
         self.behind_suspect.clear();
+        self.topics.clear();
+        self.put_off.clear();
         self.queues.values_mut().for_each(Queue::clear);
     }
 
@@ -207,7 +229,9 @@ impl Scheduler {
         while asked < jobs && self.server_closed().is_none() && self.index.is_empty() {
             let Some(crew) = self.crews.get(&number) else { break };
             let wanted = crew.used > 0 && crew.is_full() && crew.stocked < most && crew.closed().is_none();
-            let wanted = wanted && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
+            // What is claimed ahead could not be held any more.
+            let held = crew.policy.flow.as_ref().is_some_and(|flow| !flow.held_by.is_empty());
+            let wanted = wanted && !held && self.may_hold_on(crew) && crew.passage(self.steady) == Passage::Free;
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
@@ -296,8 +320,8 @@ impl Scheduler {
 
     /// Whether a queue waits for more jobs before it starts any.
     pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
-        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.lingers != lingers) {
-            queue.lingers = lingers;
+        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.is(Mark::Lingers) != lingers) {
+            queue.mark(Mark::Lingers, lingers);
             self.place(number);
         }
     }
@@ -379,6 +403,12 @@ impl Scheduler {
     /// Puts a queue where it belongs in its crew's order, or nowhere; a queue that stands right keeps its place.
     fn place(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get(&number) else { return };
+        if queue.is(Mark::Topic) || queue.is(Mark::Routed) {
+            self.place_topic(number);
+        } else if queue.is(Mark::Stage) {
+            self.level_changed(number);
+        }
+        let Some(queue) = self.queues.get(&number).filter(|queue| !queue.is(Mark::Topic)) else { return };
         let choice = queue.choose(self.suspects_may());
         if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);

@@ -134,6 +134,7 @@ impl World {
             slots,
             memory: None,
             schedules: Vec::new(),
+            router: Default::default(),
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
@@ -498,7 +499,7 @@ impl World {
         let now = self.now();
         let (same_boot, hands) = (self.same_boot, &self.hands);
         let begun = |id: JobId, start: u32| !same_boot || hands.begun.contains(&(id, start));
-        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot, convicted: Evidence::UNTOLD };
         let options = EngineOptions { seed: self.random.next(), ..self.options.clone() };
         let (mut engine, recovered) = Engine::new(store, options, evidence, now).map_err(|e| e.to_string())?;
         self.tell(|| format!("restart {recovered:?}"));

@@ -27,7 +27,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use windlass_core::pipeline::Stage;
 use windlass_core::policy::{Command, HandlerFile, Identity, Limits, Lua, Policy, Service};
+use windlass_core::router::Router;
 
 /// The commented default file, as `windlass config init` writes it.
 pub const DEFAULT_FILE: &str = include_str!("../default-config.toml");
@@ -55,8 +57,23 @@ pub struct Config {
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
     pub schedules: Vec<Schedule>,
+    /// Who hears the jobs of which queues.
+    pub router: Router,
+    pub pipelines: Vec<Pipeline>,
     /// For verbs, not for the server.
     pub profiles: BTreeMap<String, Profile>,
+}
+
+/// A checked pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    pub name: String,
+    /// What the workers of all its stages may need together.
+    pub memory: Option<u64>,
+    /// As the file has them; input comes in at the first.
+    pub stages: Vec<Stage>,
+    /// What serves each, with as many slots as fit into memory.
+    pub rules: Vec<Policy>,
 }
 
 /// A name for a data directory or a server.
@@ -97,6 +114,8 @@ impl Default for Config {
             handlers: None,
             queues: Vec::new(),
             schedules: Vec::new(),
+            router: Router::default(),
+            pipelines: Vec::new(),
             profiles: BTreeMap::new(),
         }
     }
@@ -127,7 +146,8 @@ impl Config {
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
-        let all = lists.chain(handlers).chain(self.queues.iter().cloned());
+        let stages = self.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+        let all = lists.chain(stages).chain(handlers).chain(self.queues.iter().cloned());
         all.map(|policy| with_environment(policy, variable)).collect()
     }
 }

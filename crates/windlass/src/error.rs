@@ -21,7 +21,7 @@ pub enum Kind {
     Io,
     Full,
     TryLater,
-    /// Out of descriptors, processes or memory: it passes.
+    /// Out of descriptors, processes, memory or locks: it passes.
     Shortage,
     Conflict,
     Version,
@@ -157,8 +157,13 @@ impl From<StoreError> for Failure {
             StoreError::Corrupt(_) | StoreError::Io(_) => Kind::Io,
             StoreError::Stale(_) => Kind::Conflict,
             StoreError::Newer { .. } => Kind::Version,
-            StoreError::Locked(_) => Kind::TryLater,
+            // Who tries later waits for the holder of the directory's own lock, and here that is this process.
+            StoreError::Locked(_) => Kind::Shortage,
         };
-        Failure::new(kind, error.to_string())
+        let failure = Failure::new(kind, error.to_string());
+        match kind {
+            Kind::Shortage => failure.hint("end the program that has state.db open"),
+            _ => failure,
+        }
     }
 }

@@ -109,6 +109,7 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
         slots: 4,
         memory: None,
         schedules: Vec::new(),
+        router: Default::default(),
         durability: Durability::Full,
         serve_open_runs: false,
         serves_runs: false,
@@ -116,7 +117,8 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
         seed: 1,
         ids: Arc::new(IdSource::new(Origin::from_random(1))),
     };
-    let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
+    let evidence =
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
     let (engine, _) = Engine::new(Counting::new(Memory::new(1)), options, evidence, clock::now())?;
     Ok(engine)
 }

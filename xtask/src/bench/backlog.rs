@@ -42,7 +42,7 @@ pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
         paced(&few, count)
     };
     let (many, few) = rounds(times, || paced(&dir, count), few)?;
-    bed.report(&Figure::new("backlog.rate", many, "jobs/s").raw(few).bar(Bar::RatioAtLeast(0.8, 0.95)));
+    bed.report(&Figure::new("backlog.rate", many, "jobs/s").raw(few).bar(Bar::RatioAtLeast(0.9, 0.95)));
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod backlog;
 mod bed;
 mod bulk;
 mod crawl;
+mod fan_out;
 mod feed;
 mod figure;
 mod foreign;
@@ -49,6 +50,7 @@ const BENCHES: &[Bench] = &[
     ("batch", lines::bench_batch),
     ("worker", lines::bench_worker),
     ("url", urls::bench),
+    ("fan-out", fan_out::bench),
     ("crawl", crawl::bench),
     ("latency", latency::bench),
     ("backlog", backlog::bench),

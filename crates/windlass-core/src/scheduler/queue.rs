@@ -45,6 +45,21 @@ impl Level {
     }
 }
 
+/// What is said of a queue, a bit each: with fifty thousand queues every byte counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mark {
+    /// It waits for more jobs before it fills a batch.
+    Lingers = 1,
+    /// Others have subscribed to it: its jobs are handed on, not started.
+    Topic = 2,
+    /// It stands in the order of topics, with the priority of `class`.
+    Routed = 4,
+    /// It is a stage of a pipeline.
+    Stage = 8,
+    /// As much waits in it as may.
+    Full = 16,
+}
+
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) name: Box<str>,
@@ -60,8 +75,7 @@ pub(super) struct Queue {
     pub(super) paused: bool,
     /// Its starts in flight, those in stock included.
     pub(super) used: u32,
-    /// It waits for more jobs before it fills a batch.
-    pub(super) lingers: bool,
+    marks: u8,
 }
 
 /// The lane a queue's next start takes.
@@ -82,18 +96,28 @@ impl Queue {
             listed: false,
             paused: false,
             used: 0,
-            lingers: false,
+            marks: 0,
         }
+    }
+
+    pub(super) fn is(&self, mark: Mark) -> bool {
+        self.marks & mark as u8 != 0
+    }
+
+    pub(super) fn mark(&mut self, mark: Mark, on: bool) {
+        self.marks = self.marks & !(mark as u8) | if on { mark as u8 } else { 0 };
     }
 
     /// Nothing is ready any more.
     pub(super) fn clear(&mut self) {
         self.levels.clear();
+        self.mark(Mark::Routed, false);
+        self.mark(Mark::Full, false);
     }
 
     /// The best startable lane; `suspects` says whether a suspect may start now. None where it waits for more jobs.
     pub(super) fn choose(&self, suspects: bool) -> Option<Choice> {
-        let levels = if self.lingers { &[][..] } else { &self.levels };
+        let levels = if self.is(Mark::Lingers) { &[][..] } else { &self.levels };
         levels.iter().find_map(|level| level.choose(suspects).map(|kind| Choice { priority: level.priority, kind }))
     }
 

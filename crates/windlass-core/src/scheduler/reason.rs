@@ -71,6 +71,12 @@ pub enum Reason {
     },
     /// Its process does not fit beside those that hold memory.
     MemoryShort(Box<Shortage>),
+    /// A next stage of its pipeline has as much waiting as it may.
+    NextStageFull {
+        stage: Arc<str>,
+        waiting: u64,
+        limit: u32,
+    },
     /// Remote workers serve it, and none asks now.
     NoWorkerAsks {
         /// When one last did.
@@ -105,6 +111,7 @@ impl Reason {
             Reason::CrewSlotsTaken { .. } => "crew_slots_taken",
             Reason::ServerSlotsTaken { .. } => "server_slots_taken",
             Reason::MemoryShort(_) => "memory_short",
+            Reason::NextStageFull { .. } => "next_stage_full",
             Reason::NoWorkerAsks { .. } => "no_worker_asks",
             Reason::Runnable => "runnable",
         }
@@ -150,6 +157,7 @@ impl Reason {
             | Reason::CrewSlotsTaken { .. }
             | Reason::ServerSlotsTaken { .. }
             | Reason::MemoryShort(_)
+            | Reason::NextStageFull { .. }
             | Reason::NoWorkerAsks { .. }
             | Reason::Runnable => false,
         }
@@ -192,6 +200,12 @@ impl fmt::Display for Reason {
             Reason::CrewSlotsTaken { slots } => write!(f, "all slots of its config entry are taken (slots = {slots})"),
             Reason::ServerSlotsTaken { slots } => write!(f, "all slots of the server are taken (slots = {slots})"),
             Reason::MemoryShort(shortage) => shortage.fmt(f),
+            Reason::NextStageFull { stage, waiting, limit } if *waiting == u64::from(*limit) => {
+                write!(f, "held: stage {stage} has {waiting} waiting, its limit")
+            }
+            Reason::NextStageFull { stage, waiting, limit } => {
+                write!(f, "held: stage {stage} has {waiting} waiting, and its limit is {limit}")
+            }
             Reason::NoWorkerAsks { .. } => {
                 f.write_str("it waits for a remote worker; none has asked since the server started")
             }

@@ -4,10 +4,12 @@
 //! is in flight keeps its slots through every change.
 
 use super::crew::Crew;
+use super::queue::Mark;
 use super::{CrewNo, Queue, Scheduler};
 use crate::job::QueueNo;
 use crate::overrides::Overrides;
 use crate::policy::{HandlerFiles, Policy};
+use crate::router::Router;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,6 +38,14 @@ impl Scheduler {
         }
         self.crews.retain(|_, crew| !crew.gone || crew.processes() > 0);
         self.lay_over();
+    }
+
+    /// Takes over who has subscribed to what. What waits in a queue that is a topic now is handed on.
+    pub fn subscribe(&mut self, router: Router) {
+        if self.router != router {
+            self.router = router;
+            self.assign(|_| true);
+        }
     }
 
     /// Takes the handler files as they are now: queues whose file came, went or changed its kind are served anew, and
@@ -150,9 +160,13 @@ impl Scheduler {
             self.unlist(number);
             let crew = self.crew_for(&self.queues[&number].name);
             if let Some(queue) = self.queues.get_mut(&number) {
+                let topic = crew.is_none() && self.router.is_topic(&queue.name);
+                queue.mark(Mark::Topic, topic);
+                queue.mark(Mark::Lingers, queue.is(Mark::Lingers) && !topic);
                 queue.crew = crew;
                 queue.hope_again();
             }
+            self.note_stage(number);
             self.lay_over_queue(number);
             self.place(number);
         }
@@ -174,6 +188,9 @@ impl Scheduler {
 
     pub(super) fn crew_for(&self, name: &str) -> Option<CrewNo> {
         let extra = self.extras.get(name).copied();
+        if extra.is_none() && self.router.is_topic(name) {
+            return None;
+        }
         let of_config = || self.in_order.iter().copied().find(|no| self.crews[no].policy.serves(name, &self.files));
         extra.or_else(of_config)
     }

@@ -3,6 +3,7 @@
 mod memory;
 mod model;
 mod rates;
+mod stages;
 
 use super::*;
 use crate::hours::{Hours, Zone};

@@ -3,7 +3,7 @@
 //! The plan starts only where all three say nothing; `why` tells the first that says something. So there is one
 //! answer to "may this start", whoever asks.
 
-use super::queue::Queue;
+use super::queue::{Mark, Queue};
 use super::{Reason, Scheduler, Stall};
 use crate::job::{Lane, LaneKind, QueueNo};
 use std::sync::Arc;
@@ -45,6 +45,9 @@ impl Scheduler {
             return Reason::Stalled(stall);
         }
         let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
+        if queue.is(Mark::Topic) {
+            return self.why_topic(number, queue);
+        }
         let Some(crew) = queue.crew.and_then(|number| self.crews.get(&number)) else { return Reason::NoRunner };
         let held = self.queue_closed(number, queue).or_else(|| crew.closed()).or_else(|| self.server_closed());
         let held = held.or_else(|| self.nothing_to_start(queue)).or_else(|| self.pace_hold(number, queue));
@@ -95,6 +98,7 @@ impl Scheduler {
             | Reason::SuspectHeld
             | Reason::SuspectRunning
             | Reason::MemoryShort(_)
+            | Reason::NextStageFull { .. }
             | Reason::NoWorkerAsks { .. } => 0,
         };
         Explained { reason, table: crew.map(|crew| crew.own.pattern.clone()), ahead }
@@ -151,7 +155,8 @@ impl Scheduler {
             return made.map(|made| Reason::Paused(Arc::new(made)));
         }
         let cap = self.caps.get(&number);
-        cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots })
+        let full = cap.filter(|cap| queue.used >= **cap).map(|slots| Reason::QueueSlotsTaken { slots: *slots });
+        full.or_else(|| self.held_by_next(queue))
     }
 
     /// Why a queue has no job for a start.
@@ -160,7 +165,7 @@ impl Scheduler {
             None
         } else if queue.waiting() == 0 {
             Some(Reason::NothingWaits)
-        } else if queue.lingers {
+        } else if queue.is(Mark::Lingers) {
             Some(Reason::Lingering)
         } else if queue.choose(true).is_none() {
             Some(Reason::Barren)

@@ -75,7 +75,7 @@ enum Action {
 pub(super) fn config(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.action {
         Action::Check { file, no_environment } => check(file.as_deref(), *no_environment, context),
-        Action::Init { file } => init(file.as_deref(), context),
+        Action::Init { file } => write(file.as_deref(), DEFAULT_FILE, "config", context),
         Action::Show { .. } => live::show(context),
         Action::Diff { file } => live::diff(file.as_deref(), context),
         Action::Reload => live::reload(context),
@@ -102,10 +102,11 @@ fn check(file: Option<&Path>, no_environment: bool, context: &Context) -> Result
     Ok(0)
 }
 
-fn init(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
+/// Writes a commented file that `verb init` is asked for; an existing one is left alone.
+pub(super) fn write(file: Option<&Path>, text: &str, verb: &str, context: &Context) -> Result<u8, Failure> {
     if file == Some(Path::new("-")) {
         let mut out = print::Out::new();
-        out.bytes(DEFAULT_FILE.as_bytes());
+        out.bytes(text.as_bytes());
         return out.finish();
     }
     let path = match file {
@@ -115,12 +116,12 @@ fn init(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
     let cannot = |e: std::io::Error| match e.kind() {
         ErrorKind::AlreadyExists => {
             Failure::new(Kind::CannotCreate, format!("{} exists and is left as it is", path.display()))
-                .hint("name another file, or print the default one: windlass config init -")
+                .hint(format!("name another file, or print the default one: windlass {verb} init -"))
         }
         _ => Failure::new(Kind::CannotCreate, format!("cannot write {}: {e}", path.display())),
     };
     let mut new = OpenOptions::new().write(true).create_new(true).open(&path).map_err(cannot)?;
-    if let Err(error) = new.write_all(DEFAULT_FILE.as_bytes()).and_then(|()| new.sync_all()) {
+    if let Err(error) = new.write_all(text.as_bytes()).and_then(|()| new.sync_all()) {
         // Half a file would be refused as a config and in the way of the next try.
         let _ = std::fs::remove_file(&path);
         return Err(cannot(error));

@@ -22,6 +22,9 @@ mod logs;
 mod ls;
 mod nudge;
 mod pages;
+mod pipeline;
+#[cfg(test)]
+pub(crate) use pipeline::EXAMPLE as PIPELINE_EXAMPLE;
 mod print;
 mod progress;
 mod push;
@@ -159,6 +162,8 @@ enum Verb {
     Delete(amend::Args),
     /// See, fire, enable or disable schedules
     Schedule(schedule::Args),
+    /// Write, check, run or draw a pipeline
+    Pipeline(pipeline::Args),
     /// Have the server look for work now
     Nudge,
     /// Do everything that is due, wait for it and end: for cron
@@ -370,6 +375,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Priority(args) => amend::priority(&args, context),
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
         Verb::Schedule(args) => schedule::schedule(&args, context),
+        Verb::Pipeline(args) => pipeline::pipeline(&args, context),
         Verb::Nudge => nudge::nudge(context),
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),

@@ -7,7 +7,7 @@ use super::Context;
 use super::connect::{Connection, Link, ServerOptions, start_server};
 use super::print::{self, count, grouped};
 use super::signals::{Signals, exit_code};
-use crate::config::Config;
+use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -35,13 +35,13 @@ pub(super) fn tick(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     // The config is checked first: a wrong one must not make a data directory.
     let file = context.config_file(args.config.as_deref(), &context.dir_path()?);
-    let config = file.map_or_else(|| Ok(Config::default()), |path| Config::load(&path))?;
+    let loaded = file.map_or_else(|| Ok(Loaded::default()), |path| Loaded::load(&path))?;
     let dir = context.data_dir()?;
     if let Some(mut server) = Link::to_server(&dir)? {
         let _: Value = server.post_empty("/api/v1/nudge")?;
         return through(server, signals, context);
     }
-    alone(&config, &dir, signals, context)
+    alone(&loaded, &dir, signals, context)
 }
 
 /// Somebody serves: a signal ends the wait, not the work.
@@ -65,7 +65,8 @@ fn through(server: Connection, signals: Signals, context: &Context) -> Result<u8
 }
 
 /// Nobody serves: this does, until nothing is left that could run now.
-fn alone(config: &Config, dir: &DataDir, signals: Signals, context: &Context) -> Result<u8, Failure> {
+fn alone(loaded: &Loaded, dir: &DataDir, signals: Signals, context: &Context) -> Result<u8, Failure> {
+    let config = &loaded.config;
     // Cron mails what is said: where the log has no file of its own only what is wrong is worth a mail.
     let options = match &config.log.file {
         Some(_) => config.log.clone(),
@@ -79,6 +80,7 @@ fn alone(config: &Config, dir: &DataDir, signals: Signals, context: &Context) ->
         serves: true,
         drain: config.server.drain,
         archive: config.archive,
+        config: loaded.clone(),
         log: log.clone(),
         ..ServerOptions::new(dir.clone())
     })?;

@@ -20,14 +20,16 @@ use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use windlass_core::job::QUEUE_NAME_MAX;
+use windlass_core::job::{QUEUE_NAME_MAX, QueueName};
 use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
 pub(super) mod limits;
 mod pace;
+mod pipeline;
 pub(super) mod profile;
 mod schedule;
 mod service;
+mod subscribe;
 mod url;
 mod variables;
 
@@ -69,10 +71,27 @@ pub(super) fn read(files: &[(&Path, &str)], asks_machine: bool) -> Result<Config
     config.queues = laid_over(queues, |policy| &policy.pattern);
     config.schedules =
         laid_over(roots.iter().map(schedule::read).collect::<Result<_, _>>()?, |schedule| &schedule.name);
+    join(&roots, &mut config)?;
     Ok(config)
 }
 
-const ROOT_KEYS: [&str; 8] = ["handlers", "limits", "server", "archive", "log", "queue", "schedule", "profile"];
+/// What joins queues: who handles whose failures, pipelines, and who hears whom. All tables are known by then.
+fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
+    let terms = config.handlers.iter().map(|handlers| handlers.policy.clone());
+    let all: Vec<Policy> = config.queues.iter().cloned().chain(terms).collect();
+    roots.iter().try_for_each(|root| check_handlers(root, &config.queues, &all))?;
+    let pipelines = roots.iter().map(|root| pipeline::read(root, config)).collect::<Result<Vec<_>, _>>()?;
+    config.pipelines = laid_over(pipelines, |pipeline| &pipeline.name);
+    roots.iter().try_for_each(|root| pipeline::check_tables(root, config))?;
+    let stages = config.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+    let served: Vec<Policy> = config.queues.iter().cloned().chain(stages).collect();
+    let heard = roots.iter().map(|root| subscribe::read(root, &served)).collect::<Result<Vec<_>, _>>()?;
+    config.router = subscribe::join(roots, laid_over(heard, |subscription| &subscription.pattern))?;
+    Ok(())
+}
+
+const ROOT_KEYS: [&str; 10] =
+    ["handlers", "limits", "server", "archive", "log", "queue", "schedule", "profile", "subscribe", "pipeline"];
 
 /// The tables that all files share key by key.
 fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
@@ -127,7 +146,7 @@ pub(super) fn lines(files: &[(&Path, &str)]) -> Lines {
                 lines.insert((name.get_ref().to_string(), "path".to_owned()), origin(name.span()));
                 continue;
             };
-            if kind != "queue" && kind != "schedule" {
+            if kind != "queue" && kind != "schedule" && kind != "pipeline" {
                 note(&mut lines, kind, table, &origin);
                 continue;
             }
@@ -135,11 +154,23 @@ pub(super) fn lines(files: &[(&Path, &str)]) -> Lines {
                 let section = format!("{kind}.{}", name.get_ref());
                 // A table of a later file takes the place of the whole table.
                 lines.retain(|(other, _), _| *other != section);
-                value.get_ref().as_table().into_iter().for_each(|table| note(&mut lines, &section, table, &origin));
+                let Some(table) = value.get_ref().as_table() else { continue };
+                note(&mut lines, &section, table, &origin);
+                note_stages(&mut lines, &section, table, &origin);
             }
         }
     }
     lines
+}
+
+/// The stages of a pipeline, each by its name.
+fn note_stages(lines: &mut Lines, section: &str, table: &DeTable<'_>, origin: &dyn Fn(Range<usize>) -> Origin) {
+    let stages = table.get("stage").and_then(|stages| stages.get_ref().as_array());
+    let stages = stages.into_iter().flat_map(|stages| stages.iter());
+    for stage in stages.filter_map(|stage| stage.get_ref().as_table()) {
+        let name = stage.get("name").and_then(|name| name.get_ref().as_str()).unwrap_or_default();
+        note(lines, &format!("{section}.{name}"), stage, origin);
+    }
 }
 
 fn note(lines: &mut Lines, section: &str, table: &DeTable<'_>, origin: &dyn Fn(Range<usize>) -> Origin) {
@@ -224,7 +255,7 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 12] = [
+const QUEUE_KEYS: [&str; 13] = [
     "slots",
     "weight",
     "attempts",
@@ -237,10 +268,20 @@ const QUEUE_KEYS: [&str; 12] = [
     "directory",
     "enabled",
     "hours",
+    "on_failure",
 ];
 
+fn all_queue_keys() -> Vec<&'static str> {
+    [&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat()
+}
+
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
-    table.only(&[&service::KEYS[..], &QUEUE_KEYS, &pace::KEYS, &limits::ALL_KEYS].concat())?;
+    table.only(&all_queue_keys())?;
+    read_policy(table, pattern, config, place)
+}
+
+/// What a table of a queue, or of a stage, says of how it is served.
+fn read_policy(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
     let enabled = table.flag("enabled")?.unwrap_or(true);
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
@@ -300,6 +341,7 @@ fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure>
         backoff,
         output_max: table.map("output", size)?.unwrap_or(default.output_max),
         hours: table.map("hours", hours)?,
+        on_failure: table.map("on_failure", queue_name)?,
         ..default
     };
     pace::read(table, policy)
@@ -334,6 +376,26 @@ fn positive(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err(format!("{text:?} is no time at all, expected a longer one")),
         longer => Ok(longer),
     }
+}
+
+pub(super) fn queue_name(text: &str) -> Result<QueueName, String> {
+    QueueName::new(text.as_bytes()).map_err(|bad| bad.to_string())
+}
+
+/// A handler's own failures are handled by nobody, so a table that names it and a handler for it says what cannot be.
+fn check_handlers(root: &Table<'_, '_>, queues: &[Policy], all: &[Policy]) -> Result<(), Failure> {
+    for policy in queues.iter().filter(|policy| policy.on_failure.is_some()) {
+        let handles =
+            all.iter().find(|other| other.on_failure.as_ref().is_some_and(|of| of.as_str() == policy.pattern));
+        let Some(other) = handles else { continue };
+        let Some(section) = root.section("queue")? else { continue };
+        let Some(DeValue::Table(table)) = section.get(&policy.pattern).map(Spanned::get_ref) else { continue };
+        let table = Table { source: root.source, title: String::new(), table };
+        let of = if other.pattern == policy.pattern { "its own jobs".into() } else { format!("`{}`", other.pattern) };
+        let why = format!("`{}` handles the failures of {of}, and a handler that fails is not handled", policy.pattern);
+        return Err(table.refuse_value("on_failure", &why).hint("leave `on_failure` out of this table"));
+    }
+    Ok(())
 }
 
 fn check_pattern(pattern: &str) -> Result<(), String> {

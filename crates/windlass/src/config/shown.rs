@@ -4,7 +4,7 @@
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
 use super::reader::limits;
-use super::{Config, Handlers, reader};
+use super::{Config, Handlers, Pipeline, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
 use crate::when;
@@ -63,8 +63,8 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        let live = ["limits", "handlers"].contains(&self.table.as_str());
-        self.queue || live || self.table.starts_with("schedule.")
+        let live = ["limits", "handlers", "subscribe"].contains(&self.table.as_str());
+        self.queue || live || self.table.starts_with("schedule.") || self.table.starts_with("pipeline.")
     }
 }
 
@@ -84,8 +84,9 @@ pub struct Change {
 
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
-        let Config { slots, machine, hosts, server, archive, log, handlers, queues, schedules, profiles: _ } =
-            &self.config;
+        let Config {
+            slots, machine, hosts, server, archive, log, handlers, queues, schedules, router, pipelines, ..
+        } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
             let section = if queue { format!("queue.{table}") } else { table.to_owned() };
@@ -127,7 +128,40 @@ impl Loaded {
                 entries.push(Entry { table, queue: false, key, value: Some(value), line, file });
             }
         }
+        for pipeline in pipelines {
+            self.add_pipeline(pipeline, &mut entries);
+        }
+        for subscription in router.iter() {
+            let names: Vec<String> = subscription.listeners.iter().map(|name| format!("{:?}", name.as_str())).collect();
+            let (line, file) = self.origin("subscribe".to_owned(), &subscription.pattern);
+            let (key, value) = (reader::quoted(&subscription.pattern), Some(format!("[{}]", names.join(", "))));
+            entries.push(Entry { table: "subscribe".to_owned(), queue: false, key, value, line, file });
+        }
         entries
+    }
+
+    fn add_pipeline(&self, pipeline: &Pipeline, entries: &mut Vec<Entry>) {
+        let mut add = |section: String, table: String, key: &str, value: Option<String>| {
+            let (line, file) = self.origin(section, key);
+            entries.push(Entry { table, queue: false, key: key.to_owned(), value, line, file });
+        };
+        let (section, table) =
+            (format!("pipeline.{}", pipeline.name), format!("pipeline.{}", reader::quoted(&pipeline.name)));
+        let memory = pipeline.memory.map(|bytes| format!("\"{}\"", exact_size(bytes)));
+        add(section.clone(), table.clone(), "memory", memory);
+        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+            let section = format!("{section}.{}", stage.name);
+            let table = format!("{table}.{}", reader::quoted(&stage.name));
+            let Some(flow) = &rules.flow else { continue };
+            add(section.clone(), table.clone(), "to", Some(format!("{:?}", stage.to)));
+            add(section.clone(), table.clone(), "limit", (flow.limit > 0).then(|| flow.limit.to_string()));
+            add(section.clone(), table.clone(), "pass", Some(format!("\"{}\"", flow.pass.word())));
+            // As the file has it; how many of them fit is `pipeline check`'s to say.
+            let asked = Policy { slots: stage.slots, ..rules.clone() };
+            for key in reader::queue_keys(&rules.service) {
+                add(section.clone(), table.clone(), key, queue_value(&asked, key));
+            }
+        }
     }
 
     fn origin(&self, section: String, key: &str) -> (Option<usize>, Option<String>) {
@@ -191,6 +225,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "rate" => policy.rate.map(|rate| format!("\"{rate}\"")),
         "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
         "dead_after" => Some(policy.dead_after.to_string()),
+        "on_failure" => policy.on_failure.as_ref().map(|queue| format!("{:?}", queue.as_str())),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
@@ -326,7 +361,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 21, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 22, "ten of the server, three of its log, and those of a queue with `run`");
     }
 
     #[test]
@@ -356,8 +391,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (7, 7),
-            "but for `time_limit`, `hours`, limits and, in one, `rate` every key has a value"
+            (8, 8),
+            "but for `time_limit`, `hours`, `on_failure`, limits and, in one, `rate` every key has a value"
         );
     }
 

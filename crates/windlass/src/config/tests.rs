@@ -32,6 +32,91 @@ fn every_key_of_a_queue_stands_in_the_default_file() {
 }
 
 #[test]
+fn who_handles_failures_is_not_handled() {
+    let queue = |name: &str, handler: &str| format!("[queue.{name}]\nrun = [\"true\"]\non_failure = \"{handler}\"\n");
+    let config = parse(&queue("a", "errors")).unwrap();
+    assert_eq!(config.queues[0].on_failure.as_ref().unwrap().as_str(), "errors");
+    assert!(parse(&(queue("a", "errors") + &queue("'*'", "errors"))).is_ok(), "a pattern may have a handler's name");
+    let refused = parse(&(queue("a", "b") + &queue("b", "c"))).unwrap_err().to_string();
+    assert!(refused.contains("w.toml:6:14: `b` handles the failures of `a`"), "{refused}");
+    let refused = parse(&queue("a", "a")).unwrap_err().to_string();
+    assert!(refused.contains("`a` handles the failures of its own jobs"), "{refused}");
+    assert!(parse(&queue("a", "-x")).unwrap_err().to_string().contains("`on_failure`"));
+}
+
+#[test]
+fn a_pipeline_is_checked_as_a_whole() {
+    let stage = |name: &str, rest: &str| format!("[[pipeline.p.stage]]\nname = \"{name}\"\nrun = [\"true\"]\n{rest}\n");
+    let text = format!(
+        "[limits]\nmemory = \"8G\"\n[pipeline.p]\nmemory = \"4G\"\n{}{}",
+        stage("a", "slots = 9\nmemory = \"1G\"\nto = [\"b\"]\nattempts = 2"),
+        stage("b", "limit = 5\npass = \"lines\"\nto = [\"a\", \"b\"]")
+    );
+    let config = parse(&text).unwrap();
+    let [a, b] = &config.pipelines[0].rules[..] else { panic!("two stages") };
+    assert_eq!((a.pattern.as_str(), a.slots, a.attempts, b.slots), ("p.a", 4, 2, 4), "as many as fit");
+    let flow = b.flow.as_ref().unwrap();
+    assert_eq!((flow.limit, flow.pass, flow.to.len()), (5, windlass_core::pipeline::Pass::Lines, 2));
+    assert!(a.flow.as_ref().unwrap().held_by.is_empty(), "a circle holds nobody");
+    assert_eq!(config.policies()[..2].iter().map(|p| p.pattern.as_str()).collect::<Vec<_>>(), ["p.a", "p.b"]);
+    for (text, expected) in [
+        ("[pipeline.p]\n".to_owned(), "[pipeline.p] has no stages"),
+        ("[pipeline.\"a.b\"]\n".to_owned(), "a pipeline's name is \"a.b\""),
+        (stage("a", "") + &stage("a", ""), "w.toml:6:8: an earlier stage has this name"),
+        (stage("a", "to = [\"c\"]"), "`to` names the stage \"c\", which is not there; the stages are a"),
+        (stage("a", "") + &stage("b", ""), "w.toml:6:8: nothing reaches this stage"),
+        (stage("a.b", ""), "a stage's name is \"a.b\""),
+        (stage("a", "pass = \"data\""), "there is no `to`"),
+        (stage("a", "pass = \"all\"\nto = [\"a\"]"), "expected one of emitted, message, lines, data"),
+        (
+            "[limits]\nmemory = \"1G\"\n[pipeline.p]\nmemory = \"2G\"\n".to_owned() + &stage("a", ""),
+            "there is only 1 GiB",
+        ),
+        (
+            "[pipeline.p]\nmemory = \"1G\"\n".to_owned()
+                + &stage("a", "memory = \"600M\"\nto = [\"b\"]")
+                + &stage("b", "memory = \"600M\""),
+            "one worker of each stage needs",
+        ),
+        (stage("a", "") + "[queue.\"p.a\"]\nrun = [\"true\"]\n", "`p.a` is a stage of a pipeline"),
+        (stage("a", "") + "[subscribe]\n\"p.*\" = [\"x\"]\n", "would do nothing"),
+        (stage("a", "worker = [\"true\"]"), "`run` and `worker`"),
+        (stage("a", "zzz = 1"), "unknown key `zzz` in stage 1 of [pipeline.p]"),
+    ] {
+        let refused = parse(&text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn the_example_of_a_pipeline_is_one() {
+    let config = parse(crate::cli::PIPELINE_EXAMPLE).unwrap();
+    assert_eq!(config.pipelines[0].stages.len(), 3);
+}
+
+#[test]
+fn who_has_subscribed_to_what() {
+    let config =
+        parse("[subscribe]\n\"order.*\" = [\"mail\", \"bill\"]\nx = [\"mail\"]\n[queue.mail]\nrun = [\"true\"]\n");
+    let config = config.unwrap();
+    let heard: Vec<String> = config.router.listeners("order.new").iter().map(|name| name.to_string()).collect();
+    assert_eq!(heard, ["mail", "bill"]);
+    for (text, expected) in [
+        ("a = []", "w.toml:2:5: nobody listens"),
+        ("a = \"b\"", "w.toml:2:5: `a` is a string, expected an array of queue names"),
+        ("a = [1]", "w.toml:2:6: `a` is an integer, expected queue names only"),
+        ("a = [\"-x\"]", "w.toml:2:6: "),
+        ("a = [\"b\", \"b\"]", "w.toml:2:11: \"b\" stands here twice"),
+        ("\"a*\" = [\"ab\"]", "w.toml:2:8: a message would go in a circle: \"a*\" -> ab"),
+        ("a = [\"b\"]\nb = [\"a\"]", "w.toml:2:5: a message would go in a circle: a -> b -> a"),
+        ("a = [\"b\"]\n[queue.a]\nrun = [\"true\"]", "w.toml:2:1: [queue.a] would do nothing"),
+    ] {
+        let refused = parse(&format!("[subscribe]\n{text}\n")).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
 fn a_whole_queue() {
     let text = r#"
         [limits]

@@ -9,7 +9,16 @@ use crate::store::chunk::ChunkBuilder;
 use crate::store::{FollowUp, Held};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windlass_core::judge::Verdict;
 use windlass_core::particulars::Particulars;
+use windlass_core::pipeline::Pass;
+use windlass_core::policy::Policy;
+
+/// What a job that stands for another, a copy or a handler's, has of it: the trace and the record it is about.
+pub(super) fn same_lineage(particulars: Option<&Arc<Particulars>>) -> Option<Arc<Particulars>> {
+    let Particulars { trace, subject, .. } = particulars.map(|all| Particulars::clone(all))?;
+    Some(Arc::new(Particulars { trace, subject, ..Particulars::default() }))
+}
 
 /// The follow-ups of what was held by one start, in the order in which they were emitted within each queue.
 pub(super) fn follow_ups<'a>(emitted: impl Iterator<Item = &'a Emitted>, held: &Held, ids: &IdSource) -> Vec<FollowUp> {
@@ -37,4 +46,22 @@ pub(super) fn follow_ups<'a>(emitted: impl Iterator<Item = &'a Emitted>, held: &
         close(&mut builder);
     }
     follow_ups
+}
+
+/// What goes to the next stages because its own says so: a job's message, or its data.
+pub(super) fn passed_on(policy: Option<&Policy>, verdict: &Verdict, held: &Held, ids: &IdSource) -> Vec<FollowUp> {
+    let Some(flow) = policy.and_then(|policy| policy.flow.as_ref()) else { return Vec::new() };
+    let Verdict::Succeed { message } = verdict else { return Vec::new() };
+    let mut passed = Vec::new();
+    for (by, index) in (0..).zip(held.range()) {
+        let data = match flow.pass {
+            Pass::Message if !message.is_empty() => message.as_bytes(),
+            Pass::Data => held.jobs.data(index),
+            // The runner has the lines, and emits them.
+            Pass::Message | Pass::Emitted | Pass::Lines => continue,
+        };
+        let to = flow.to.iter();
+        passed.extend(to.map(|queue| Emitted { by, queue: queue.clone(), data: data.to_vec() }));
+    }
+    follow_ups(passed.iter(), held, ids)
 }

@@ -16,6 +16,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::policy::{Command, HandlerFiles, Policy};
+use windlass_core::router::Router;
 use windlass_core::schedule::Memory;
 use windlass_core::scheduler::{Closed, Reason};
 use windlass_core::time::Time;
@@ -213,6 +214,7 @@ pub struct NewRules {
     /// Memory to plan with.
     pub memory: Option<u64>,
     pub schedules: Vec<Schedule>,
+    pub router: Router,
     pub by: String,
     pub changed: Vec<String>,
     /// Takes a restart.

@@ -15,6 +15,7 @@ pub mod dump;
 pub mod effects;
 mod emit;
 pub mod event;
+mod failure;
 pub mod flights;
 pub mod handle;
 pub mod linger;
@@ -22,8 +23,10 @@ pub mod merge;
 mod obey;
 mod operate;
 pub mod operations;
+mod route;
 pub mod runs;
 mod schedules;
+mod settle;
 pub mod spec;
 pub mod stalemate;
 mod steer;
@@ -35,7 +38,7 @@ pub mod waiters;
 
 use crate::runner::Start;
 use crate::schedule::Schedule;
-use crate::store::{Durability, Evidence, Recovered, Store, StoreError};
+use crate::store::{Durability, Evidence, JobInfo, Recovered, Store, StoreError};
 use ask::Leases;
 use event::NewRules;
 use flights::Flights;
@@ -47,9 +50,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
 use windlass_core::destination::Destinations;
+use windlass_core::failure::Handlers;
 use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::policy::Policy;
+use windlass_core::router::Router;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
 use windlass_core::time::{Steady, Time};
@@ -75,6 +80,8 @@ pub struct EngineOptions {
     /// Bytes that the processes of all policies may need together; none where nobody counts.
     pub memory: Option<u64>,
     pub schedules: Vec<Schedule>,
+    /// Who hears the jobs of which queues.
+    pub router: Router,
     /// The weakest durability of a turn that starts jobs; one that settles any is always on disk.
     pub durability: Durability,
     /// Whether runs that an earlier process left unfinished are served at once, or only when they are opened again.
@@ -108,6 +115,8 @@ pub struct Engine<S> {
     resumed: Vec<Start>,
     operations: Operations,
     schedules: Schedules,
+    /// The queues that are told of failures, as this turn has them.
+    handlers: Handlers,
     /// Runs may be stored that are to be cancelled.
     sweeping: bool,
     /// More of an operation or a sweep is to be done in the next turn, which must not wait for an event.
@@ -175,19 +184,8 @@ impl<S: Store> Engine<S> {
         now: Time,
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
-        let (leases, returned) = Leases::read(&mut store, &options.policies)?;
-        let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
-        let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
-        let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, ..evidence };
-        let recovered = match store.recover(evidence, now) {
-            // The reserve is given up with the rollback, for just this.
-            Err(StoreError::Full(_)) => {
-                store.rollback()?;
-                Leases::read(&mut store, &options.policies)?;
-                store.recover(evidence, now)?
-            }
-            other => other?,
-        };
+        let handlers = Handlers::of(&options.policies, &options.router);
+        let (leases, recovered) = take_back(&mut store, &options, &handlers, evidence, now)?;
         // A server can come up on a full disk: what is done there has to be known before anything else.
         let full_until = (!store.has_room()).then_some(now);
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
@@ -205,6 +203,7 @@ impl<S: Store> Engine<S> {
             resumed: Vec::new(),
             operations: Operations::default(),
             schedules: Schedules::default(),
+            handlers,
             sweeping: true,
             operations_wait: false,
             queues: Queues::default(),
@@ -230,6 +229,7 @@ impl<S: Store> Engine<S> {
             was_wide: false,
             options,
         };
+        engine.scheduler.subscribe(engine.options.router.clone());
         engine.scheduler.set_memory(engine.options.memory);
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());
@@ -366,6 +366,31 @@ impl<S: Store> Engine<S> {
     fn queue_name(&self, queue: QueueNo) -> &Arc<QueueName> {
         &self.queues[queue].name
     }
+}
+
+/// Takes back what dead servers held; what workers elsewhere have kept is in the answer.
+fn take_back(
+    store: &mut impl Store,
+    options: &EngineOptions,
+    handlers: &Handlers,
+    evidence: Evidence<'_>,
+    now: Time,
+) -> Result<(Leases, Recovered), StoreError> {
+    let (leases, returned) = Leases::read(store, &options.policies)?;
+    let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
+    let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
+    let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, &options.policies, handlers, &options.ids);
+    let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
+    let recovered = match store.recover(evidence, now) {
+        // The reserve is given up with the rollback, for just this.
+        Err(StoreError::Full(_)) => {
+            store.rollback()?;
+            Leases::read(store, &options.policies)?;
+            store.recover(evidence, now)?
+        }
+        other => other?,
+    };
+    Ok((leases, recovered))
 }
 
 /// The known queues by number. Numbers are small and given out in order, so a plain list serves.

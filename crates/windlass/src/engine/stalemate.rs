@@ -121,6 +121,7 @@ fn is_unheld(reason: &Reason) -> bool {
         | Reason::CrewSlotsTaken { .. }
         | Reason::ServerSlotsTaken { .. }
         | Reason::MemoryShort(_)
+        | Reason::NextStageFull { .. }
         | Reason::NoWorkerAsks { .. } => false,
     }
 }

@@ -13,6 +13,7 @@ use crate::error::{Failure, Kind};
 use crate::runner::Stop;
 use crate::store::{Durability, Steer, Store, StoreError};
 use std::collections::BTreeMap;
+use windlass_core::failure::Handlers;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Overrides, REASON_MAX, Target};
@@ -177,6 +178,8 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
         self.scheduler.reload(new.policies.clone(), new.slots);
+        self.scheduler.subscribe(new.router.clone());
+        self.handlers = Handlers::of(&new.policies, &new.router);
         self.scheduler.set_memory(new.memory);
         self.changed.extend(self.queues.iter().map(|(no, _)| no));
         self.schedules.load(&new.schedules, &mut self.store)?;
@@ -190,11 +193,12 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk, and its rules are those to go back to from now on.
     pub(super) fn keep_rules(&mut self) {
-        if let Some(NewRules { policies, slots, memory, schedules, .. }) = self.new_rules.take() {
+        if let Some(NewRules { policies, slots, memory, schedules, router, .. }) = self.new_rules.take() {
             self.options.policies = policies;
             self.options.slots = slots;
             self.options.memory = memory;
             self.options.schedules = schedules;
+            self.options.router = router;
             self.destinations.keep_crews(|crew| self.scheduler.policy(crew).is_some());
         }
     }
@@ -203,6 +207,8 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_rules(&mut self) {
         if self.new_rules.take().is_some() {
             self.scheduler.reload(self.options.policies.clone(), self.options.slots);
+            self.scheduler.subscribe(self.options.router.clone());
+            self.handlers = Handlers::of(&self.options.policies, &self.options.router);
             self.scheduler.set_memory(self.options.memory);
             self.changed.extend(self.queues.iter().map(|(no, _)| no));
         }

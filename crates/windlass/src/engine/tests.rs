@@ -2,8 +2,10 @@
 
 mod asks;
 mod checkpoint;
+mod failure;
 mod nightly;
 mod rates;
+mod route;
 mod runs;
 mod schedules;
 mod stalemate;
@@ -39,6 +41,7 @@ impl World {
             slots: 4,
             memory: None,
             schedules: Vec::new(),
+            router: Default::default(),
             durability: Durability::Full,
             serve_open_runs: false,
             serves_runs: true,
@@ -46,7 +49,8 @@ impl World {
             seed: 1,
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317))),
         };
-        let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
+        let evidence =
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
         let (engine, _) = Engine::new(Memory::new(1), options, evidence, Time(0)).unwrap();
         World { engine, now: Time(1_000_000), pushed: 0, under_way: Vec::new() }
     }
@@ -362,7 +366,8 @@ fn an_operation_is_done_a_slice_a_turn_and_survives_a_crash() {
     assert_eq!((suspended(&mut world), given.try_recv().is_err()), (20, true), "not over, not answered");
     let mut store = world.engine.store().clone();
     store.crash();
-    let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
+    let evidence =
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
     let options = world.engine.options.clone();
     let (engine, _) = Engine::new(store, options, evidence, Time(0)).unwrap();
     world.engine = engine;

@@ -1,4 +1,4 @@
-//! One turn: absorb, judge, settle, obey, admit, release, plan, claim, commit. Then, and only then, effects.
+//! One turn: absorb, judge, settle, obey, admit, release, route, plan, claim, commit. Then, and only then, effects.
 //!
 //! The steps and their order are the whole of this file. Settling comes before planning, so that freed slots count
 //! in the same turn; claiming comes last, so that a crash anywhere earlier costs nothing but a turn. A turn that
@@ -7,9 +7,8 @@
 use super::effects::Effects;
 use super::event::{Answer, Change, Event, Followed, FollowedJob};
 use super::stalemate::LOOK_AFTER;
-use super::stock::Spells;
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, emit, merge};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, merge};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Start, Stop};
@@ -18,7 +17,7 @@ use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
-use windlass_core::judge::{Verdict, judge};
+use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::scheduler::CrewNo;
 use windlass_core::suspicion;
@@ -53,9 +52,9 @@ pub(super) struct Progress {
     /// Reports that this turn writes, by flight, position and count.
     pub(super) reports: Vec<(Flight, u16, u16)>,
     /// Starts whose last report this turn writes.
-    landed: BTreeSet<Flight>,
+    pub(super) landed: BTreeSet<Flight>,
     /// What ended, of which crew, and what it says of where it went.
-    heard: Vec<(CrewNo, Held, Sign)>,
+    pub(super) heard: Vec<(CrewNo, Held, Sign)>,
 }
 
 impl Progress {
@@ -149,6 +148,7 @@ impl<S: Store> Engine<S> {
         if absorbed.wide {
             self.turn_again = true;
         } else {
+            self.route(now, progress, effects)?;
             self.claim(now, progress, effects)?;
         }
         self.stop_what_overstays(now, effects);
@@ -235,68 +235,6 @@ impl<S: Store> Engine<S> {
             absorbed.commands.append(&mut archived);
         }
         absorbed
-    }
-
-    /// Judges what has ended and writes the verdicts.
-    fn settle(
-        &mut self,
-        finished: &[Finished],
-        now: Time,
-        progress: &mut Progress,
-        effects: &mut Effects,
-    ) -> Result<(), StoreError> {
-        let ends = finished.iter().map(|end| end.outcomes.len()).sum();
-        let mut settlements = Vec::with_capacity(ends);
-        effects.archive.reserve(ends);
-        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
-        let mut spells = Spells::default();
-        for end in finished {
-            let (begin, count) = (end.first, end.count());
-            // A flight stays known until its turn is committed, so two reports may also meet in one turn.
-            let again = self.flights.get(end.flight).is_some() && sabotage::on(Sabotage::ReportTwice);
-            if !self.flights.take_report(end.flight, begin, count) && !again {
-                effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
-                continue;
-            }
-            progress.reports.push((end.flight, begin, count));
-            self.note_pace(end, &mut spells);
-            let Some(flight) = self.flights.get(end.flight) else { continue };
-            let mut first = begin;
-            let mut output = Some(&end.output);
-            for (count, outcome) in &end.outcomes {
-                let held = flight.held.part(first, *count);
-                let positions = first..first + count;
-                first += count;
-                progress.heard.push((flight.crew, held.clone(), outcome.sign()));
-                leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
-                let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
-                if matches!(verdict, Verdict::Succeed { .. }) {
-                    let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
-                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids));
-                }
-                let (word, started, finished) = (outcome.word(), end.started, end.finished);
-                let settlement = Settlement { held, verdict, outcome: word, started, finished };
-                let output = output.take().cloned().unwrap_or_default();
-                effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
-                settlements.push(settlement);
-            }
-            if self.flights.is_over(end.flight) {
-                self.flights.release(end.flight, &mut self.scheduler);
-                progress.landed.insert(end.flight);
-            }
-        }
-        self.note_spells(spells);
-        if !settlements.is_empty() {
-            // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
-            let weak = sabotage::on(Sabotage::SettledWithoutSync);
-            progress.needs(if weak { Durability::Os } else { Durability::Full });
-            self.store.settle(&settlements, &follow_ups, now)?;
-            self.keep_checkpoints(finished, &settlements)?;
-            for (held, spoken) in leased {
-                self.end_lease(&held, spoken)?;
-            }
-        }
-        Ok(())
     }
 
     /// Takes in what came through the doors: the inbox first, so that an append that returned first is first.
@@ -395,6 +333,11 @@ impl<S: Store> Engine<S> {
     /// Keeps the counters of queues and runs in step with the store's.
     pub(super) fn count(&mut self, changes: &Changes) {
         for step in &changes.moves {
+            for (state, sign) in [(step.from, -1), (step.to, 1)] {
+                if matches!(state, Some(State::Scheduled | State::Retrying)) {
+                    self.scheduler.put_off(step.lane.queue, sign * step.count as i64);
+                }
+            }
             let ready = |state: Option<State>| if state == Some(State::Ready) { step.count } else { 0 };
             self.ready = (self.ready + ready(step.to)).saturating_sub(ready(step.from));
             let counts = &mut self.queues[step.lane.queue].by_state;

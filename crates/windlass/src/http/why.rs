@@ -248,6 +248,7 @@ fn told(reason: &Reason) -> WhyReason {
             told.count(u64::from(*slots))
         }
         Reason::MemoryShort(shortage) => told.count(shortage.free),
+        Reason::NextStageFull { waiting, .. } => told.count(*waiting),
         _ => told,
     }
 }

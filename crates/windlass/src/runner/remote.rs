@@ -169,7 +169,9 @@ impl Lease {
             return Err(bad(format!("a job may emit {EMIT_MAX} bytes in all")));
         }
         let read = reply::read_emit_file(lines).map_err(bad)?;
-        Ok(read.into_iter().map(|(_, queue, data)| (queue, data)).collect())
+        let emits: Emits = read.into_iter().map(|(_, queue, data)| (queue, data)).collect();
+        reply::place(emits.clone(), &self.start.policy).map_err(bad)?;
+        Ok(emits)
     }
 
     fn emit(&mut self, lines: &[u8]) -> Result<(), Failure> {
@@ -432,7 +434,11 @@ impl Counter {
         self.spread(&mut state);
         drop(state);
         let (job, flight) = (lease.job(), lease.start.flight);
-        let emitted = lease.emitted.into_iter().map(|(queue, data)| Emitted { by: 0, queue, data }).collect();
+        let (outcome, placed) = match reply::place(lease.emitted, &lease.start.policy) {
+            Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => (Outcome::Failed { error }, Vec::new()),
+            placed => (outcome, placed.unwrap_or_default()),
+        };
+        let emitted = placed.into_iter().map(|(queue, data)| Emitted { by: 0, queue, data }).collect();
         let (outcomes, finished) = (vec![(1, outcome)], clock::now());
         if let Some((_, board)) = self.hear.get() {
             board.ended(job);

@@ -10,15 +10,36 @@ use std::collections::HashMap;
 use std::time::Duration;
 use windlass_core::job::{DATA_MAX, JobId, QueueName};
 use windlass_core::outcome::{Outcome, Word, from_word};
+use windlass_core::policy::Policy;
 
 /// The most bytes of a message, an error or a phase that are kept.
 const TEXT_MAX: usize = 4096;
 
-/// Jobs that one job emitted.
-pub(super) type Emits = Vec<(QueueName, Vec<u8>)>;
+/// Jobs that one job emitted, as it named them; without a queue they go to the next stages of its pipeline.
+pub(super) type Emits = Vec<(Option<QueueName>, Vec<u8>)>;
 
 /// One line of an emit file: the job that it names, the queue and the data.
-pub(super) type EmitLine = (Option<JobId>, QueueName, Vec<u8>);
+pub(super) type EmitLine = (Option<JobId>, Option<QueueName>, Vec<u8>);
+
+/// The queues that these jobs go to: a stage where its pipeline has one of that name, and all next stages where none is
+/// named. An error is why the job that emitted them fails.
+pub(super) fn place(emits: Emits, policy: &Policy) -> Result<Vec<(QueueName, Vec<u8>)>, String> {
+    let to = policy.flow.as_ref().map(|flow| &flow.to[..]).unwrap_or_default();
+    let mut placed = Vec::with_capacity(emits.len());
+    for (queue, data) in emits {
+        let stage = |name: &QueueName| policy.flow.as_ref()?.stage_named(name.as_str().as_bytes());
+        match queue {
+            Some(queue) => placed.push((stage(&queue).unwrap_or(queue), data)),
+            None if to.is_empty() => {
+                let text = String::from_utf8_lossy(&data);
+                let shown = shown(&text);
+                return Err(format!("an emitted line names no queue: {shown:?}; expected QUEUE<TAB>DATA"));
+            }
+            None => placed.extend(to.iter().map(|queue| (queue.clone(), data.clone()))),
+        }
+    }
+    Ok(placed)
+}
 
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +157,13 @@ fn read_object(line: &[u8]) -> Line {
 }
 
 /// `{"queue": …, "data": …}`; `data64` holds what is not text.
-fn read_emitted(emitted: &Value) -> Result<(QueueName, Vec<u8>), String> {
+fn read_emitted(emitted: &Value) -> Result<(Option<QueueName>, Vec<u8>), String> {
     let text = |key: &str| emitted.get(key).and_then(Value::as_str);
-    let queue = text("queue").ok_or("an emitted job has no `queue`")?;
+    let queue = match emitted.get("queue") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) => Some(name.as_bytes()),
+        Some(_) => return Err("an emitted job has a `queue` that is no text".into()),
+    };
     let data = match (emitted.get("data"), text("data64")) {
         (Some(Value::String(text)), None) => text.as_bytes().to_vec(),
         (Some(other), None) => other.to_string().into_bytes(),
@@ -146,19 +171,19 @@ fn read_emitted(emitted: &Value) -> Result<(QueueName, Vec<u8>), String> {
         (None, None) => Vec::new(),
         (Some(_), Some(_)) => return Err("an emitted job has `data` and `data64`, expected one of them".into()),
     };
-    checked(queue.as_bytes(), data)
+    checked(queue, data)
 }
 
-fn checked(queue: &[u8], data: Vec<u8>) -> Result<(QueueName, Vec<u8>), String> {
-    let queue = QueueName::new(queue).map_err(|e| format!("an emitted job has a bad queue: {e}"))?;
+fn checked(queue: Option<&[u8]>, data: Vec<u8>) -> Result<(Option<QueueName>, Vec<u8>), String> {
+    let queue = queue.map(QueueName::new).transpose().map_err(|e| format!("an emitted job has a bad queue: {e}"))?;
     match data.len() > DATA_MAX {
         true => Err(format!("an emitted job has {} bytes of data, expected at most {DATA_MAX}", data.len())),
         false => Ok((queue, data)),
     }
 }
 
-/// The lines of an emit file: `QUEUE<TAB>DATA`, or `@ID<TAB>QUEUE<TAB>DATA` where jobs share a process, or a JSON
-/// object with `queue`, `data` or `data64`, and `job`. An error is why nothing of it can be believed.
+/// The lines of an emit file: `QUEUE<TAB>DATA`, or in a pipeline `DATA`, with `@ID<TAB>` in front where jobs share a
+/// process; or a JSON object with `queue`, `data` or `data64`, and `job`. An error is why none of it is believed.
 pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
     let mut all = Vec::new();
     if bytes.last().is_some_and(|last| *last != b'\n') {
@@ -171,11 +196,7 @@ pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
                 let id = object.get("job").and_then(Value::as_str).map(str::parse::<JobId>).transpose();
                 (id.map_err(|_| "an emitted line names no job in `job`")?, read_emitted(&object)?)
             }
-            Some(first) if first.len() == line.len() => {
-                let text = String::from_utf8_lossy(line);
-                let shown = shown(&text);
-                return Err(format!("an emitted line has no TAB: {shown:?}; expected QUEUE<TAB>DATA"));
-            }
+            Some(first) if first.len() == line.len() => (None, checked(None, line.to_vec())?),
             Some([b'@', id @ ..]) => {
                 let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
                 let id: JobId = id.ok_or("an emitted line names no job behind @")?;
@@ -189,9 +210,11 @@ pub(super) fn read_emit_file(bytes: &[u8]) -> Result<Vec<EmitLine>, String> {
     Ok(all)
 }
 
-fn plain(line: &[u8]) -> Result<(QueueName, Vec<u8>), String> {
-    let tab = line.iter().position(|b| *b == b'\t').ok_or("an emitted line has no TAB behind its queue")?;
-    checked(&line[..tab], line[tab + 1..].to_vec())
+fn plain(line: &[u8]) -> Result<(Option<QueueName>, Vec<u8>), String> {
+    match line.iter().position(|b| *b == b'\t') {
+        Some(tab) => checked(Some(&line[..tab]), line[tab + 1..].to_vec()),
+        None => checked(None, line.to_vec()),
+    }
 }
 
 /// What a job has said in control lines, the last word of each kind.

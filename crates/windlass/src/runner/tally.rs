@@ -2,10 +2,10 @@
 //!
 //! Runners that serve many jobs with one process keep one tally per start. It must not decide an outcome.
 
+use super::reply::{self, Emits};
 use super::{Emitted, Finished, Output, Start};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use windlass_core::job::QueueName;
 use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
 
@@ -47,8 +47,12 @@ impl Tally {
     }
 
     /// Notes how a job ended; the first word counts.
-    pub(super) fn end(&mut self, position: u16, outcome: Outcome, emitted: Vec<(QueueName, Vec<u8>)>) {
+    pub(super) fn end(&mut self, position: u16, outcome: Outcome, emitted: Emits) {
         if self.is_open(position) {
+            let (outcome, emitted) = match reply::place(emitted, &self.start.policy) {
+                Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => (Outcome::Failed { error }, Vec::new()),
+                placed => (outcome, placed.unwrap_or_default()),
+            };
             self.is_open[usize::from(position)] = false;
             self.note(position..position + 1, outcome);
             let emitted = emitted.into_iter().map(|(queue, data)| Emitted { by: position, queue, data });

@@ -75,8 +75,9 @@ impl LiveConfig {
         let changes = diff(&current.entries(), &new.entries());
         let named =
             |live| changes.iter().filter(move |change| change.live == live).map(|change| change.name.clone()).collect();
-        let schedules = new.config.schedules.clone();
-        let rules = NewRules { policies, slots, memory, schedules, by, changed: named(true), restart: named(false) };
+        let (schedules, router) = (new.config.schedules.clone(), new.config.router.clone());
+        let rules =
+            NewRules { policies, slots, memory, schedules, router, by, changed: named(true), restart: named(false) };
         engine.ask(|answer| Event::Reload { new: rules, answer })?;
         if let Some(watched) = &self.handlers_dir {
             watched.change(new.config.handlers.as_ref().map(|handlers| handlers.path.clone()));

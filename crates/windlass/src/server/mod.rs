@@ -59,6 +59,7 @@ impl Server {
             slots: options.slots,
             memory: options.memory,
             schedules: options.config.config.schedules.clone(),
+            router: options.config.config.router.clone(),
             durability: options.durability,
             serve_open_runs: options.serve_open_runs,
             serves_runs: options.serves,
@@ -67,7 +68,12 @@ impl Server {
             ids: Arc::clone(&ids),
         };
         let begun = |job, start| evidence.begun(job, start);
-        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot: opened.same_boot };
+        let evidence = Evidence {
+            begun: &begun,
+            elsewhere: &|_, _| false,
+            same_boot: opened.same_boot,
+            convicted: Evidence::UNTOLD,
+        };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");

@@ -310,6 +310,13 @@ pub struct Evidence<'a> {
     pub elsewhere: &'a dyn Fn(JobId, u32) -> bool,
     /// False after a reboot, which accuses nobody.
     pub same_boot: bool,
+    /// What is to be taken in with the end of a job that is convicted; it is shown as it is then.
+    pub convicted: &'a dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>,
+}
+
+impl Evidence<'_> {
+    /// Nobody is told of a conviction.
+    pub const UNTOLD: &'static dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp> = &|_, _| None;
 }
 
 impl fmt::Debug for Evidence<'_> {
@@ -349,7 +356,7 @@ pub enum StoreError {
     Io(String),
     /// The store was written by a newer program.
     Newer { found: u32, known: u32 },
-    /// Another process has it.
+    /// Another program has its file locked, or no lock can be had for it.
     Locked(String),
 }
 
@@ -363,7 +370,7 @@ impl fmt::Display for StoreError {
             StoreError::Newer { found, known } => {
                 write!(f, "the store has format {found}, this program knows formats up to {known}")
             }
-            StoreError::Locked(by) => write!(f, "the store is in use by {by}"),
+            StoreError::Locked(what) => write!(f, "the store cannot be locked: {what}"),
         }
     }
 }

@@ -118,3 +118,28 @@ fn a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() {
     assert_eq!(told.stdout.len(), 100_000_000, "{}", told.stderr);
     server.stop();
 }
+
+#[test]
+fn a_handler_gets_every_job_that_failed_for_good_through_every_door_and_no_other() {
+    let rig = Rig::new();
+    let got = rig.path("got");
+    // A line before there is a server, a push, and an emitted job.
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    rig.call(&["push", "q", "inbox"]).fine();
+    let script =
+        "case $1 in emits) printf 'q\\temitted\\n' >> $WINDLASS_EMIT;; good) ;; *) echo no >&2; exit 65;; esac";
+    let server = rig.serve(&format!(
+        "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\non_failure = \"errors\"\n\
+         [queue.errors]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\n",
+        got = got.display()
+    ));
+    rig.call(&["push", "q", "pushed", "good", "emits"]).fine();
+    rig.drained();
+    let text = std::fs::read_to_string(&got).unwrap();
+    let told: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut data: Vec<_> = told.iter().map(|told| told["job"]["data"].as_str().unwrap()).collect();
+    data.sort_unstable();
+    assert_eq!(data, ["emitted", "inbox", "pushed"], "{text}");
+    assert!(told.iter().all(|told| told["error"]["message"] == "exit 65: said that it cannot succeed: no"), "{text}");
+    server.stop();
+}

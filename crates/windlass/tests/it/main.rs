@@ -12,6 +12,7 @@ mod doctor;
 mod durable;
 mod ending;
 mod export;
+mod flow;
 mod full_disk;
 mod handlers;
 mod inbox;

@@ -1,6 +1,7 @@
 //! What the tests are made with: a data directory of their own, the program, servers, bells and gates.
 //!
-//! Every wait ends with an event; `PATIENCE` only turns a test that would hang for ever into one that fails.
+//! Every wait ends with an event; `PATIENCE` only turns a test that would hang for ever into one that fails. It is
+//! longer than the minute after which a client gives an answer up.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A place with a data directory in it.
 pub(crate) struct Rig {

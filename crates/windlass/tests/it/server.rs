@@ -207,3 +207,17 @@ fn listing(rig: &Rig) -> Vec<String> {
     assert!(lines.len() > 8, "{lines:?}");
     lines
 }
+
+/// Found by the rig FAIL: the start was tried again for ever, because each try looked like a holder that let go.
+#[test]
+fn a_store_that_somebody_else_has_locked_is_said_and_not_waited_for() {
+    let rig = Rig::new();
+    rig.serve(ECHO).stop();
+    let other = rusqlite::Connection::open(rig.dir().join("state.db")).unwrap();
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+    for verb in ["serve", "status"] {
+        rig.call(&[verb]).says("the store cannot be locked: ").ended(75);
+    }
+    drop(other);
+    rig.serve_again().stop();
+}

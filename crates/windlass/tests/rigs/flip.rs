@@ -68,7 +68,7 @@ fn damage(bytes: &mut Vec<u8>, page: usize, chance: &mut Chance) -> Damage {
 }
 
 /// Cases that once failed, behind those of the short form.
-const FOUND: &[u64] = &[845, 1231];
+const FOUND: &[u64] = &[845, 1231, 5424, 6595, 8182, 9864];
 
 /// The cases of each of the two halves.
 fn cases() -> impl Iterator<Item = u64> {

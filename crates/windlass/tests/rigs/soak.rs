@@ -175,7 +175,10 @@ struct Soak {
 impl Soak {
     fn serve(&mut self) {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(self.rig.path("log")).unwrap();
-        let mut child = self.rig.windlass(&["serve"]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = self.rig.windlass(&["serve"]);
+        // Each thread keeps a few freed pieces of every size for itself, and the allocator counts them as in use.
+        command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.starts_with("windlass serves unix:"), "{ready}");
@@ -193,7 +196,7 @@ impl Soak {
     /// One round of load: some jobs through each door.
     fn load(&mut self, client: &Client, round: u64) {
         for n in 0..10 {
-            let name = format!("push-{round}-{n}");
+            let name = if n == 0 { format!("again-{round}") } else { format!("push-{round}-{n}") };
             client.push("q", name.as_bytes(), PushOptions::default()).unwrap();
             self.accepted.insert(name);
         }
@@ -284,7 +287,10 @@ fn nothing_grows_and_nothing_is_lost() {
     }
     let rig = Rig::new();
     let witness = rig.path("witness");
-    let script = format!("echo $1 >> {}", witness.display());
+    // What is called again fails the first time: rows, indexes and retries have to be in the caches from the start.
+    let place = witness.parent().unwrap().display();
+    let first = format!("mkdir {place}/$1 2> /dev/null && exit 1; rmdir {place}/$1");
+    let script = format!("case $1 in again-*) {first};; esac; echo $1 >> {}", witness.display());
     let kept = "[archive]\nkeep_succeeded = \"1m\"\nkeep_failed = \"1m\"\n";
     let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 0\n");
     let config = format!("[limits]\nslots = 4\n{kept}{queue}");

@@ -76,7 +76,7 @@ fn read_schedule(table: &Table<'_, '_>, name: &str) -> Result<Schedule, Missing>
 
 fn read_push(table: &Table<'_, '_>, enabled: bool) -> Result<Push, Missing> {
     table.only(&PUSH_KEYS)?;
-    let queue = table.map("queue", |name| QueueName::new(name.as_bytes()).map_err(|bad| bad.to_string()))?;
+    let queue = table.map("queue", super::queue_name)?;
     let queue = queue.ok_or(Missing::Key("push.queue", "add push = { queue = \"QUEUE\", data = \"TEXT\" }"))?;
     let priority = match table.get("priority").map(|value| value.get_ref()) {
         None => Priority::NORMAL,

@@ -57,7 +57,8 @@ impl World {
         let (seed, ids) = (now.0 as u64, Arc::new(IdSource::new(Origin::from_random(now.0 as u64))));
         let schedules = vec![schedule(overlap, catch_up)];
         let options = EngineOptions { schedules, seed, ids, ..engine.options.clone() };
-        let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
+        let evidence =
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
         let (engine, _) = Engine::new(engine.store, options, evidence, now).unwrap();
         World { engine, now, pushed, under_way: Vec::new() }
     }

@@ -168,7 +168,8 @@ fn overrides_are_there_after_a_restart() {
     world.steer(vec![made("", Key::Paused, 1)], Vec::new()).0.unwrap();
     let mut store = world.engine.store().clone();
     store.crash();
-    let evidence = Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true };
+    let evidence =
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
     let options = world.engine.options.clone();
     let (engine, _) = Engine::new(store, options, evidence, world.now).unwrap();
     world.engine = engine;

@@ -11,14 +11,15 @@ use crate::when;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use windlass_core::outcome::{Exit, Outcome, from_exit};
-use windlass_core::policy::Limits;
+use windlass_core::pipeline::Pass;
+use windlass_core::policy::{Limits, Policy};
 use windlass_core::size;
 
 /// The most bytes of a job's own words in a message or an error.
 const LINE_MAX: usize = 200;
 
 pub(super) fn finished(report: Report, start: &Start) -> Finished {
-    let (outcome, emitted) = match (outcome(&report, start), emitted(&report)) {
+    let (outcome, emitted) = match (outcome(&report, start), emitted(&report, &start.policy)) {
         (outcome @ Outcome::Succeeded { .. }, Ok(emitted)) => (outcome, emitted),
         (Outcome::Succeeded { .. }, Err(error)) => (Outcome::Failed { error }, Vec::new()),
         (outcome, _) => (outcome, Vec::new()),
@@ -99,12 +100,22 @@ pub(in crate::runner) fn over_limit(resource: Resource, seen: u64, limits: Limit
 }
 
 /// The jobs that a job emitted; an error is why it fails.
-fn emitted(report: &Report) -> Result<Vec<Emitted>, String> {
+fn emitted(report: &Report, policy: &Policy) -> Result<Vec<Emitted>, String> {
     if report.emitted.len() as u64 > EMIT_MAX {
         return Err(format!("it emitted more than {EMIT_MAX} bytes"));
     }
     let lines = reply::read_emit_file(&report.emitted)?;
-    Ok(lines.into_iter().map(|(_, queue, data)| Emitted { by: 0, queue, data }).collect())
+    let mut emits: reply::Emits = lines.into_iter().map(|(_, queue, data)| (queue, data)).collect();
+    if policy.flow.as_ref().is_some_and(|flow| flow.pass == Pass::Lines) {
+        if report.stdout.filed || report.stdout.total > report.stdout.bytes.len() as u64 {
+            let total = report.stdout.total;
+            return Err(format!("it wrote {total} bytes, too many to pass its lines on; `WINDLASS_EMIT` takes more"));
+        }
+        let lines = report.stdout.bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+        emits.extend(lines.map(|line| (None, line.to_vec())));
+    }
+    let placed = reply::place(emits, policy)?;
+    Ok(placed.into_iter().map(|(queue, data)| Emitted { by: 0, queue, data }).collect())
 }
 
 /// Adds the job's own words to what the exit says.

@@ -1,6 +1,7 @@
 //! Every shape of a reply, of an emitted line and of a control line; what is wrong says so.
 
 use super::*;
+use windlass_core::policy::{Remote, Service};
 
 fn ok(message: &str) -> Outcome {
     Outcome::Succeeded { message: message.into() }
@@ -48,7 +49,8 @@ fn replies_are_words_or_objects() {
     );
     let reply = named.unwrap();
     assert_eq!(reply.id, Some(id));
-    let emitted: Vec<(&str, &[u8])> = reply.emitted.iter().map(|(q, d)| (q.as_str(), &d[..])).collect();
+    let emitted: Vec<(&str, &[u8])> =
+        reply.emitted.iter().map(|(q, d)| (q.as_ref().unwrap().as_str(), &d[..])).collect();
     assert_eq!(emitted, [("q", &b"a\tb"[..]), ("r", b"\0\xff"), ("s", b"{\"n\":1}"), ("t", b"")]);
 }
 
@@ -67,7 +69,8 @@ fn what_is_no_reply_says_what_was_expected() {
         (r#"{"status":"ok","id":"x"}"#, "names no job in `id`"),
         (r#"{"status":"retry","after":"soon"}"#, "`after` that is no time"),
         (r#"{"status":"ok","emit":{}}"#, "`emit` that is no array"),
-        (r#"{"status":"ok","emit":[{"data":"x"}]}"#, "no `queue`"),
+        (r#"{"status":"ok","emit":[{"data":"x"}]}"#, ""),
+        (r#"{"status":"ok","emit":[{"queue":7}]}"#, "`queue` that is no text"),
         (r#"{"status":"ok","emit":[{"queue":"-x"}]}"#, "bad queue"),
         (r#"{"status":"ok","emit":[{"queue":"q","data64":"?"}]}"#, "no base64"),
     ] {
@@ -85,17 +88,21 @@ fn what_is_no_reply_says_what_was_expected() {
 fn emitted_lines_have_a_queue_and_may_have_a_parent() {
     let id: JobId = "j-0000000001-5".parse().unwrap();
     let file = b"thumb\ta b\tc\n\n@j-0000000001-5\tmail\t\xff\0\n\
-        {\"queue\":\"q\",\"data64\":\"Cg==\",\"job\":\"j-0000000001-5\"}\n";
+        {\"queue\":\"q\",\"data64\":\"Cg==\",\"job\":\"j-0000000001-5\"}\nbare\n";
     let all = read_emit_file(file).unwrap();
-    let all: Vec<_> = all.iter().map(|(id, queue, data)| (*id, queue.as_str(), &data[..])).collect();
-    assert_eq!(all, [(None, "thumb", &b"a b\tc"[..]), (Some(id), "mail", b"\xff\0"), (Some(id), "q", b"\n")]);
+    let queue = |queue: &Option<QueueName>| queue.as_ref().map(|queue| queue.to_string()).unwrap_or_default();
+    let all: Vec<_> = all.iter().map(|(id, name, data)| (*id, queue(name), &data[..])).collect();
+    let expected =
+        [(None, "thumb", &b"a b\tc"[..]), (Some(id), "mail", b"\xff\0"), (Some(id), "q", b"\n"), (None, "", b"bare")];
+    assert_eq!(all, expected.map(|(id, name, data)| (id, name.to_owned(), data)));
+    let bare = vec![(None, b"bare".to_vec())];
+    let nowhere = Policy::new("q", Service::Remote(Remote::default()));
+    assert!(place(bare, &nowhere).unwrap_err().contains("names no queue: \"bare\""), "only a stage has a place for it");
     for (file, part) in [
         (&b"q\tx"[..], "not ended by a newline"),
-        (b"no tab\n", "no TAB"),
         (b"-q\tx\n", "bad queue"),
         (b"@x\tq\ty\n", "names no job"),
-        (b"@j-0000000001-5\tq\n", "no TAB behind its queue"),
-        (b"{\"queue\":1}\n", "no `queue`"),
+        (b"{\"queue\":1}\n", "is no text"),
     ] {
         let error = read_emit_file(file).unwrap_err();
         assert!(error.contains(part), "{error}");

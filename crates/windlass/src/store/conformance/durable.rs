@@ -1,9 +1,11 @@
 //! Cases about transactions and death: what a rollback drops, what a crash keeps, and who is blamed for it.
 
-use super::rig::{Rig, assert_stale, fail, ids, ok, retry, succeed};
+use super::rig::{Rig, assert_stale, fail, ids, ok, queue_name, retry, succeed};
 use super::{Bench, Case};
-use crate::store::{Amendment, Durability, Filter, Lot, Recovered, Store};
-use windlass_core::job::{LaneKind, Origin, Record, RunId};
+use crate::store::chunk::ChunkBuilder;
+use crate::store::{Amendment, Durability, Filter, FollowUp, JobInfo, Lot, Recovered, Store};
+use std::sync::Arc;
+use windlass_core::job::{JobId, LaneKind, Origin, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::suspicion::{CONVICTED_AT, WAIT};
@@ -175,8 +177,8 @@ fn rebooted<B: Bench>(rig: &mut Rig<'_, B>) {
 }
 
 fn poison<B: Bench>(rig: &mut Rig<'_, B>) {
-    let id = rig.push("q", 1)[0];
     let run = RunId::first(Origin::from_random(9));
+    let id = rig.push_to_run("q", 1, run)[0];
     for suspicions in 1..CONVICTED_AT {
         let kind = if suspicions <= 2 { LaneKind::Fresh } else { LaneKind::Suspect };
         let lane = rig.lane("q", 0, kind);
@@ -201,8 +203,18 @@ fn poison<B: Bench>(rig: &mut Rig<'_, B>) {
     let lane = rig.lane("q", 0, LaneKind::Suspect);
     rig.claim_lane(lane, 1);
     rig.step();
-    let recovered = rig.crash(&|_, _| true, true);
+    rig.crash_only();
+    let said = |job: &JobInfo, run| {
+        assert_eq!((job.id, job.state, job.reason), (id, State::Failed, Some(Reason::Poison)), "whom it is said of");
+        let mut builder = ChunkBuilder::new(Origin::from_random(0x5a1d));
+        builder.push(1, b"it was poison");
+        let (queue, jobs) = (queue_name("errors"), Arc::new(builder.finish()));
+        Some(FollowUp { queue, priority: job.priority, run, jobs })
+    };
+    let recovered = rig.recover_telling(&|_, _| true, &said);
     assert_eq!(recovered, Recovered { returned: 0, repeated: 1, convicted: 1 }, "the last death");
+    let told = rig.job(JobId { origin: Origin::from_random(0x5a1d), offset: 1 });
+    assert_eq!((told.state, told.run), (State::Ready, Some(run)), "what is said of it is taken in, in its run");
     let job = rig.job(id);
     assert_eq!((job.state, job.reason), (State::Failed, Some(Reason::Poison)), "it is convicted");
     assert_eq!(job.data, b"q/0", "and kept with its data");

@@ -117,7 +117,10 @@ fn picture<S: Store>(
     store: &mut S,
     look: impl FnOnce(&S) -> (Vec<JobInfo>, Result<Vec<Cursor>, StoreError>),
 ) -> Result<Picture, StoreError> {
-    store.recover(Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+    store.recover(
+        Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+        NOW,
+    )?;
     let turns = store.unarchived()?;
     let outcomes = turns.iter().flat_map(|turn| &turn.settlements).map(|done| usize::from(done.held.count)).sum();
     let (jobs, cursors) = look(store);
@@ -174,7 +177,10 @@ impl Script {
     }
 
     fn open(&mut self, store: &mut impl Store) -> Result<(), StoreError> {
-        store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+        store.recover(
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+            NOW,
+        )?;
         let backlog = store.backlog()?;
         self.note_queues(backlog.queues);
         Ok(())

@@ -122,7 +122,10 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
         let recovered = self.rig.crash(&begun, same_boot);
         self.model.crash();
         let now = self.rig.now;
-        let expected = ok(self.model.recover(Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot }, now));
+        let expected = ok(self.model.recover(
+            Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot, convicted: Evidence::UNTOLD },
+            now,
+        ));
         assert_eq!(recovered, expected, "what recovery found (left) and the model (right)");
         let ended = self.model.changes().ended;
         self.mirror.forget_jobs();

@@ -7,12 +7,12 @@ use super::Bench;
 use super::audit::{self, Mirror};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{
-    Amended, Amendment, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,
+    Amended, Amendment, Durability, Evidence, Filter, FollowUp, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,
     Settlement, Store, StoreError, StoreView,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, RunId};
+use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
@@ -174,8 +174,23 @@ impl<'b, B: Bench> Rig<'b, B> {
     ) -> Recovered {
         let now = self.now;
         let elsewhere = |id, start| theirs.contains(&(id, start));
-        let recovered = ok(self.store().recover(Evidence { begun, elsewhere: &elsewhere, same_boot }, now));
+        let recovered = ok(self
+            .store()
+            .recover(Evidence { begun, elsewhere: &elsewhere, same_boot, convicted: Evidence::UNTOLD }, now));
         self.start_over_with(theirs);
+        recovered
+    }
+
+    /// Recovers and takes in what this says of those who are convicted.
+    pub fn recover_telling(
+        &mut self,
+        begun: &dyn Fn(JobId, u32) -> bool,
+        convicted: &dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>,
+    ) -> Recovered {
+        let now = self.now;
+        let evidence = Evidence { begun, elsewhere: &|_, _| false, same_boot: true, convicted };
+        let recovered = ok(self.store().recover(evidence, now));
+        self.start_over();
         recovered
     }
 

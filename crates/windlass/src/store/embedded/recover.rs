@@ -8,6 +8,7 @@ use super::super::{Evidence, Recovered, Settlement, StoreError};
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::corrupt;
+use super::view::Names;
 use super::{Turn, chunks};
 use crate::sabotage::{self, Sabotage};
 use std::collections::HashSet;
@@ -20,13 +21,13 @@ use windlass_core::time::Time;
 
 impl Turn<'_> {
     pub(super) fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
-        let mut recovered = Recovered::default();
+        let (mut recovered, mut convicted) = (Recovered::default(), Vec::new());
         let mut claimed: Vec<u64> =
             self.m.parts.values().filter(|part| part.claimed > 0).map(|part| part.head.first).collect();
         claimed.retain(|_| !sabotage::on(Sabotage::ClaimsForgotten));
         claimed.sort_unstable();
         for first in claimed {
-            self.recover_chunk(first, evidence, now, &mut recovered)?;
+            self.recover_chunk(first, evidence, now, &mut recovered, &mut convicted)?;
         }
         let mut elsewhere = HashSet::new();
         let running = rows::many(self.db, "WHERE state = 2", [])?;
@@ -45,11 +46,24 @@ impl Turn<'_> {
                 self.change(row.lane(), row.run, State::Running, Change::Interrupt, 1, true)?;
             }
             row.update(self.db)?;
+            convicted.extend(Some(row).filter(|row| row.state == State::Failed));
         }
         self.m.running.retain(|arrival, _| elsewhere.contains(arrival));
         self.m.windows.clear();
+        self.tell_of(convicted, evidence, now)?;
         self.end_runs(now);
         Ok(recovered)
+    }
+
+    /// Takes in what is to be said of the convicted, before any run is looked at.
+    fn tell_of(&mut self, convicted: Vec<Row>, evidence: Evidence<'_>, now: Time) -> Result<(), StoreError> {
+        let mut names = Names::default();
+        let mut follow_ups = Vec::new();
+        for row in convicted {
+            let run = row.run;
+            follow_ups.extend((evidence.convicted)(&names.info(self.db, row)?, run));
+        }
+        self.admit_follow_ups(&follow_ups, now)
     }
 
     fn recover_chunk(
@@ -58,6 +72,7 @@ impl Turn<'_> {
         evidence: Evidence<'_>,
         now: Time,
         recovered: &mut Recovered,
+        convicted: &mut Vec<Row>,
     ) -> Result<(), StoreError> {
         let (head, jobs) =
             chunks::load(self.db, self.bodies, first)?.ok_or_else(|| corrupt(format!("chunk {first} is missing")))?;
@@ -79,6 +94,7 @@ impl Turn<'_> {
             self.mark(first, jobs_range, Mark::Claimed, Mark::Gone)?;
             row.insert(self.db)?;
             self.change(row.lane(), row.run, State::Running, change, 1, true)?;
+            convicted.extend(Some(row).filter(|row| row.state == State::Failed));
         }
         if back > 0 {
             self.change(head.lane, head.run, State::Running, Change::Interrupt, back, false)?;

@@ -19,7 +19,7 @@ pub fn snapshot(state_db: &Path, to: &Path) -> Result<u64, StoreError> {
         match backup.step(-1).map_err(failed)? {
             StepResult::Done => {}
             StepResult::More | StepResult::Busy | StepResult::Locked => {
-                return Err(StoreError::Locked("the store is busy and cannot be copied now".into()));
+                return Err(StoreError::Locked("it is busy and cannot be copied now".into()));
             }
             other => return Err(StoreError::Io(format!("copying the store ended with {other:?}"))),
         }

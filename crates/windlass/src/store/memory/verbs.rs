@@ -44,17 +44,20 @@ impl Store for Memory {
         let mut recovered = Recovered::default();
         let held: Vec<_> = self.jobs.rows().iter().filter(|(_, job)| job.state == State::Running).collect();
         let held: Vec<_> = held.into_iter().map(|(arrival, job)| (*arrival, job.clone())).collect();
+        let mut follow_ups = Vec::new();
         for (arrival, job) in held {
             if (evidence.elsewhere)(job.id, job.record.starts + 1) {
                 continue;
             }
             if (evidence.begun)(job.id, job.record.starts + 1) {
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
+                follow_ups.extend(self.said_of_convicted(arrival, evidence));
             } else {
                 recovered.returned += 1;
                 self.transit(arrival, job, Change::Interrupt);
             }
         }
+        self.admit_follow_ups(&follow_ups, now);
         self.end_runs(now);
         self.commit(Durability::Full)?;
         Ok(recovered)
@@ -140,10 +143,7 @@ impl Store for Memory {
         if !settlements.is_empty() {
             self.note_outcomes(settlements);
         }
-        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
-            let FollowUp { queue, priority, run, jobs } = new.clone();
-            self.admit_jobs(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now);
-        }
+        self.admit_follow_ups(follow_ups, now);
         self.end_runs(now);
         Ok(())
     }
@@ -420,6 +420,20 @@ impl Memory {
             job.ended = Some(now);
         }
         self.transit(arrival, job, change);
+    }
+
+    /// What is to be taken in with the end of a job, if it was convicted.
+    fn said_of_convicted(&self, arrival: Arrival, evidence: Evidence<'_>) -> Option<FollowUp> {
+        let job = self.jobs.get(&arrival).filter(|job| job.state == State::Failed)?;
+        let run = job.run.and_then(|no| self.runs.get(&no)).map(|run| run.id);
+        (evidence.convicted)(&job.info(&self.queues.get(&job.queue)?.0, run), job.run)
+    }
+
+    fn admit_follow_ups(&mut self, follow_ups: &[FollowUp], now: Time) {
+        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
+            let FollowUp { queue, priority, run, jobs } = new.clone();
+            self.admit_jobs(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now);
+        }
     }
 
     /// Gives back a job that had begun when its server died.

@@ -20,7 +20,8 @@ use windlass_core::time::Time;
 type Jobs = BTreeMap<JobId, (String, Vec<u8>)>;
 
 const BOOT: &str = "one";
-const NOW: Time = Time(1_000_000_000);
+/// A time of today: an early one would let ids, which are numbers of 50 bits, pass for times to come.
+const NOW: Time = Time(1_790_000_000_000_000);
 
 #[derive(Default)]
 struct Figures {
@@ -45,7 +46,12 @@ fn queue_names(store: &mut Embedded) -> Result<(BTreeMap<QueueNo, String>, Vec<L
 /// Tells what is left and which of it has failed.
 fn fill(dir: &DataDir, chance: &mut Chance) -> (Jobs, Vec<JobId>) {
     let (mut store, _) = Embedded::open(dir, BOOT).unwrap();
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW).unwrap();
+    store
+        .recover(
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+            NOW,
+        )
+        .unwrap();
     let origin = Origin::from_random(chance.next());
     let (mut offset, mut jobs) = (0, Jobs::new());
     for _ in 0..6 + chance.below(10) {
@@ -126,7 +132,10 @@ fn settle(held: Held, chance: &mut Chance) -> Settlement {
 /// asked for by its id.
 fn drain(dir: &DataDir, failed: &[JobId], jobs: &mut Vec<(JobId, String, Vec<u8>)>) -> Result<(), StoreError> {
     let (mut store, _) = Embedded::open(dir, BOOT)?;
-    store.recover(Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+    store.recover(
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+        NOW,
+    )?;
     store.release(NOW, 1000)?;
     for (id, answer) in failed.iter().zip(store.amend(failed, Amendment::Retry, NOW)?) {
         if !matches!(answer, Amended::Done { .. }) {

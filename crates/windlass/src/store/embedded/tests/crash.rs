@@ -4,7 +4,9 @@ use super::*;
 use crate::store::Evidence;
 
 fn begun(bed: &mut Bed, same_boot: bool, yes: impl Fn(JobId, u32) -> bool) -> Recovered {
-    bed.store().recover(Evidence { begun: &yes, elsewhere: &|_, _| false, same_boot }, NOW).unwrap()
+    bed.store()
+        .recover(Evidence { begun: &yes, elsewhere: &|_, _| false, same_boot, convicted: Evidence::UNTOLD }, NOW)
+        .unwrap()
 }
 
 #[test]

@@ -46,7 +46,10 @@ fn alter(bed: &Bed, table: &str, column: &str) {
 /// Opens the store and takes everything that it hands out.
 fn drain(bed: &mut Bed) -> Result<Vec<Held>, StoreError> {
     let (mut store, _) = Embedded::open(&bed.dir, "boot")?;
-    store.recover(Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true }, NOW)?;
+    store.recover(
+        Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
+        NOW,
+    )?;
     store.release(at(1000), 100)?;
     let lanes = store.backlog()?.moves.into_iter().filter(|step| step.to == Some(State::Ready)).map(|step| step.lane);
     let orders: Vec<Order> = lanes.map(|lane| Order { lane, most: 100 }).collect();

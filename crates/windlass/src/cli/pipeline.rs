@@ -1,0 +1,305 @@
+//! `windlass pipeline`: an example to begin with, a check with what fits this machine, one run of it, and its picture.
+//!
+//! A pipeline is a part of the config, so `check` and `graph` read the file; `run` works through the server that has
+//! it, or serves it for so long.
+
+mod graph;
+
+use super::Context;
+use super::connect::{Connection, Link, ServerOptions, start_server};
+use super::inbox_door::InboxDoor;
+use super::print::{self, Out, count, grouped, jobs};
+use super::signals::{Interruptible, Signals, exit_code};
+use crate::config::{Loaded, Pipeline};
+use crate::data_dir::DataDir;
+use crate::engine::event::Event;
+use crate::error::{Failure, Kind};
+use crate::inbox::Envelope;
+use crate::log::{Level, Log, LogOptions};
+use crate::server::Server;
+use crate::store::Durability;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use windlass_core::job::{Origin, QueueName, RunId};
+use windlass_core::life_cycle::State;
+use windlass_core::size;
+
+/// The commented example, as `pipeline init` writes it.
+pub(crate) const EXAMPLE: &str = include_str!("../../example-pipeline.toml");
+
+const EXAMPLES: &str = "\
+Examples:
+  windlass pipeline init windlass.toml
+  windlass pipeline check
+  ls *.html | windlass pipeline run docs
+  windlass pipeline graph docs --svg > docs.svg";
+
+#[derive(Debug, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The pipeline; none where the config has but one
+    name: Option<String>,
+    /// The config; by default windlass.toml in the data directory, else in the user's config directory
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Write a commented example; an existing file is left alone
+    Init {
+        /// By default windlass.toml in the data directory; `-` is stdout
+        file: Option<PathBuf>,
+    },
+    /// Check all pipelines, and say how many workers of each stage fit this machine
+    Check(Named),
+    /// Put the lines of stdin into the first stage as one run, and wait for its end
+    Run(Named),
+    /// Print a pipeline with what is where now
+    Graph {
+        #[command(flatten)]
+        of: Named,
+        /// As a picture
+        #[arg(long)]
+        svg: bool,
+    },
+}
+
+pub(super) fn pipeline(args: &Args, context: &Context) -> Result<u8, Failure> {
+    match &args.verb {
+        Verb::Init { file } => super::config::write(file.as_deref(), EXAMPLE, "pipeline", context),
+        Verb::Check(of) => check(of, context),
+        Verb::Run(of) => run(of, context),
+        Verb::Graph { of, svg } => graph(of, *svg, context),
+    }
+}
+
+/// The config that is meant, and where it stands.
+fn loaded(of: &Named, context: &Context) -> Result<(PathBuf, Loaded), Failure> {
+    let dir = context.dir_path()?;
+    let Some(path) = context.config_file(of.config.as_deref(), &dir) else {
+        let text = format!("no config: there is no {}", dir.join("windlass.toml").display());
+        return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass pipeline init"));
+    };
+    let loaded = Loaded::load(&path)?;
+    Ok((path, loaded))
+}
+
+/// The pipeline of this name, or the only one.
+fn chosen<'l>(name: Option<&str>, path: &Path, loaded: &'l Loaded) -> Result<&'l Pipeline, Failure> {
+    let all = &loaded.config.pipelines;
+    let known: Vec<&str> = all.iter().map(|pipeline| pipeline.name.as_str()).collect();
+    let of = path.display();
+    match (name, &all[..]) {
+        (None, [only]) => Ok(only),
+        (_, []) => Err(Failure::new(Kind::NotFound, format!("{of} has no pipeline"))
+            .hint("windlass pipeline init - prints an example")),
+        (None, _) => Err(Failure::new(Kind::Usage, format!("{of} has several pipelines, name one"))
+            .hint(format!("there are: {}", known.join(", ")))),
+        (Some(name), all) => all.iter().find(|pipeline| pipeline.name == name).ok_or_else(|| {
+            Failure::new(Kind::NotFound, format!("no pipeline `{name}` in {of}"))
+                .hint(format!("there are: {}", known.join(", ")))
+        }),
+    }
+}
+
+fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
+    let (path, loaded) = loaded(of, context)?;
+    let all = match &of.name {
+        Some(name) => std::slice::from_ref(chosen(Some(name), &path, &loaded)?),
+        None => &loaded.config.pipelines[..],
+    };
+    let machine = loaded.config.memory();
+    if context.json {
+        let told: Vec<Value> = all.iter().map(|pipeline| fitting(pipeline, machine)).collect();
+        return print::document(&json!({ "file": path.to_string_lossy(), "pipelines": told }));
+    }
+    let mut out = Out::new();
+    for pipeline in all {
+        let budget = pipeline.memory.or(machine).map(|bytes| format!(" in {}", size::spoken(bytes)));
+        out.line(format_args!("{}{}", pipeline.name, budget.unwrap_or_default()));
+        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+            let limit = rules.flow.as_ref().map_or(0, |flow| flow.limit);
+            let memory = (stage.memory > 0).then(|| format!(" of {}", size::spoken(stage.memory)));
+            let limit = (limit > 0).then(|| format!(", up to {} waiting", grouped(limit.into())));
+            let to = (!stage.to.is_empty()).then(|| format!(", to {}", stage.to.join(", ")));
+            let more = [memory, limit, to].map(Option::unwrap_or_default).concat();
+            out.line(format_args!("  {}: {} of {} workers{more}", stage.name, rules.slots, stage.slots));
+        }
+    }
+    let code = out.finish()?;
+    let slots: u32 = all.iter().flat_map(|pipeline| &pipeline.rules).map(|rules| rules.slots).sum();
+    if slots > loaded.config.slots {
+        let have = loaded.config.slots;
+        context.say(format_args!(
+            "the stages have {slots} workers together; `slots` in [limits] lets {have} work at once"
+        ));
+    }
+    let what = if all.len() == 1 { "pipeline" } else { "pipelines" };
+    context.say(format_args!("{} is fine: {} {what}", path.display(), all.len()));
+    Ok(code)
+}
+
+fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
+    let stages = pipeline.stages.iter().zip(&pipeline.rules).map(|(stage, rules)| {
+        json!({
+            "name": stage.name, "queue": rules.pattern, "workers": rules.slots, "slots": stage.slots,
+            "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
+        })
+    });
+    let stages: Vec<Value> = stages.collect();
+    json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "stages": stages })
+}
+
+fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
+    let (path, loaded) = loaded(of, context)?;
+    let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
+    let dir = context.data_dir()?;
+    let status: Value = Link::ask(&dir, |server| server.get_json("/api/v1/status"))?;
+    let counts = |stage: &str| {
+        let queue = format!("{}.{stage}", pipeline.name);
+        status.get("queues").and_then(|queues| queues.get(&queue)).cloned().unwrap_or(Value::Null)
+    };
+    if context.json {
+        let mut told = fitting(pipeline, loaded.config.memory());
+        for stage in told["stages"].as_array_mut().into_iter().flatten() {
+            stage["counts"] = counts(stage["name"].as_str().unwrap_or_default());
+        }
+        return print::document(&told);
+    }
+    let stages: Vec<graph::Node> = pipeline
+        .stages
+        .iter()
+        .zip(&pipeline.rules)
+        .map(|(stage, rules)| {
+            let counts = counts(&stage.name);
+            let waiting = [State::Ready, State::Retrying, State::Scheduled];
+            graph::Node {
+                name: stage.name.clone(),
+                workers: rules.slots,
+                waiting: waiting.iter().map(|state| count(&counts, state.word())).sum(),
+                running: count(&counts, State::Running.word()),
+                succeeded: count(&counts, State::Succeeded.word()),
+                failed: count(&counts, State::Failed.word()),
+                limit: rules.flow.as_ref().map_or(0, |flow| flow.limit),
+                to: stage.to.clone(),
+            }
+        })
+        .collect();
+    let mut out = Out::new();
+    let text = if svg { graph::svg(&pipeline.name, &stages) } else { graph::text(&pipeline.name, &stages) };
+    out.bytes(text.as_bytes());
+    out.finish()
+}
+
+fn run(of: &Named, context: &Context) -> Result<u8, Failure> {
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+    let (path, loaded) = loaded(of, context)?;
+    let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
+    let first = &pipeline.rules[0].pattern;
+    let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
+    let dir = context.data_dir()?;
+    let server = Link::to_server(&dir)?;
+    let (taken, signal) = feed(queue, &dir, &signals)?;
+    let (run, fed) = taken;
+    context.say(format_args!("{run}: {} in {first}", jobs(fed)));
+    if let Some(signal) = signal {
+        context.say(format_args!("interrupted: windlass wait {run} waits for what was read"));
+        return Ok(exit_code(signal));
+    }
+    let own = match server {
+        Some(_) => None,
+        None => Some(serve(&loaded, &dir, context)?),
+    };
+    let ended = wait(run, &dir, signals, own.as_ref());
+    if let Some(server) = own {
+        server.stop()?;
+    }
+    match ended? {
+        Ended::Run(answer) => conclude(run, &answer, context),
+        Ended::Signal(signal) => {
+            context.say(format_args!("no longer waiting; windlass wait {run} does"));
+            Ok(exit_code(signal))
+        }
+    }
+}
+
+/// The lines of standard input as one run, sealed: what was taken, and the signal that ended the input.
+fn feed(queue: QueueName, dir: &DataDir, signals: &Signals) -> Result<((RunId, u64), Option<i32>), Failure> {
+    let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
+    let run = RunId::first(Origin::from_random(bits));
+    let envelope = Envelope { run: Some(run), ..Envelope::new(queue) };
+    let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
+    let mut input = Interruptible::new(std::fs::File::from(raw), signals);
+    let mut inbox = InboxDoor::open(dir, &envelope, Durability::Full)?;
+    inbox.push_input(b'\n', &mut input)?;
+    inbox.seal(run)?;
+    let count = inbox.sync()?;
+    Ok(((run, count), input.signal))
+}
+
+/// Nobody serves: this does, for so long.
+fn serve(loaded: &Loaded, dir: &DataDir, context: &Context) -> Result<Server, Failure> {
+    let config = &loaded.config;
+    let log = LogOptions { level: Level::Warn, ..config.log.clone() };
+    let log = if context.quiet { Log::off() } else { Log::start(log)? };
+    start_server(|| ServerOptions {
+        policies: config.policies(),
+        slots: config.slots,
+        memory: config.memory(),
+        serves: true,
+        drain: config.server.drain,
+        archive: config.archive,
+        config: loaded.clone(),
+        log: log.clone(),
+        ..ServerOptions::new(dir.clone())
+    })
+}
+
+enum Ended {
+    Run(Value),
+    Signal(i32),
+}
+
+/// Waits for the end of the run or for a signal, which ends an own server's work in order.
+fn wait(run: RunId, dir: &DataDir, signals: Signals, own: Option<&Server>) -> Result<Ended, Failure> {
+    let gone = || Failure::new(Kind::NoServer, "the server went away");
+    let mut server = Connection::open(dir)?.ok_or_else(gone)?;
+    server.set_patience(None);
+    let engine = own.map(|server| server.handle().clone());
+    let (tell, told) = sync_channel(2);
+    let tell_signal = tell.clone();
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.next() {
+            if let Some(engine) = engine {
+                // An engine that has ended needs no order.
+                let _ended = engine.send(Event::Drain);
+            }
+            let _over = tell_signal.send(Ok(Ended::Signal(signal)));
+        }
+    });
+    std::thread::spawn(move || {
+        let answer = server.get_json(&format!("/api/v1/runs/{run}/wait")).map(Ended::Run);
+        let _over = tell.send(answer);
+    });
+    told.recv().map_err(|_| Failure::new(Kind::Internal, "the question was lost"))?
+}
+
+fn conclude(run: RunId, answer: &Value, context: &Context) -> Result<u8, Failure> {
+    let counts = answer.get("counts").unwrap_or(&Value::Null);
+    let failed = count(counts, State::Failed.word()) + count(counts, State::Cancelled.word());
+    if context.json {
+        print::document(answer)?;
+    } else {
+        let succeeded = grouped(count(counts, State::Succeeded.word()));
+        context.say(format_args!("{run} has ended: {succeeded} succeeded, {} failed", grouped(failed)));
+    }
+    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+}

@@ -1,0 +1,173 @@
+//! `[pipeline.NAME]` and its stages: each stage is the queue `NAME.STAGE` with a table of its own, and all of them are
+//! checked together.
+
+use super::{Table, article, checks, queue_name, quoted, read_policy};
+use crate::config::units::size;
+use crate::config::{Config, Pipeline};
+use crate::error::Failure;
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use windlass_core::job::QueueName;
+use windlass_core::pipeline::{Fault, Flow, Pass, Plan, Stage, fit};
+use windlass_core::policy::{Policy, Service};
+use windlass_core::size;
+
+/// The keys of a stage beside those of a queue.
+const STAGE_KEYS: [&str; 4] = ["name", "limit", "to", "pass"];
+
+/// A stage as it was read, and where it stands.
+struct Read {
+    plan: Stage,
+    policy: Policy,
+    limit: u32,
+    pass: Pass,
+    place: Range<usize>,
+}
+
+/// All pipelines, in the order of the file.
+pub(super) fn read(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Pipeline>, Failure> {
+    let Some(section) = root.section("pipeline")? else { return Ok(Vec::new()) };
+    let mut entries: Vec<_> = section.table.iter().collect();
+    entries.sort_by_key(|(name, _)| name.span().start);
+    let read = entries.into_iter().map(|(name, value)| {
+        let text = name.get_ref().as_ref();
+        check_name(text).map_err(|why| root.source.refuse(name.span(), &format!("a pipeline's name {why}")))?;
+        let title = format!("[pipeline.{}]", quoted(text));
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(root.source.refuse(value.span(), &format!("{title} is {}, expected a table", article(value))));
+        };
+        read_pipeline(&Table { source: root.source, title, table }, text, config, name.span())
+    });
+    read.collect()
+}
+
+/// Names of pipelines and of stages are parts of a queue's name, joined by a dot.
+fn check_name(text: &str) -> Result<(), String> {
+    queue_name(text)?;
+    match text.contains(['.', '*', '\t', '/']) {
+        true => Err(format!("is {text:?}, expected one without `.`, `*` and `/`")),
+        false => Ok(()),
+    }
+}
+
+fn read_pipeline(table: &Table<'_, '_>, name: &str, config: &Config, place: Range<usize>) -> Result<Pipeline, Failure> {
+    table.only(&["memory", "stage"])?;
+    let machine = config.machine.memory.or_else(checks::machine_memory);
+    let memory = table.map("memory", size)?;
+    if let (Some(memory), Some(machine)) = (memory, machine)
+        && memory > machine
+    {
+        let (memory, machine) = (size::spoken(memory), size::spoken(machine));
+        return Err(table.refuse_value("memory", &format!("the stages may have {memory}, and there is only {machine}")));
+    }
+    let stages = match table.get("stage").map(Spanned::get_ref) {
+        Some(DeValue::Array(stages)) if !stages.is_empty() => stages,
+        _ => {
+            let refused = table.source.refuse(place, &format!("{} has no stages", table.title));
+            return Err(refused.hint(format!("add [[pipeline.{}.stage]] with a name and what it runs", quoted(name))));
+        }
+    };
+    let mut read = Vec::new();
+    for (at, stage) in stages.iter().enumerate() {
+        let title = format!("stage {} of {}", at + 1, table.title);
+        let DeValue::Table(inner) = stage.get_ref() else {
+            return Err(table.source.refuse(stage.span(), &format!("{title} is {}, expected a table", article(stage))));
+        };
+        read.push(read_stage(&Table { source: table.source, title, table: inner }, name, config, stage.span())?);
+    }
+    join(table, name, memory, machine, read)
+}
+
+fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Range<usize>) -> Result<Read, Failure> {
+    table.only(&[&STAGE_KEYS[..], &super::all_queue_keys()[..]].concat())?;
+    let Some(name) = table.text("name")? else {
+        return Err(table.source.refuse(place, &format!("{} has no `name`", table.title)));
+    };
+    check_name(name).map_err(|why| table.refuse_value("name", &format!("a stage's name {why}")))?;
+    let whole = format!("{pipeline}.{name}");
+    queue_name(&whole).map_err(|why| table.refuse_value("name", &why))?;
+    let to = read_to(table)?;
+    let policy = read_policy(table, &whole, config, place.clone())?;
+    let pass = table.map("pass", |text| {
+        let found = Pass::ALL.iter().find(|(word, _)| *word == text).map(|(_, pass)| *pass);
+        found.ok_or_else(|| format!("{text:?} is not known, expected one of emitted, message, lines, data"))
+    })?;
+    let pass = pass.unwrap_or_default();
+    if pass == Pass::Lines && !matches!(policy.service, Service::Command(_)) {
+        return Err(table.refuse_value("pass", "`pass = \"lines\"` is for `run`: elsewhere the lines are replies"));
+    }
+    if pass != Pass::Emitted && to.is_empty() {
+        return Err(table.refuse_value("pass", "`pass` says what goes on, and there is no `to`"));
+    }
+    let plan = Stage { name: name.to_owned(), slots: policy.slots, memory: policy.limits.memory, to };
+    let limit = table.count("limit")?.unwrap_or(0);
+    Ok(Read { plan, policy, limit, pass, place: table.get("name").map_or(place, Spanned::span) })
+}
+
+fn read_to(table: &Table<'_, '_>) -> Result<Vec<String>, Failure> {
+    let Some(value) = table.get("to") else { return Ok(Vec::new()) };
+    let DeValue::Array(names) = value.get_ref() else {
+        return Err(table.wrong("to", value, "an array of stage names"));
+    };
+    let mut to: Vec<String> = Vec::new();
+    for name in names {
+        let text = name.get_ref().as_str().ok_or_else(|| table.wrong("to", name, "stage names only"))?;
+        if to.iter().any(|known| known == text) {
+            return Err(table.source.refuse(name.span(), &format!("{text:?} stands here twice")));
+        }
+        to.push(text.to_owned());
+    }
+    Ok(to)
+}
+
+/// Checks how the stages are joined, fits them into memory, and gives each its rules.
+fn join(
+    table: &Table<'_, '_>,
+    name: &str,
+    memory: Option<u64>,
+    machine: Option<u64>,
+    read: Vec<Read>,
+) -> Result<Pipeline, Failure> {
+    let stages: Vec<Stage> = read.iter().map(|stage| stage.plan.clone()).collect();
+    let refuse = |fault: Fault| {
+        let why = fault.to_string();
+        match fault {
+            Fault::Duplicate { stage } | Fault::Unreachable { stage, .. } | Fault::Unknown { stage, .. } => {
+                table.source.refuse(read[stage].place.clone(), &why)
+            }
+            Fault::DoesNotFit { .. } if memory.is_some() => table.refuse_value("memory", &why),
+            Fault::DoesNotFit { .. } => table.source.refuse(read[0].place.clone(), &why),
+        }
+    };
+    let plan = Plan::new(&stages).map_err(refuse)?;
+    let fitted = fit(&stages, memory.or(machine)).map_err(refuse)?;
+    let queue = |at: usize| queue_of(name, &stages[at].name);
+    let mut rules = Vec::new();
+    for (at, (stage, slots)) in read.iter().zip(fitted).enumerate() {
+        let to = stages[at].to.iter().filter_map(|to| queue_of(name, to)).collect();
+        let held_by = plan.held_by(at).filter(|next| read[*next].limit > 0).filter_map(queue).collect();
+        let (pipeline, stage_name) = (name.to_owned(), stage.plan.name.clone());
+        let flow = Flow { pipeline, stage: stage_name, limit: stage.limit, pass: stage.pass, to, held_by };
+        rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
+    }
+    Ok(Pipeline { name: name.to_owned(), memory, stages, rules })
+}
+
+fn queue_of(pipeline: &str, stage: &str) -> Option<QueueName> {
+    queue_name(&format!("{pipeline}.{stage}")).ok()
+}
+
+/// A table with a stage's name would never serve anything.
+pub(super) fn check_tables(root: &Table<'_, '_>, config: &Config) -> Result<(), Failure> {
+    let mut rules = config.pipelines.iter().flat_map(|pipeline| &pipeline.rules);
+    let Some(twice) = rules.find(|stage| config.queues.iter().any(|queue| queue.pattern == stage.pattern)) else {
+        return Ok(());
+    };
+    let place = root.section("queue")?.and_then(|section| {
+        let table: &DeTable<'_> = section.table;
+        table.iter().find(|(name, _)| **name.get_ref() == *twice.pattern).map(|(name, _)| name.span())
+    });
+    let why = format!("`{}` is a stage of a pipeline, which says how it is served", twice.pattern);
+    place.map_or(Ok(()), |place| Err(root.source.refuse(place, &why)))
+}

@@ -1,0 +1,122 @@
+//! Messages in the turn: the jobs of topics become a job for each listener, in the transaction that ends them.
+//!
+//! The message is claimed and settled at once, as succeeded, with its copies as follow-ups: they are in its run and
+//! have its priority, and a run whose last job is a message goes on with them. So a crash neither loses a listener nor
+//! serves one twice. Who listens is core's to say (`windlass_core::router`).
+
+use super::effects::Effects;
+use super::turn::{self, Progress};
+use super::{Engine, IdSource, emit};
+use crate::runner::Output;
+use crate::sabotage::{self, Sabotage};
+use crate::store::chunk::ChunkBuilder;
+use crate::store::{Durability, FollowUp, Held, Order, Settlement, Store, StoreError};
+use std::sync::Arc;
+use windlass_core::job::{Origin, QueueName, RunNo};
+use windlass_core::judge::Verdict;
+use windlass_core::outcome::Outcome;
+use windlass_core::particulars::Particulars;
+use windlass_core::time::Time;
+
+/// So many copies are made in one turn; the next turn goes on.
+const COPIES_MOST: u64 = 40 << 10;
+
+impl<S: Store> Engine<S> {
+    /// Hands on what waits in topics, and what that brings to other topics.
+    pub(super) fn route(
+        &mut self,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let mut made = 0;
+        while let Some((lane, ready)) = self.scheduler.next_route() {
+            if made >= COPIES_MOST {
+                self.operations_wait = true;
+                break;
+            }
+            let mut listeners = self.scheduler.listeners(lane.queue);
+            if sabotage::on(Sabotage::ListenerForgotten) && listeners.len() > 1 {
+                listeners.pop();
+            }
+            let each = listeners.len().max(1) as u64;
+            let most = ((COPIES_MOST - made) / each).clamp(1, ready);
+            let order = Order { lane, most: u32::try_from(most).unwrap_or(u32::MAX) };
+            let held = self.store.claim(&[order], now)?;
+            if held.is_empty() {
+                self.scheduler.route_was_barren(lane);
+                continue;
+            }
+            made += each * held.iter().map(|held| u64::from(held.count)).sum::<u64>();
+            self.hand_on(held, &listeners, now, effects)?;
+            self.stalemates.started(lane.queue);
+            progress.needs(Durability::Full);
+        }
+        Ok(())
+    }
+
+    /// Ends messages and admits their copies.
+    fn hand_on(
+        &mut self,
+        held: Vec<Held>,
+        listeners: &[QueueName],
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let follow_ups = copies(&held, listeners, &self.options.ids);
+        let message = told(listeners);
+        let outcome = Outcome::Succeeded { message: String::new() }.word();
+        let settle = |held| {
+            let verdict = Verdict::Succeed { message: message.clone() };
+            Settlement { held, verdict, outcome, started: now, finished: now }
+        };
+        let settlements: Vec<Settlement> = held.into_iter().map(settle).collect();
+        self.store.settle(&settlements, &follow_ups, now)?;
+        let entries = settlements.iter();
+        effects.archive.extend(entries.map(|done| turn::entry(&self.queues, &self.runs, done, Output::default())));
+        let changes = self.store.changes();
+        self.learn(changes, effects);
+        Ok(())
+    }
+}
+
+/// A copy of each message for each listener, which knows the message as its parent; laid together by listener and run.
+fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowUp> {
+    let mut follow_ups = Vec::new();
+    for queue in listeners {
+        for run in held.chunk_by(|one, next| alike(one) == alike(next)) {
+            let count = run.iter().map(|held| u64::from(held.count)).sum();
+            let (origin, mut offset) = ids.take(count);
+            let mut builder = ChunkBuilder::new(origin).with(emit::same_lineage(run[0].jobs.particulars()));
+            let (priority, run_no) = (run[0].lane.priority, run[0].run);
+            let mut close = |builder: &mut ChunkBuilder| {
+                let jobs = Arc::new(builder.finish());
+                follow_ups.push(FollowUp { queue: queue.clone(), priority, run: run_no, jobs });
+            };
+            for (held, index) in run.iter().flat_map(|held| held.range().map(move |index| (held, index))) {
+                if builder.is_full() {
+                    close(&mut builder);
+                }
+                builder.push_from(held.jobs.id(index), offset, held.jobs.data(index));
+                offset += 1;
+            }
+            close(&mut builder);
+        }
+    }
+    follow_ups
+}
+
+/// What messages have in common whose copies lie together.
+fn alike(held: &Held) -> (Option<RunNo>, Origin, Option<&Arc<Particulars>>) {
+    (held.run, held.jobs.origin(), held.jobs.particulars())
+}
+
+/// What `show` says of a message that was handed on.
+fn told(listeners: &[QueueName]) -> String {
+    /// More names than a person reads at once.
+    const NAMED: usize = 10;
+    let names: Vec<&str> = listeners.iter().take(NAMED).map(QueueName::as_str).collect();
+    let more = listeners.len().saturating_sub(NAMED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("sent to {}{rest}", names.join(", "))
+}

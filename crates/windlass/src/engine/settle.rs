@@ -1,0 +1,91 @@
+//! Settling: judges what has ended and writes the verdicts, with all that they lead to.
+//!
+//! What a job emitted, what it passes on to the next stages of its pipeline and what its error handler is told are
+//! stored with its end, before any run is looked at. Whether a job failed is core's to say.
+
+use super::effects::Effects;
+use super::stock::Spells;
+use super::turn::{Progress, entry};
+use super::{Engine, emit};
+use crate::runner::Finished;
+use crate::sabotage::{self, Sabotage};
+use crate::store::{Durability, FollowUp, Settlement, Store, StoreError};
+use windlass_core::judge::{Verdict, judge};
+use windlass_core::time::Time;
+
+impl<S: Store> Engine<S> {
+    /// Judges what has ended and writes the verdicts.
+    pub(super) fn settle(
+        &mut self,
+        finished: &[Finished],
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let ends = finished.iter().map(|end| end.outcomes.len()).sum();
+        let mut settlements = Vec::with_capacity(ends);
+        effects.archive.reserve(ends);
+        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
+        let mut spells = Spells::default();
+        for end in finished {
+            let (begin, count) = (end.first, end.count());
+            // A flight stays known until its turn is committed, so two reports may also meet in one turn.
+            let again = self.flights.get(end.flight).is_some() && sabotage::on(Sabotage::ReportTwice);
+            if !self.flights.take_report(end.flight, begin, count) && !again {
+                effects.notes.push(format!("a report for start {} came twice and was ignored", end.flight.0));
+                continue;
+            }
+            progress.reports.push((end.flight, begin, count));
+            self.note_pace(end, &mut spells);
+            let Some(flight) = self.flights.get(end.flight) else { continue };
+            let stage = self.scheduler.policy(flight.crew).filter(|policy| policy.flow.is_some());
+            let mut first = begin;
+            let mut output = Some(&end.output);
+            for (count, outcome) in &end.outcomes {
+                let held = flight.held.part(first, *count);
+                let positions = first..first + count;
+                first += count;
+                progress.heard.push((flight.crew, held.clone(), outcome.sign()));
+                leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
+                let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
+                if matches!(verdict, Verdict::Succeed { .. }) {
+                    let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
+                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, &self.options.ids));
+                    follow_ups.extend(emit::passed_on(stage.as_deref(), &verdict, &held, &self.options.ids));
+                }
+                let (word, started, finished) = (outcome.word(), end.started, end.finished);
+                let settlement = Settlement { held, verdict, outcome: word, started, finished };
+                let output = output.take().cloned().unwrap_or_default();
+                effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
+                settlements.push(settlement);
+            }
+            if self.flights.is_over(end.flight) {
+                self.flights.release(end.flight, &mut self.scheduler);
+                progress.landed.insert(end.flight);
+            }
+        }
+        self.note_spells(spells);
+        if !settlements.is_empty() {
+            // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
+            let weak = sabotage::on(Sabotage::SettledWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
+            self.write_ends(&settlements, follow_ups, now)?;
+            self.keep_checkpoints(finished, &settlements)?;
+            for (held, spoken) in leased {
+                self.end_lease(&held, spoken)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores ends together with the jobs that follow from them.
+    fn write_ends(&mut self, ends: &[Settlement], follow_ups: Vec<FollowUp>, now: Time) -> Result<(), StoreError> {
+        let handled = self.tell_handlers(ends, now)?;
+        if sabotage::on(Sabotage::HandlerAfterwards) {
+            self.store.settle(ends, &follow_ups, now)?;
+            return self.store.settle(&[], &handled, now);
+        }
+        let all: Vec<FollowUp> = follow_ups.into_iter().chain(handled).collect();
+        self.store.settle(ends, &all, now)
+    }
+}

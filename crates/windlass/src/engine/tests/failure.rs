@@ -1,0 +1,124 @@
+//! Jobs that failed for good and the queue that is told of them.
+
+use super::*;
+use serde_json::Value;
+use windlass_core::job::RunId;
+
+fn told_to(pattern: &str, handler: &str) -> Policy {
+    Policy { on_failure: Some(QueueName::new(handler.as_bytes()).unwrap()), attempts: 2, ..serving(pattern) }
+}
+
+fn words(start: &Start) -> Value {
+    serde_json::from_slice(start.held.jobs.data(usize::from(start.held.first))).unwrap()
+}
+
+/// Pushes a job into a run that is sealed with it.
+fn push_sealed(world: &mut World, queue: &str) -> (RunId, Receiver<Result<RunInfo, Failure>>) {
+    let run = RunId::first(Origin::from_random(0x51));
+    let mut lot = world.lot(queue, 1);
+    lot.jobs[0].run = Some(run);
+    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: answer().0 }]);
+    let (awaited, end) = answer();
+    world.turn([Event::AwaitRun { run, answer: awaited }, Event::SealRun { run, answer: answer().0 }]);
+    (run, end)
+}
+
+#[test]
+fn a_handler_gets_the_failed_job_with_its_errors_and_the_run_waits_for_it() {
+    let mut world = World::new(vec![told_to("q", "errors"), serving("errors")]);
+    let (run, end) = push_sealed(&mut world, "q");
+    let id = world.under_way[0].held.jobs.id(0);
+    world.finish(Outcome::Failed { error: "exit 1: first".into() });
+    assert!(world.under_way.is_empty(), "a failure that is tried again is nobody's business yet");
+    world.now = world.now.after(Duration::from_secs(60));
+    world.turn([]);
+    world.finish(Outcome::Failed { error: "exit 1: last".into() });
+    assert!(end.try_recv().is_err(), "the handler's job is of the run");
+    let [handler] = &world.under_way[..] else { panic!("{:?}", world.under_way) };
+    assert_eq!((handler.queue.as_str(), handler.run.as_str()), ("errors", run.to_string().as_str()));
+    assert_eq!(handler.held.jobs.parent(0), Some(id));
+    let told = words(handler);
+    assert_eq!((&told["job"]["id"], &told["job"]["queue"]), (&id.to_string().into(), &"q".into()));
+    assert_eq!((&told["job"]["data"], &told["job"]["reason"]), (&"data 1".into(), &"exhausted".into()));
+    assert_eq!((&told["job"]["state"], &told["job"]["attempts"]["failures"]), (&"failed".into(), &2.into()));
+    assert_eq!((&told["error"]["where"], &told["error"]["message"]), (&"q, start 2".into(), &"exit 1: last".into()));
+    let errors: Vec<_> = told["error"]["attempts"].as_array().unwrap().iter().map(|e| e["text"].clone()).collect();
+    assert_eq!(errors, ["exit 1: first", "exit 1: last"]);
+    world.finish(succeeded());
+    let counts = end.try_recv().unwrap().unwrap().counts;
+    assert_eq!((counts.by_state[State::Failed.index()], counts.by_state[State::Succeeded.index()]), (1, 1));
+}
+
+#[test]
+fn a_handler_that_fails_is_not_handled_though_a_pattern_names_a_handler_for_it() {
+    let mut world = World::new(vec![told_to("*", "errors")]);
+    world.push("q", 1);
+    world.finish(Outcome::FailedForGood { error: "no".into() });
+    assert_eq!(world.under_way[0].queue.as_str(), "errors");
+    world.finish(Outcome::FailedForGood { error: "nor this".into() });
+    assert!(world.under_way.is_empty() && world.engine.is_quiet());
+}
+
+#[test]
+fn every_job_of_a_batch_that_fails_as_a_whole_is_told_and_what_is_cancelled_or_poison_as_it_is() {
+    let mut world = World::new(vec![
+        Policy { on_failure: told_to("q", "errors").on_failure, ..batching("q", 10, Duration::ZERO) },
+        Policy { service: batching("errors", 100, Duration::ZERO).service, ..serving("errors") },
+    ]);
+    world.push("q", 3);
+    world.finish(Outcome::FailedForGood { error: "all of them".into() });
+    let handler = world.under_way.remove(0);
+    let told: Vec<Value> =
+        handler.held.range().map(|at| serde_json::from_slice(handler.held.jobs.data(at)).unwrap()).collect();
+    assert_eq!(told.iter().map(|told| told["job"]["data"].clone()).collect::<Vec<_>>(), ["data 1", "data 2", "data 3"]);
+    world.push("q", 1);
+    world.finish(Outcome::Cancelled);
+    assert!(world.under_way.is_empty(), "a cancelled job has not failed");
+    world.push("q", 1);
+    for _ in 0..4 {
+        world.finish(Outcome::Lost);
+        world.now = world.now.after(Duration::from_secs(60));
+        world.turn([]);
+    }
+    world.finish(Outcome::Lost);
+    let told = words(&world.under_way[0]);
+    assert_eq!((&told["job"]["reason"], &told["job"]["attempts"]["suspicions"]), (&"poison".into(), &5.into()));
+}
+
+#[test]
+fn a_job_that_a_restart_convicts_is_told_in_the_turn_that_does() {
+    let mut world = World::new(vec![told_to("q", "errors"), serving("errors")]);
+    let (_, _end) = push_sealed(&mut world, "q");
+    let mut deaths = 0;
+    while world.under_way[0].queue.as_str() == "q" {
+        let World { engine, now, .. } = world;
+        let options = engine.options.clone();
+        let evidence =
+            Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
+        let (engine, _) = Engine::new(engine.store, options, evidence, now).unwrap();
+        world = World { engine, now: now.after(Duration::from_secs(60)), pushed: 9, under_way: Vec::new() };
+        world.turn([]);
+        world.now = world.now.after(Duration::from_secs(60));
+        world.turn([]);
+        deaths += 1;
+        assert!(deaths <= 5, "five convict");
+    }
+    let told = words(&world.under_way[0]);
+    assert_eq!(told["job"]["reason"], "poison");
+    assert!(!world.under_way[0].run.is_empty(), "in the run of the convicted");
+}
+
+#[test]
+fn data_that_leaves_no_room_for_the_rest_is_told_by_its_beginning_and_its_length() {
+    let mut world = World::new(vec![Policy { attempts: 1, ..told_to("q", "errors") }, serving("errors")]);
+    let mut builder = ChunkBuilder::new(Origin::from_random(7));
+    builder.push(1, &vec![b'\n'; windlass_core::job::DATA_MAX]);
+    let jobs = Arc::new(builder.finish());
+    let queue = QueueName::new(b"q").unwrap();
+    let lot = Lot { jobs: vec![NewJobs { queue, jobs, ..world.lot("q", 1).jobs.remove(0) }], ..Lot::default() };
+    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: answer().0 }]);
+    world.finish(failed());
+    let told = words(&world.under_way[0]);
+    assert_eq!(told["job"]["data_bytes"], windlass_core::job::DATA_MAX);
+    assert_eq!(told["job"]["data"].as_str().unwrap().len(), 64 << 10);
+}
