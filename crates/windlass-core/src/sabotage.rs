@@ -167,6 +167,11 @@ sabotages! {
     HostUnchecked: "requests that name another host are answered",
         unit("http::tests::refusals::over_tcp_the_host_must_be_this_one");
     // Workers, and what they share.
+    MemoryUncounted: "jobs start whether their memory fits or not", sim(40);
+    MemoryStarves: "nothing is set aside for a job that has waited for memory for long", sim(200);
+    RateIgnored: "a queue with a rate starts as much as its slots take", sim(40);
+    CheckpointLost: "what a job said of how far it has come is not stored", sim(40);
+    LeaseForgotten: "a new server does not know what workers elsewhere have", sim(40);
     StalemateUnseen: "nobody looks whether ready jobs are started",
         unit("engine::tests::stalemate::work_that_the_scheduler_forgot_is_found_and_done");
 }

@@ -153,6 +153,19 @@ fn without_extension(path: &[u8]) -> &[u8] {
     }
 }
 
+/// What `encode` was given; none where a `%` is not followed by two digits.
+pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+    let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text.iter());
+    while let Some(byte) = rest.next() {
+        decoded.push(match byte {
+            b'%' => (digit(rest.next())? << 4 | digit(rest.next())?) as u8,
+            other => *other,
+        });
+    }
+    Some(decoded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,5 +231,14 @@ mod tests {
     fn only_data_templates_take_the_data() {
         assert!(takes_data(&[b"a".to_vec(), b"x{.}y".to_vec()]));
         assert!(!takes_data(&[b"{id}".to_vec(), b"{queue}".to_vec(), b"{#}".to_vec()]));
+    }
+
+    #[test]
+    fn whatever_is_encoded_comes_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let mut text = Vec::new();
+        encode(&all, &mut text);
+        assert_eq!(decode(&text), Some(all));
+        assert_eq!((decode(b"a%2"), decode(b"%zz")), (None, None));
     }
 }

@@ -37,7 +37,8 @@ impl World {
     /// No healthy job that runs has been hit twice already.
     pub(crate) fn may_die(&self) -> bool {
         let suspect = |id| self.ledger.jobs.get(&id).is_some_and(|job| job.record.suspicions >= 2);
-        !self.hands.running().any(|id| self.people.killer != Some(id) && suspect(id))
+        let mut running = self.hands.running().chain(self.desk.running());
+        !running.any(|id| self.people.killer != Some(id) && suspect(id))
     }
 
     /// Before a turn: its commit may be made to fail.

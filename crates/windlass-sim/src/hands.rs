@@ -11,6 +11,7 @@ use windlass::engine::Event;
 use windlass::runner::{Finished, Flight, Output, Start, Stop};
 use windlass_core::job::JobId;
 use windlass_core::outcome;
+use windlass_core::policy::Service;
 use windlass_core::time::Time;
 
 #[derive(Debug)]
@@ -38,11 +39,44 @@ impl Hands {
 }
 
 impl World {
-    pub(crate) fn take_off(&mut self, start: Start) {
+    pub(crate) fn take_off(&mut self, start: Start) -> Outcome<()> {
+        match start.policy.service {
+            Service::Worker(_) => return self.kept_take(start),
+            Service::Remote(_) => return self.remote_take(start),
+            Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Handler { .. } => {}
+        }
         let flight = start.flight.0;
         self.hands.flights.insert(flight, Flying { start, begun: None, plan: 0, stopped: None });
         let after = self.random.between(10, 3000);
         self.at(after, Due::Begin(flight));
+        Ok(())
+    }
+
+    /// A job is in the hands of whoever does it; says whether it kills its server.
+    pub(crate) fn job_begins(&mut self, start: &Start, index: usize) -> Outcome<bool> {
+        let id = start.held.jobs.id(index);
+        let (number, epoch, attempts) = (start.held.start(), start.epoch, start.policy.attempts);
+        let data = random::hash(start.held.jobs.data(index));
+        self.tell(|| format!("begin {id} start {number}"));
+        self.totals.starts += 1;
+        self.hands.begun.insert((id, number));
+        self.show(&Seen::Begun { id, start: number, epoch, data, attempts })?;
+        let kills = self.people.killer == Some(id);
+        if kills {
+            let after = self.random.between(10, 20_000);
+            self.at(after, Due::Kill);
+        }
+        Ok(kills)
+    }
+
+    /// A job is in the hands of a worker elsewhere, from where it can kill no server.
+    pub(crate) fn job_begins_elsewhere(&mut self, start: &Start, index: usize) -> Outcome<()> {
+        let id = start.held.jobs.id(index);
+        if self.people.killer == Some(id) {
+            self.people.killer = None;
+            self.show(&Seen::Harmless { id })?;
+        }
+        self.job_begins(start, index).map(drop)
     }
 
     /// The process is there.
@@ -53,21 +87,15 @@ impl World {
         };
         flying.begun = Some(now);
         let start = flying.start.clone();
-        let (number, epoch, attempts) = (start.held.start(), start.epoch, start.policy.attempts);
         let mut kills = false;
         for index in start.held.range() {
-            let id = start.held.jobs.id(index);
-            let data = random::hash(start.held.jobs.data(index));
-            self.tell(|| format!("begin {id} start {number}"));
-            self.totals.starts += 1;
-            self.hands.begun.insert((id, number));
-            self.show(&Seen::Begun { id, start: number, epoch, data, attempts })?;
-            kills |= self.people.killer == Some(id);
+            kills |= self.job_begins(&start, index)?;
         }
         if kills {
-            let after = self.random.between(10, 20_000);
-            self.at(after, Due::Kill);
             return Ok(());
+        }
+        if let Some(id) = start.held.ids().next().filter(|_| start.held.count == 1) {
+            self.show(&Seen::WentOnFrom { id, checkpoint: &start.checkpoint })?;
         }
         let run = start.held.ids().next().and_then(|id| self.ledger.jobs.get(&id)).and_then(|job| job.run);
         if let Some(run) = run.filter(|_| !self.calm && self.random.chance(60)) {
@@ -81,26 +109,38 @@ impl World {
     }
 
     fn scripts(&self, start: &Start) -> Vec<Script> {
-        let (number, suspicions) = (start.held.start(), start.held.record.suspicions);
-        let script = |id| workload::script(self.seed, id, number, suspicions, self.calm);
-        start.held.ids().map(script).collect()
+        start.held.ids().map(|id| self.script_of(start, id)).collect()
+    }
+
+    pub(crate) fn script_of(&self, start: &Start, id: JobId) -> Script {
+        workload::script(self.seed, id, start.held.start(), start.held.record.suspicions, self.calm)
     }
 
     /// The order to end: it does after a while, if its own end does not come first.
-    pub(crate) fn stop(&mut self, flight: Flight, why: Stop) {
+    pub(crate) fn stop(&mut self, flight: Flight, why: Stop) -> Outcome<()> {
+        if self.desk.has(flight) {
+            return self.kept_stop(flight, why);
+        }
+        if self.remotes.has(flight) {
+            self.remote_stop(flight, why);
+            return Ok(());
+        }
         let after = match why {
             Stop::Kill => self.random.between(10, 5000),
             // What has begun may go on; what has not comes back at once.
-            Stop::Withdraw if self.hands.flights.get(&flight.0).is_none_or(|flying| flying.begun.is_some()) => return,
+            Stop::Withdraw if self.hands.flights.get(&flight.0).is_none_or(|flying| flying.begun.is_some()) => {
+                return Ok(());
+            }
             Stop::Withdraw => 0,
             Stop::Cancel | Stop::Interrupt => self.random.between(10, 10_000_000),
         };
         self.tell(|| format!("stop {} {why:?}", flight.0));
-        let Some(flying) = self.hands.flights.get_mut(&flight.0) else { return };
+        let Some(flying) = self.hands.flights.get_mut(&flight.0) else { return Ok(()) };
         flying.plan += 1;
         flying.stopped = Some(why);
         let plan = flying.plan;
         self.at(after, Due::End(flight.0, plan));
+        Ok(())
     }
 
     pub(crate) fn end(&mut self, flight: u64, plan: u64) -> Outcome<()> {
@@ -114,12 +154,14 @@ impl World {
             Some(Stop::Cancel) => (1, outcome::Outcome::Cancelled),
             Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => (1, outcome::Outcome::Interrupted),
         });
+        let outcomes = outcomes.collect();
+        let checkpoint = self.some_checkpoint(&flying)?;
         let finished = Finished {
             flight: flying.start.flight,
             first: 0,
-            outcomes: outcomes.collect(),
+            outcomes,
             emitted: Vec::new(),
-            checkpoints: Vec::new(),
+            checkpoints: checkpoint.map(|text| (0, text)).into_iter().collect(),
             started: flying.begun.unwrap_or(now),
             finished: now,
             output: Output::default(),
@@ -132,6 +174,19 @@ impl World {
         }
         self.send(Event::Finished(finished));
         Ok(())
+    }
+
+    /// Now and then a job that ran alone has said how far it came.
+    fn some_checkpoint(&mut self, flying: &Flying) -> Outcome<Option<String>> {
+        let held = &flying.start.held;
+        let id = held.ids().next().filter(|_| self.crews && held.count == 1 && flying.begun.is_some());
+        let Some(id) = id else { return Ok(None) };
+        if !self.random.chance(300) {
+            return Ok(None);
+        }
+        let text = format!("{id} start {}", held.start());
+        self.show(&Seen::Said { id, start: held.start(), text: &text })?;
+        Ok(Some(text))
     }
 
     /// The same report a second time.

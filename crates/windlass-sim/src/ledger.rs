@@ -65,6 +65,8 @@ pub(crate) struct Turned {
     /// Jobs that a person changed in any way.
     pub(crate) amended: Vec<JobId>,
     pub(crate) now: Time,
+    /// On the clock that nobody sets, in microseconds.
+    pub(crate) at: u64,
 }
 
 /// The part of the ledger that a power cut takes back.

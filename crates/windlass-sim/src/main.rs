@@ -14,6 +14,7 @@ mod faults;
 mod feeders;
 mod hands;
 mod inbox;
+mod kept;
 mod ledger;
 #[cfg(test)]
 mod lies;
@@ -21,9 +22,11 @@ mod over;
 mod people;
 mod producers;
 mod random;
+mod remotes;
 mod rules;
 mod steering;
 mod story;
+mod totals;
 mod watched;
 mod workload;
 mod world;
@@ -31,7 +34,8 @@ mod world;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Instant;
-use world::{Totals, World};
+use totals::Totals;
+use world::World;
 
 /// Seeds that once broke something.
 const SEEDS: &str = include_str!("../seeds.txt");
@@ -157,12 +161,13 @@ fn seeds(from: u64, count: u64, twice: u64, plain: bool) -> Result<String, Strin
         seeds += 1;
         sum.add(&totals);
     }
-    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, .. } = sum;
+    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, .. } = sum;
     let seconds = began.elapsed().as_secs_f64();
     let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
     Ok(format!(
         "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
-         {cuts} cuts, {steered} steerings, {operations} operations, {checks} checks, {seconds:.1} s, \
+         {cuts} cuts, {steered} steerings, {operations} operations, {kept} jobs of kept workers, \
+         {leases} leases, {checks} checks, {seconds:.1} s, \
          {hourly:.0} seeds an hour"
     ))
 }

@@ -169,7 +169,8 @@ impl World {
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
-        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
+        let memory = self.options.memory;
+        self.send(Event::Reload { new: NewRules { policies, slots, memory, ..NewRules::default() }, answer });
         self.let_go()?;
         self.feed_all()?;
         for run in self.people.runs.clone() {
@@ -375,10 +376,11 @@ impl World {
     }
 
     fn reload(&mut self) -> Outcome<()> {
-        let (policies, slots) = workload::policies(&mut self.random);
+        let (policies, slots) = workload::policies(&mut self.random, self.crews);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
-        self.send(Event::Reload { new: NewRules { policies, slots, ..NewRules::default() }, answer });
+        let memory = self.options.memory;
+        self.send(Event::Reload { new: NewRules { policies, slots, memory, ..NewRules::default() }, answer });
         Ok(())
     }
 }

@@ -69,6 +69,27 @@ impl Rules {
         self.policies.iter().position(|policy| policy.matches(queue))
     }
 
+    /// The table of a queue, unless the queue is a run's own.
+    pub(crate) fn policy(&self, queue: &str) -> Option<&Policy> {
+        self.crew(queue).filter(|_| self.run_slots(queue).is_none()).map(|crew| &self.policies[crew])
+    }
+
+    /// Workers elsewhere serve it.
+    pub(crate) fn is_remote(&self, queue: &str) -> bool {
+        self.policy(queue).is_some_and(|policy| policy.service.is_remote())
+    }
+
+    /// What one of its processes needs of the machine's memory.
+    pub(crate) fn need(&self, queue: &str) -> u64 {
+        self.policy(queue).filter(|policy| !policy.service.is_remote()).map_or(0, |policy| policy.limits.memory)
+    }
+
+    /// Something else than slots may keep it waiting.
+    pub(crate) fn is_metered(&self, queue: &str) -> bool {
+        self.is_remote(queue)
+            || self.policy(queue).is_some_and(|policy| policy.rate.is_some() || policy.limits.memory > 0)
+    }
+
     /// The slots of a run that has a queue and a command of its own.
     pub(crate) fn run_slots(&self, queue: &str) -> Option<u32> {
         self.services.get(queue).copied()

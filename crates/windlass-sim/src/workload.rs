@@ -2,11 +2,13 @@
 //!
 //! Everything is a function of the seed. It must not touch the engine: it makes up values, the world hands them on.
 
+use crate::kept;
 use crate::random::{self, Random};
 use std::time::Duration;
 use windlass_core::job::{JobId, Priority};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Backoff, Command, Policy, Service};
+use windlass_core::policy::{Backoff, Command, Policy, Remote, Service};
+use windlass_core::rate::Rate;
 
 /// Queues that producers use; the last is served by nobody.
 pub(crate) const QUEUES: [&str; 6] = ["mail", "thumb.a", "thumb.b", "report", "bulk", "nobody"];
@@ -19,8 +21,26 @@ pub(crate) struct Script {
     pub(crate) outcome: Outcome,
 }
 
-/// Draws a set of rules.
-pub(crate) fn policies(random: &mut Random) -> (Vec<Policy>, u32) {
+/// The memory of a world in which it counts; no need is larger.
+pub(crate) const MEMORY: u64 = 100;
+
+/// Draws a set of rules; where there are crews of all kinds, some are kept workers, some are elsewhere, and memory and
+/// rates count.
+pub(crate) fn policies(random: &mut Random, crews: bool) -> (Vec<Policy>, u32) {
+    let (mut policies, slots) = plain_policies(random);
+    for policy in policies.iter_mut().filter(|_| crews) {
+        match policy.pattern.as_str() {
+            "thumb.*" => policy.service = kept::service(random),
+            "report" => policy.service = Service::Remote(Remote::default()),
+            _ if random.chance(700) => policy.limits.memory = random.between(10, MEMORY),
+            _ if random.chance(500) => policy.rate = Rate::new(random.between(1, 30) as u32, Duration::from_secs(1)),
+            _ => {}
+        }
+    }
+    (policies, slots)
+}
+
+fn plain_policies(random: &mut Random) -> (Vec<Policy>, u32) {
     let mut policies = Vec::new();
     for pattern in ["mail", "thumb.*", "report", "bulk"] {
         let service = if random.chance(500) {

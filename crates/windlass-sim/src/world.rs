@@ -9,12 +9,15 @@ use crate::disk::FakeDisk;
 use crate::feeders;
 use crate::hands::Hands;
 use crate::inbox::Inbox;
+use crate::kept::Desk;
 use crate::ledger::{Known, Ledger};
 use crate::people::People;
 use crate::producers::Producers;
 use crate::random::{self, Random};
+use crate::remotes::Remotes;
 use crate::rules::Rules;
 use crate::story;
+use crate::totals::Totals;
 use crate::watched::Watched;
 use crate::workload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,35 +51,14 @@ pub(crate) enum Due {
     Bulk(u64),
     Restart,
     Kill,
-}
-
-/// What a simulation came to, for the summary.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) jobs: u64,
-    pub(crate) starts: u64,
-    pub(crate) crashes: u64,
-    pub(crate) cuts: u64,
-    pub(crate) checks: u64,
-    /// What people were told holds, and operations that they were told are done.
-    pub(crate) steered: u64,
-    pub(crate) operations: u64,
-    /// How often END was answered.
-    pub(crate) answers: u64,
-    pub(crate) trace: u64,
-}
-
-impl Totals {
-    pub(crate) fn add(&mut self, other: &Totals) {
-        self.jobs += other.jobs;
-        self.starts += other.starts;
-        self.crashes += other.crashes;
-        self.cuts += other.cuts;
-        self.checks += other.checks;
-        self.steered += other.steered;
-        self.operations += other.operations;
-        self.answers += other.answers;
-    }
+    /// What a kept worker does next, by its number and the number of its plan.
+    Kept(u32, u64),
+    /// A deadline of some worker's state may have passed.
+    Deadline,
+    /// A worker may be made again.
+    Hire,
+    /// A worker elsewhere has something to say, by the number of its token.
+    Remote(u64),
 }
 
 #[derive(Debug)]
@@ -106,6 +88,10 @@ pub(crate) struct World {
     pub(crate) inbox: Option<Inbox>,
     pub(crate) look_due: bool,
     pub(crate) hands: Hands,
+    /// Crews of all kinds: kept workers, workers elsewhere, needs of memory, rates.
+    pub(crate) crews: bool,
+    pub(crate) desk: Desk,
+    pub(crate) remotes: Remotes,
     pub(crate) people: People,
     pub(crate) mail: Vec<Event>,
     turn_due: bool,
@@ -127,12 +113,13 @@ pub(crate) type Outcome<T> = Result<T, String>;
 impl World {
     pub(crate) fn new(seed: u64, verbose: bool, steers: bool) -> Outcome<World> {
         let mut random = Random::new(seed);
-        let (policies, slots) = workload::policies(&mut random);
+        let crews = steers && seed.is_multiple_of(2);
+        let (policies, slots) = workload::policies(&mut random, crews);
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
         let options = EngineOptions {
             policies,
             slots,
-            memory: None,
+            memory: crews.then_some(workload::MEMORY),
             schedules: Vec::new(),
             router: Default::default(),
             durability,
@@ -166,6 +153,9 @@ impl World {
             ledger: Ledger::default(),
             checkers: checkers::all(),
             hands: Hands::default(),
+            crews,
+            desk: Desk::default(),
+            remotes: Remotes::default(),
             mail: Vec::new(),
             turn_due: false,
             archive: VecDeque::new(),
@@ -177,6 +167,7 @@ impl World {
             over: None,
             random,
         };
+        world.show(&Seen::Budget(world.options.memory))?;
         world.show_rules()?;
         world.at(0, Due::Restart);
         world.at(1000, Due::People);
@@ -249,8 +240,9 @@ impl World {
     }
 
     fn check_end(&mut self) -> Outcome<()> {
-        if self.engine.is_none() {
-            return Err("liveness: the engine did not come back".into());
+        let Some(engine) = &self.engine else { return Err("liveness: the engine did not come back".into()) };
+        if engine.stalemates() > 0 {
+            return Err(format!("liveness: {} stalemates were cured, and there was none", engine.stalemates()));
         }
         for (id, job) in &self.ledger.jobs {
             let waits = matches!(job.state, State::Suspended) || !self.is_served(job) && job.state != State::Running;
@@ -330,6 +322,10 @@ impl World {
             Due::Writer => self.finish_half(),
             Due::Bulk(name) if belongs => self.go_on_with(name),
             Due::Kill if belongs => self.die(false),
+            Due::Kept(number, plan) if belongs => self.kept_due(number, plan),
+            Due::Deadline if belongs => self.kept_deadlines(),
+            Due::Hire if belongs => self.kept_hire(),
+            Due::Remote(number) => self.remote_due(number),
             Due::Fault
             | Due::Turn
             | Due::Wake(_)
@@ -338,6 +334,9 @@ impl World {
             | Due::Report(_)
             | Due::Archive
             | Due::Bulk(_)
+            | Due::Kept(..)
+            | Due::Deadline
+            | Due::Hire
             | Due::Kill => Ok(()),
         }
     }
@@ -416,7 +415,8 @@ impl World {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         for committed in std::mem::take(&mut engine.store().committed) {
             let Some(engine) = &mut self.engine else { return Ok(()) };
-            let turned = self.ledger.learn(&committed, &engine.store().memory, now)?;
+            let mut turned = self.ledger.learn(&committed, &engine.store().memory, now)?;
+            turned.at = self.mono;
             self.show_rules()?;
             for (id, before, after) in &turned.moved {
                 let from = before.as_ref().map_or("new", |job| job.state.word());
@@ -459,13 +459,14 @@ impl World {
         effects.answers.give();
         self.people_hear(quiet_before)?;
         for start in effects.starts {
-            self.take_off(start);
+            self.take_off(start)?;
         }
         let mut stops = effects.stops;
         stops.sort_by_key(|(flight, _)| *flight);
         for (flight, why) in stops {
-            self.stop(flight, why);
+            self.stop(flight, why)?;
         }
+        self.remotes_ask();
         if !effects.archive.is_empty() {
             let settlements = effects.archive.iter().map(|entry| &entry.settlement);
             self.archive.push_back((effects.turn, starts(settlements)));
@@ -503,6 +504,7 @@ impl World {
         let options = EngineOptions { seed: self.random.next(), ..self.options.clone() };
         let (mut engine, recovered) = Engine::new(store, options, evidence, now).map_err(|e| e.to_string())?;
         self.tell(|| format!("restart {recovered:?}"));
+        let resumed = engine.take_resumed();
         let unarchived = engine.store().unarchived().map_err(|error| error.to_string())?;
         let cursors = engine.store().memory.cursors().map_err(|error| error.to_string())?;
         let overrides = engine.store().overrides().map_err(|error| error.to_string())?;
@@ -510,6 +512,7 @@ impl World {
         self.same_boot = true;
         self.learn()?;
         self.show(&Seen::Overrides(&overrides))?;
+        self.remotes_find_their_server(resumed)?;
         self.inbox = Some(Inbox::new(&self.disk, cursors));
         self.look_soon();
         for left in unarchived {
@@ -566,6 +569,8 @@ impl World {
         self.full_at = None;
         self.quiet = false;
         self.hands.flights.clear();
+        self.desk = Desk::default();
+        self.remotes_lose_their_server();
         self.people.forget_asks();
     }
 }

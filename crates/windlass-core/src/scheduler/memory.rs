@@ -10,6 +10,7 @@ use super::crew::Crew;
 use super::{CrewNo, Reason, Scheduler};
 use crate::job::Priority;
 use crate::policy::{Policy, Service};
+use crate::sabotage::{self, Sabotage};
 use crate::size;
 use crate::time::Steady;
 use std::collections::BTreeMap;
@@ -132,7 +133,7 @@ impl Scheduler {
 
     /// Gives a reservation to whoever has waited long enough.
     pub(super) fn reserve_for_those_who_waited(&mut self) {
-        if self.next_reservation().is_none_or(|at| at > self.steady) {
+        if self.next_reservation().is_none_or(|at| at > self.steady) || sabotage::on(Sabotage::MemoryStarves) {
             return;
         }
         self.forget_those_who_wait_no_more();
@@ -150,6 +151,9 @@ impl Scheduler {
         let Some(crew) = self.crews.get(&number) else { return true };
         let (need, lives) = (crew.need(), crew.is_kept() && crew.used < crew.workers);
         let Some(budget) = self.memory.budget.filter(|_| need > 0) else { return true };
+        if sabotage::on(Sabotage::MemoryUncounted) {
+            return true;
+        }
         if self.memory.reserved.is_none() {
             let better = |other: &&CrewNo| {
                 let other = self.crews.get(other).filter(|crew| crew.could_start(self.steady));

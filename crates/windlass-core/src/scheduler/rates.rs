@@ -8,6 +8,7 @@ use super::{CrewNo, Reason, Scheduler};
 use crate::circuit::{Passage, Sign};
 use crate::job::QueueNo;
 use crate::rate::{Meter, Rate};
+use crate::sabotage::{self, Sabotage};
 use crate::time::{Steady, Time};
 
 /// Who is to be looked at again.
@@ -69,7 +70,8 @@ impl Scheduler {
         let waiting = u32::try_from(queue.waiting()).unwrap_or(u32::MAX);
         let wanted = waiting.min(crew.policy.service.jobs_a_slot()).clamp(1, rate.at_once());
         let meter = self.metered.get(&number).map(|metered| metered.meter).unwrap_or_default();
-        (meter.free(rate, self.steady) < wanted).then(|| (rate, meter.next(rate, wanted)))
+        let reached = meter.free(rate, self.steady) < wanted && !sabotage::on(Sabotage::RateIgnored);
+        reached.then(|| (rate, meter.next(rate, wanted)))
     }
 
     /// What the rate and the destination say of a queue that has something to start.

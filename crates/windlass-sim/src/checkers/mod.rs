@@ -5,12 +5,15 @@
 mod acceptance;
 mod archive;
 mod attempts;
+mod checkpoints;
 mod deleted;
 mod drained;
 mod duplicates;
 mod life;
+mod memory;
 mod order;
 mod poison;
+mod rates;
 mod run_end;
 mod slots;
 mod steered;
@@ -95,6 +98,28 @@ pub(crate) enum Seen<'a> {
     Killer {
         id: JobId,
     },
+    /// It runs where it can kill nobody.
+    Harmless {
+        id: JobId,
+    },
+    /// A worker elsewhere goes on with this start, as a new engine knows.
+    Resumed {
+        id: JobId,
+        start: u32,
+    },
+    /// A start that ended said how far its job has come for good.
+    Said {
+        id: JobId,
+        start: u32,
+        text: &'a str,
+    },
+    /// A start that began was told how far an earlier one had come.
+    WentOnFrom {
+        id: JobId,
+        checkpoint: &'a str,
+    },
+    /// The memory that all needs together may not exceed.
+    Budget(Option<u64>),
     /// Whether the engine may leave slots free: no space, a stop, or an archive that is behind.
     Holding(bool),
 }
@@ -126,5 +151,8 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::<times::Times>::default(),
         Box::<steered::SteeredWell>::default(),
         Box::<deleted::Deleted>::default(),
+        Box::<memory::Memory>::default(),
+        Box::<rates::Rates>::default(),
+        Box::<checkpoints::Checkpoints>::default(),
     ]
 }

@@ -30,13 +30,20 @@ impl Order {
         if self.rules.is_paused(&waiting.queue) || self.is_capped(&waiting.queue, ledger) {
             return Ok(());
         }
+        // Others look after what rates, memory and workers elsewhere keep waiting.
+        if self.rules.is_metered(&waiting.queue) {
+            return Ok(());
+        }
         let used = ledger.bookings.iter().filter(|booking| self.crew(&booking.queue) == Some(crew)).count();
         let full = used >= self.rules.policies[crew].slots as usize;
-        if !full && ledger.bookings.len() < self.rules.slots as usize {
+        let here = ledger.bookings.iter().filter(|booking| !self.rules.is_remote(&booking.queue)).count();
+        if !full && here < self.rules.slots as usize {
             return Err(format!("a job of queue {} waits although a slot is free", waiting.queue));
         }
         let rival = |booking: &&Booking| {
             let same = self.crew(&booking.queue) == Some(crew);
+            // What runs elsewhere takes nobody's slot.
+            let full = full || self.rules.is_remote(&booking.queue);
             (same || !full) && booking.priority < waiting.priority
         };
         match claimed.iter().find(rival) {

@@ -22,6 +22,9 @@ impl Checker for Poison {
             Seen::Killer { id } => {
                 self.killers.insert(*id);
             }
+            Seen::Harmless { id } => {
+                self.killers.remove(id);
+            }
             Seen::Turned(turned) => {
                 for (id, _, after) in &turned.moved {
                     if after.reason == Some(Reason::Poison) && !self.killers.contains(id) {

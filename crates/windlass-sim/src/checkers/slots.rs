@@ -43,7 +43,9 @@ impl Checker for Slots {
         match seen {
             Seen::Rules(rules) => self.rules = (*rules).clone(),
             Seen::Turned(turned) if !turned.claimed.is_empty() => {
-                let (used, slots) = (ledger.bookings.len(), self.rules.slots);
+                // What runs elsewhere takes no slot here.
+                let here = ledger.bookings.iter().filter(|booking| !self.rules.is_remote(&booking.queue));
+                let (used, slots) = (here.count(), self.rules.slots);
                 if used > slots as usize {
                     return Err(format!("{used} slots are taken, the server has {slots}"));
                 }

@@ -36,6 +36,14 @@ impl Checker for Tokens {
                     self.live.remove(&id);
                 }
             }
+            // It went on elsewhere while its server was gone.
+            Seen::Resumed { id, start } => {
+                let other = self.begun.get(id).is_some_and(|last| last != start);
+                let held = !self.live.insert(*id);
+                if other || held {
+                    return Err(format!("start {start} of {id} goes on, and another is held"));
+                }
+            }
             Seen::Died { power_cut, undone, .. } => {
                 self.live.clear();
                 for id in undone.iter().filter(|_| *power_cut) {

@@ -12,6 +12,7 @@ use super::turn::Progress;
 use crate::error::{Failure, Kind};
 use crate::runner::progress::Channel;
 use crate::runner::{Flight, Lent};
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Held, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -148,6 +149,9 @@ impl<S: Store> Engine<S> {
 
     /// Puts in flight again what workers elsewhere had when the last server ended.
     pub(super) fn resume(&mut self, leases: Leases) -> Result<(), StoreError> {
+        if sabotage::on(Sabotage::LeaseForgotten) {
+            return Ok(());
+        }
         for (id, Leased { start, queue, lent }) in leases.0 {
             let policy = self.options.policies.iter().find(|policy| policy.matches(&queue)).cloned();
             let held = self.store.held(id)?.filter(|held| held.start() == start);

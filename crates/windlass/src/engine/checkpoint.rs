@@ -6,6 +6,7 @@
 
 use super::Engine;
 use crate::runner::Finished;
+use crate::sabotage::{self, Sabotage};
 use crate::store::{Held, Settlement, Store, StoreError};
 use std::collections::HashMap;
 use windlass_core::job::JobId;
@@ -37,6 +38,9 @@ impl<S: Store> Engine<S> {
         finished: &[Finished],
         settlements: &[Settlement],
     ) -> Result<(), StoreError> {
+        if sabotage::on(Sabotage::CheckpointLost) {
+            return Ok(());
+        }
         let mut said: HashMap<JobId, &str> = HashMap::new();
         for end in finished.iter().filter(|end| !end.checkpoints.is_empty()) {
             let Some(flight) = self.flights.get(end.flight) else { continue };

@@ -26,6 +26,9 @@ use windlass_core::policy::Service;
 use windlass_core::supervisor::WorkerEvent;
 use windlass_core::time::Time;
 
+/// The longest checkpoint.
+const CHECKPOINT_MAX: usize = 4096;
+
 /// What a handler is called with.
 pub struct Batch<'a> {
     start: &'a Start,
@@ -35,6 +38,8 @@ pub struct Batch<'a> {
     started: Time,
     has_emitted: AtomicBool,
     emitted: Mutex<Vec<Emitted>>,
+    /// By position: how far jobs have come for good.
+    kept: Mutex<Vec<(u16, String)>>,
     /// Positions of the jobs that were spoken of.
     reported: Mutex<BTreeSet<u16>>,
 }
@@ -77,6 +82,21 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// How far an earlier start of its one job had come for good, if that said so.
+    pub fn checkpoint(&self) -> Option<&'a str> {
+        Some(self.start.checkpoint.as_str()).filter(|text| !text.is_empty())
+    }
+
+    /// How far the job at this position has come for good: told to its next start, however this one ends. The last word
+    /// counts; text that is too long or holds a NUL is refused.
+    pub fn keep(&self, position: u16, text: &str) -> Result<(), CheckpointError> {
+        if text.len() > CHECKPOINT_MAX || text.contains('\0') {
+            return Err(CheckpointError(text.len()));
+        }
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((position, text.to_owned()));
+        Ok(())
+    }
+
     /// What the handler is at, in a word of its own, for whoever looks.
     pub fn phase(&self, phase: &str) {
         self.worker.is_in(phase);
@@ -95,7 +115,10 @@ impl<'a> Batch<'a> {
 
     fn finished(&self, first: u16, outcomes: Vec<(u16, Outcome)>, emitted: Vec<Emitted>) -> Finished {
         let nothing = Finished::all(self.start.flight, 0, Outcome::Interrupted, self.started, clock::now());
-        Finished { first, outcomes, emitted, ..nothing }
+        let end = first + outcomes.iter().map(|(count, _)| count).sum::<u16>();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let checkpoints = kept.extract_if(.., |(position, _)| (first..end).contains(position)).collect();
+        Finished { first, outcomes, emitted, checkpoints, ..nothing }
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeSet<u16>> {
@@ -125,6 +148,18 @@ impl<'a> Batch<'a> {
         self.stopping.load(Ordering::Relaxed)
     }
 }
+
+/// Why a checkpoint was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointError(usize);
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot keep a checkpoint of {} bytes: expected at most {CHECKPOINT_MAX} without a NUL", self.0)
+    }
+}
+
+impl std::error::Error for CheckpointError {}
 
 /// What a handler says of its batch, or of what is left of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -351,6 +386,7 @@ impl Shared {
             started: clock::now(),
             has_emitted: AtomicBool::new(false),
             emitted: Mutex::default(),
+            kept: Mutex::default(),
             reported: Mutex::default(),
         };
         let verdicts = match self.handler(start) {

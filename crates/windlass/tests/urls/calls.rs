@@ -276,3 +276,19 @@ fn calls_that_are_stopped_are_told_so_and_what_waits_does_not_begin() {
     rig.runner.stop(Flight(3), Stop::Interrupt);
     assert_eq!(rig.outcomes(1)[0].word(), "interrupted");
 }
+
+#[test]
+fn a_checkpoint_goes_with_the_call_and_comes_with_its_answer() {
+    let server = Handler::new(|_, _, stream| {
+        let head = "HTTP/1.1 500 No\r\nWindlass-Checkpoint: page%208%0A%C3%A9\r\nContent-Length: 0\r\n\r\n";
+        std::io::Write::write_all(stream, head.as_bytes()).is_ok()
+    });
+    let mut rig = Rig::new();
+    let policy = policy(server.address, "/in", |_| ());
+    for (told, sent) in [("", ""), ("page 7\n%\u{e9}", "page%207%0A%25%C3%A9")] {
+        rig.checkpoint = told.into();
+        rig.start(&policy, &[b"x"], 1);
+        assert_eq!(rig.hear().checkpoints, [(0, "page 8\n\u{e9}".to_owned())]);
+        assert_eq!(server.asked().pop().unwrap().header("windlass-checkpoint"), sent);
+    }
+}

@@ -18,6 +18,8 @@ pub(crate) struct Rig {
     heard: mpsc::Receiver<Finished>,
     origin: Origin,
     pub(crate) next: u64,
+    /// What an earlier start of its jobs left.
+    pub(crate) checkpoint: String,
 }
 
 /// A policy that calls this path of a server on this machine.
@@ -38,7 +40,7 @@ impl Rig {
         // Nobody may be left to hear when a rig is dropped with calls under way.
         let runner =
             UrlRunner::new(Arc::new(move |finished| drop(tell.lock().unwrap().send(finished))), Arc::default());
-        Rig { runner, heard, origin: Origin::from_random(origin), next: 1 }
+        Rig { runner, heard, origin: Origin::from_random(origin), next: 1, checkpoint: String::new() }
     }
 
     /// One claim in stretches of at most so many jobs; flights are numbered by the first job of each.
@@ -72,7 +74,7 @@ impl Rig {
                 held,
                 number,
                 run: String::new(),
-                checkpoint: String::new(),
+                checkpoint: self.checkpoint.clone(),
                 lent: None,
             }
         });

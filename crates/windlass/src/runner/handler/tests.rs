@@ -187,3 +187,48 @@ fn typed_handlers_get_values_and_give_answers() {
         finished.emitted.iter().map(|emitted| (emitted.by, emitted.queue.as_str(), &emitted.data[..])).collect();
     assert_eq!(emitted, [(0, "copy", &b"[0,\"ann\"]"[..]), (0, "copy", b"[1,\"ann\"]")]);
 }
+
+#[test]
+fn a_handler_goes_on_where_an_earlier_start_stopped() {
+    let handlers = Handlers::new().on("pages", |batch| {
+        let page: u32 = batch.checkpoint().map_or(0, |text| text.parse().unwrap());
+        batch.keep(0, &(page + 1).to_string()).unwrap();
+        assert!(batch.keep(0, &"x".repeat(5000)).is_err() && batch.keep(0, "a\0b").is_err());
+        Verdicts::All(Outcome::Failed { error: format!("page {page}") })
+    });
+    let (mut runner, heard) = runner(handlers);
+    for (told, error, kept) in [("", "page 0", "1"), ("7", "page 7", "8")] {
+        runner.start(vec![Start { checkpoint: told.into(), ..start(1, "pages", 1) }]);
+        let finished = heard.recv().unwrap();
+        assert_eq!(finished.outcomes, [(1, Outcome::Failed { error: error.into() })]);
+        assert_eq!(finished.checkpoints, [(0, kept.to_owned())]);
+    }
+}
+
+#[test]
+fn any_bytes_reach_a_handler_as_they_are() {
+    let payloads: Vec<Vec<u8>> = vec![
+        Vec::new(),
+        b"--help".to_vec(),
+        b"\"'$(id)`; {} {data}".to_vec(),
+        b"a\nb\r\n".to_vec(),
+        b"nul\0 and \xff\xfe".to_vec(),
+        vec![b'x'; 1 << 20],
+    ];
+    let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let sees = Arc::clone(&seen);
+    let handlers = Handlers::new().on("keep", move |batch| {
+        sees.lock().unwrap().extend(batch.jobs().map(|(_, data)| data.to_vec()));
+        Verdicts::succeeded()
+    });
+    let (mut runner, heard) = runner(handlers);
+    for (flight, payload) in (1..).zip(&payloads) {
+        let mut builder = ChunkBuilder::new(Origin::from_random(1));
+        builder.push(flight, payload);
+        let mut one = start(flight, "keep", 1);
+        one.held.jobs = Arc::new(builder.finish());
+        runner.start(vec![one]);
+        assert_eq!(heard.recv().unwrap().outcomes[0].1.word(), "succeeded");
+    }
+    assert!(*seen.lock().unwrap() == payloads);
+}

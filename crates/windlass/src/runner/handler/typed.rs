@@ -4,7 +4,7 @@
 //! that is not of the type can never become so: its job fails for good and the handler does not see it. A panic is that
 //! job's affair and no other's. It must not know how jobs come in batches beyond going through them.
 
-use super::{Batch, Handlers, Verdicts, words_of};
+use super::{Batch, CheckpointError, Handlers, Verdicts, words_of};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +37,16 @@ impl<'a> Job<'a> {
     /// True once the job was cancelled or the server stops: the sooner it ends, the better.
     pub fn is_stopping(&self) -> bool {
         self.batch.is_stopping()
+    }
+
+    /// How far an earlier start of this job had come for good, if that said so.
+    pub fn checkpoint(&self) -> Option<&'a str> {
+        self.batch.checkpoint()
+    }
+
+    /// How far it has come for good: told to its next start, however this one ends.
+    pub fn keep(&self, text: &str) -> Result<(), CheckpointError> {
+        self.batch.keep(self.position, text)
     }
 
     /// A further job, stored if this one succeeds and not otherwise.

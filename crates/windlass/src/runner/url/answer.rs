@@ -56,7 +56,7 @@ pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer:
         Answer::Broken(_) | Answer::TimedOut if count > 1 => return split(),
         Answer::Broken(error) => return of_all(Outcome::Failed { error }),
         Answer::TimedOut => return of_all(Outcome::TimedOut { limit }),
-        Answer::Whole { status, retry_after, body, cut } => (status, retry_after, body, cut),
+        Answer::Whole { status, retry_after, body, cut, .. } => (status, retry_after, body, cut),
     };
     let outcome = from_status(status, after);
     let well = matches!(outcome, Outcome::Succeeded { .. });

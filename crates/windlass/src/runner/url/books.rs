@@ -302,6 +302,10 @@ impl Books {
         let ids = |at: usize| claim.id(call.jobs[at]);
         let limit = call.policy.time_limit.unwrap_or_default();
         let broke = matches!(answer, Answer::Broken(_));
+        let checkpoint = match &answer {
+            Answer::Whole { checkpoint, .. } => checkpoint.clone().filter(|_| call.jobs.len() == 1),
+            Answer::Unreached(_) | Answer::Broken(_) | Answer::TimedOut => None,
+        };
         let Read { ends, output, halves } = answer::read(url(&call.policy), call.jobs.len(), &ids, answer, limit);
         let has_output = output != Output::default();
         if has_output {
@@ -309,6 +313,10 @@ impl Books {
             self.tell();
         }
         let emits = matches!(&ends, Ends::Each(ends) if ends.iter().any(|(_, _, emitted)| !emitted.is_empty()));
+        if let Some((checkpoint, claim)) = checkpoint.zip(self.claims.get_mut(&call.claim)) {
+            let (tally, position) = claim.place(call.jobs[0]);
+            claim.tallies[tally].checkpoint(position, checkpoint);
+        }
         if broke {
             call.worker.died()
         } else {

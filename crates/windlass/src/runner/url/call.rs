@@ -4,6 +4,7 @@
 //! made once more over a new one. It must not know what an answer means.
 
 use super::pool::{Connection, Pool};
+use super::request::CHECKPOINT;
 use crate::clock;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -11,6 +12,7 @@ use hyper::header::RETRY_AFTER;
 use hyper::{Request, Response};
 use std::time::Duration;
 use windlass_core::policy::Host;
+use windlass_core::template;
 use windlass_core::time::Time;
 
 /// What a call came to.
@@ -19,6 +21,8 @@ pub(super) enum Answer {
     Whole {
         status: u16,
         retry_after: Option<Duration>,
+        /// How far the job has come for good.
+        checkpoint: Option<String>,
         body: Vec<u8>,
         /// It had more than may be kept; the rest was not waited for.
         cut: bool,
@@ -77,6 +81,7 @@ async fn read(response: Response<Incoming>, connection: Connection, most: usize)
     let (parts, mut incoming) = response.into_parts();
     let said = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = said.and_then(|text| retry_after(text, clock::now()));
+    let checkpoint = parts.headers.get(CHECKPOINT).and_then(|value| checkpoint(value.as_bytes()));
     let (mut body, mut cut) = (Vec::new(), false);
     while let Some(frame) = incoming.frame().await {
         let bytes = match frame.map(|frame| frame.into_data()) {
@@ -91,8 +96,14 @@ async fn read(response: Response<Incoming>, connection: Connection, most: usize)
             break;
         }
     }
-    let answer = Answer::Whole { status: parts.status.as_u16(), retry_after, body, cut };
+    let answer = Answer::Whole { status: parts.status.as_u16(), retry_after, checkpoint, body, cut };
     (answer, (!cut).then_some(connection))
+}
+
+/// Text as in a URL, at most 4 KiB without a NUL; anything else is not heard.
+fn checkpoint(value: &[u8]) -> Option<String> {
+    let text = String::from_utf8(template::decode(value)?).ok()?;
+    (text.len() <= 4096 && !text.contains('\0')).then_some(text)
 }
 
 fn broken(error: &hyper::Error) -> Answer {

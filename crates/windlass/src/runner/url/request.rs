@@ -30,6 +30,8 @@ const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const QUEUE: HeaderName = HeaderName::from_static("windlass-queue");
+/// How far a job has come for good, encoded as in a URL: told to the call, and by its answer.
+pub(super) const CHECKPOINT: HeaderName = HeaderName::from_static("windlass-checkpoint");
 const ATTEMPT: HeaderName = HeaderName::from_static("windlass-attempt");
 
 /// What is the same for all calls of a crew.
@@ -159,11 +161,16 @@ fn head(
     template::encode(start.queue.as_str().as_bytes(), &mut queue);
     let value = |bytes: Vec<u8>| HeaderValue::try_from(bytes).map_err(|e| format!("cannot make a header: {e}"));
     let headers = request.headers_mut();
-    headers.reserve(9);
+    headers.reserve(10);
     headers.insert(HOST, prepared.host.clone().ok_or("the host is no header")?);
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("windlass/", env!("CARGO_PKG_VERSION"))));
     headers.insert(QUEUE, value(queue)?);
     headers.insert(ATTEMPT, HeaderValue::from(start.held.start()));
+    if count == 1 && !start.checkpoint.is_empty() {
+        let mut checkpoint = Vec::new();
+        template::encode(start.checkpoint.as_bytes(), &mut checkpoint);
+        headers.insert(CHECKPOINT, value(checkpoint)?);
+    }
     if let Some(key) = &prepared.key {
         headers.insert(SIGNATURE, value(signature(key, &id, &now, body))?);
     }
