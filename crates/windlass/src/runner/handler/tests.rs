@@ -76,9 +76,9 @@ fn what_was_reported_early_is_not_reported_again() {
     });
     let (mut runner, heard) = runner(handlers);
     runner.start(vec![start(1, "slow", 5)]);
-    drop(runner);
     let told: Vec<(u16, u16, &str, Vec<u8>)> = heard
         .iter()
+        .take(5)
         .map(|finished| {
             let emitted = finished.emitted.iter().map(|one| one.data[0]).collect();
             (finished.first, finished.count(), finished.outcomes[0].1.word(), emitted)
@@ -92,6 +92,8 @@ fn what_was_reported_early_is_not_reported_again() {
         (4, 1, "succeeded", vec![4]),
     ];
     assert_eq!(told, expected);
+    drop(runner);
+    assert!(heard.recv().is_err(), "and nothing more");
 }
 
 #[test]
