@@ -58,7 +58,7 @@ pub(crate) enum Ask {
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
     Nothing,
-    Run(RunInfo),
+    Run(Box<RunInfo>),
     Number(u64),
     Report(Report),
     Operations(Vec<OperationInfo>),
@@ -102,7 +102,7 @@ impl World {
                     let unread = self.unread(&inbox);
                     self.show(&Seen::CaughtUp { unread, settled })?;
                 }
-                (Ask::OpenFeeder(feeder), Ok(Said::Run(info))) => self.feeder_opened(feeder, info),
+                (Ask::OpenFeeder(feeder), Ok(Said::Run(info))) => self.feeder_opened(feeder, *info),
                 (Ask::Feed { feeder, ids, durability, from, to }, answer) => {
                     self.hear_of_jobs(&ids, durability, answer.is_ok())?;
                     self.feeder_fed(feeder, from, to, answer.is_ok())?;

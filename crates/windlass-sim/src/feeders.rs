@@ -138,7 +138,7 @@ impl World {
         };
         self.ledger.services.insert(service.queue.clone(), service.slots);
         let request = OpenRun { name: format!("feeder {number}"), service: Some(service), terms: Default::default() };
-        let answer = self.people.ask(Ask::OpenFeeder(number), |info: &RunInfo| Said::Run(info.clone()));
+        let answer = self.people.ask(Ask::OpenFeeder(number), |info: &RunInfo| Said::Run(Box::new(info.clone())));
         self.send(Event::OpenRun { request, answer });
     }
 

@@ -318,7 +318,7 @@ impl World {
     }
 
     fn open_run(&mut self) -> Outcome<()> {
-        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Said::Run(info.clone()));
+        let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Said::Run(Box::new(info.clone())));
         self.send(Event::OpenRun {
             request: OpenRun { name: String::new(), service: None, terms: Default::default() },
             answer,
