@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use windlass::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewRun, Order, Recovered,
-    RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
+    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
 /// Counts the verbs.
@@ -47,8 +48,16 @@ impl<S: Store> Store for Counting<S> {
         self.count("admit").admit(lot, now)
     }
 
+    fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
+        self.count("holders").holders(new)
+    }
+
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
         self.count("open_run").open_run(id, run, now)
+    }
+
+    fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
+        self.count("stop_run").stop_run(no, why, now)
     }
 
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
