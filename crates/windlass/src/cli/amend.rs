@@ -36,7 +36,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(before_help = PRIORITY_EXAMPLES)]
 pub(super) struct PriorityArgs {
-    /// -100 to 100, or high, normal, low; larger is sooner
+    /// From -100 to 100, or high, normal, low; larger is sooner
     #[arg(value_name = "N", allow_negative_numbers = true)]
     priority: Priority,
     #[command(flatten)]

@@ -51,7 +51,7 @@ pub(super) struct Args {
     /// Not before this much later: 30s 5m 2h 1d PT20M
     #[arg(long = "in", id = "delay", value_name = "DURATION")]
     delay: Option<String>,
-    /// -100 to 100, or high, normal, low; larger is sooner
+    /// From -100 to 100, or high, normal, low; larger is sooner
     #[arg(short, long, value_name = "N", default_value = "normal", allow_hyphen_values = true)]
     priority: Priority,
     /// Join this run; `new` makes one, seals it at the end of the input and prints its id instead of the jobs'

@@ -14,7 +14,10 @@ fn completions_know_every_verb_and_bash_reads_them() {
         }
     }
     let script = rig.call(&["completions", "bash"]).fine().to_owned() + "\ncomplete -p windlass";
-    let read = Command::new("bash").args(["--norc", "-c", &script]).output().unwrap();
+    // It is longer than one argument may be.
+    let file = rig.path("completions");
+    std::fs::write(&file, script).unwrap();
+    let read = Command::new("bash").arg("--norc").arg(&file).output().unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     rig.call(&["completions", "tcsh"]).says("expected bash, zsh or fish").ended(64);
     rig.call(&["completions"]).ended(64);

@@ -50,7 +50,7 @@ fn what_is_emitted_is_told_and_nonsense_fails_the_job() {
     assert_eq!(emitted(&mut rig, "printf 'a\\tone\\n' >> $WINDLASS_EMIT; exit 1").1, []);
     for (script, part) in [
         ("printf 'a\\tone' >> $WINDLASS_EMIT", "not ended by a newline"),
-        ("echo one >> $WINDLASS_EMIT", "no TAB"),
+        ("echo one >> $WINDLASS_EMIT", "names no queue"),
         ("printf -- '-a\\tone\\n' >> $WINDLASS_EMIT", "bad queue"),
         ("{ printf 'a\\t'; head -c 1048577 /dev/zero; echo; } >> $WINDLASS_EMIT", "1048577 bytes"),
         ("head -c 40000000 /dev/zero >> $WINDLASS_EMIT", "more than"),

@@ -40,7 +40,7 @@ fn the_environment_is_what_was_built_and_nothing_else() {
     let mut expected = b"A=1=2\0B=\xff\n\0".to_vec();
     let ours = format!("WINDLASS_JOB_ID=j-{}-1\0WINDLASS_QUEUE=q.u e\0WINDLASS_ATTEMPT=7\0", rig.origin);
     expected.extend_from_slice(ours.as_bytes());
-    expected.extend_from_slice(b"WINDLASS_RUN=r-1\0");
+    expected.extend_from_slice(b"WINDLASS_MAX_ATTEMPTS=5\0WINDLASS_RUN=r-1\0");
     let dir = rig.control().display().to_string();
     let files = format!("WINDLASS_CONTROL={dir}/0.0.control\0WINDLASS_EMIT={dir}/0.0.emit\0");
     expected.extend_from_slice(files.as_bytes());
