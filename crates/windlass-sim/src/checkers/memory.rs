@@ -32,13 +32,15 @@ impl Memory {
     }
 
     /// A start that needs memory passes nobody who has waited for long, unless it is of a higher priority or has waited
-    /// as well.
-    fn passes_nobody(&self, claimed: &Booking, at: u64) -> Result<(), String> {
+    /// as well. Who got some in the same turn was not passed: the starts of a turn have no order.
+    fn passes_nobody(&self, claimed: &Booking, turned: &Turned) -> Result<(), String> {
+        let at = turned.at;
         let Some(crew) = self.rules.crew(&claimed.queue).filter(|_| self.rules.need(&claimed.queue) > 0) else {
             return Ok(());
         };
         let passed = self.waits.iter().find(|(other, (_, priority))| {
-            **other != crew && self.waited_long(**other, at) && *priority >= claimed.priority
+            let gets_some = || turned.claimed.iter().any(|booking| self.rules.crew(&booking.queue) == Some(**other));
+            **other != crew && self.waited_long(**other, at) && *priority >= claimed.priority && !gets_some()
         });
         match passed.filter(|_| !self.waited_long(crew, at)) {
             Some((other, (since, _))) => {
@@ -102,7 +104,7 @@ impl Checker for Memory {
                 }
                 // All that was weighed by other needs has ended.
                 self.uneven &= !ledger.bookings.is_empty();
-                turned.claimed.iter().try_for_each(|booking| self.passes_nobody(booking, turned.at))?;
+                turned.claimed.iter().try_for_each(|booking| self.passes_nobody(booking, turned))?;
                 // Whoever got some waits anew for more.
                 for crew in turned.claimed.iter().filter_map(|booking| self.rules.crew(&booking.queue)) {
                     self.waits.remove(&crew);
