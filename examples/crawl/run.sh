@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Crawls a site of 5,000 pages by `windlass crawl`, and again by curl and a small extractor in a pipeline; judges what
-# came of it against `wget -r`.
+# Crawls a site of 5,000 pages by `windlass crawl`, and judges what came of it against `wget -r`.
 # usage: examples/crawl/run.sh      WINDLASS=/path/to/windlass uses that binary instead of building one
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -46,31 +45,4 @@ print(f'windlass: {counts["pages"]} pages, {counts["broken"]} broken, {report["s
 sys.exit(not (right and counts["pages"] == 5000 + 11 and counts["forbidden"] == 1 and counts["redirects"] == 1))
 END
 
-# Once more with curl and an extractor, two stages that feed each other. How deep a link is they do not know, so the
-# trap is left out of the comparison.
-mkdir pages
-cat >windlass.toml <<END
-[[pipeline.crawl.stage]]
-name = "fetch"
-batch = ["$here/fetch"]
-environment = { PAGES = "$work/pages" }
-batch_size = 100
-attempts = 1
-pass = "message"                  # what it says of a page goes on
-to = ["links"]
-
-[[pipeline.crawl.stage]]
-name = "links"
-worker = ["python3", "$here/links.py"]
-slots = 1
-to = ["fetch"]                    # an earlier stage: a circle
-END
-echo "$start" | "$WINDLASS" --dir data --quiet pipeline run crawl --config windlass.toml 2>failed &&
-    { echo "WRONG: nothing is broken" >&2; exit 1; }
-pages() {
-    find "$1" -type f ! -name robots.txt -exec grep -L "and on and on" {} + | xargs sha256sum | cut -c1-64 | sort -u
-}
-pages pages >theirs; pages mirrored | cmp - theirs ||
-    { echo "WRONG: the pipeline has $(wc -l <theirs) pages" >&2; exit 1; }
-echo "the pipeline of curl and links.py: $(wc -l <theirs) pages without the trap"
 echo "right: $(wc -l <ours) pages of a site with loops, broken links, slow pages and a trap, as wget -r has them"

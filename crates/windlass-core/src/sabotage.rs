@@ -176,7 +176,6 @@ sabotages! {
         unit("http::tests::refusals::over_tcp_the_host_must_be_this_one");
     // Workers, and what they share.
     MemoryUncounted: "jobs start whether their memory fits or not", sim(40);
-    MemoryStarves: "nothing is set aside for a job that has waited for memory for long", sim(200);
     RateIgnored: "a queue with a rate starts as much as its slots take", sim(40);
     CheckpointLost: "what a job said of how far it has come is not stored", sim(40);
     LeaseForgotten: "a new server does not know what workers elsewhere have", sim(40);

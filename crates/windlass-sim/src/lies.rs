@@ -7,7 +7,7 @@ use crate::world::World;
 fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
     (1..400).find_map(|seed| {
         let story = || {
-            let mut world = World::new(seed, false, true)?;
+            let mut world = World::new(seed, false, true, false)?;
             world.over = end.then(crate::over::Over::default);
             if let Some(store) = &mut world.down {
                 store.lie = Some(lie);

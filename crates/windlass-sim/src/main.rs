@@ -4,7 +4,9 @@
 //! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
 //! times. `--replay SEED` tells one seed's story, a line for each event. With `--plain` nobody steers or operates:
-//! older seeds tell their old stories then.
+//! older seeds tell their old stories then. With `--crews` every second seed has kept workers, workers elsewhere, memory,
+//! rates and checkpoints as well; of these worlds about one in 150 breaks an invariant, and whether that is the engine's
+//! fault or the checker's is not known yet, so the tests do without them.
 
 mod asks;
 mod bulk;
@@ -42,16 +44,24 @@ const SEEDS: &str = include_str!("../seeds.txt");
 /// One seed in so many is run twice.
 const TWICE: u64 = 50;
 
+/// Who is there besides those who push.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct People {
+    /// Nobody steers or operates.
+    plain: bool,
+    /// Every second seed has crews of all kinds.
+    crews: bool,
+}
+
 /// What to do with the seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    Seeds { from: u64, count: u64, twice: u64, plain: bool },
-    End { from: u64, answers: u64, plain: bool },
-    Replay { seed: u64, end: bool, plain: bool },
+    Seeds { from: u64, count: u64, twice: u64, people: People },
+    End { from: u64, answers: u64, people: People },
+    Replay { seed: u64, end: bool, people: People },
 }
 
-const USAGE: &str =
-    "usage: windlass-sim [--plain] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
+const USAGE: &str = "usage: windlass-sim [--plain] [--crews] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {
@@ -62,11 +72,11 @@ fn main() -> ExitCode {
         }
     };
     let told = match command {
-        Command::Replay { seed, end, plain } => run(seed, Mode { verbose: true, end, plain })
+        Command::Replay { seed, end, people } => run(seed, Mode { verbose: true, end, people })
             .map_err(|what| format!("seed {seed}: {what}"))
             .map(|totals| format!("seed {seed}: fine, trace {:016x}", totals.trace)),
-        Command::Seeds { from, count, twice, plain } => seeds(from, count, twice, plain),
-        Command::End { from, answers, plain } => end(from, answers, plain),
+        Command::Seeds { from, count, twice, people } => seeds(from, count, twice, people),
+        Command::End { from, answers, people } => end(from, answers, people),
     };
     match told {
         Ok(line) => {
@@ -81,7 +91,8 @@ fn main() -> ExitCode {
 }
 
 fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    let (mut from, mut count, mut twice, mut replay, mut end, mut plain) = (1, 2000, TWICE, None, None, false);
+    let (mut from, mut count, mut twice, mut replay, mut end) = (1, 2000, TWICE, None, None);
+    let mut people = People::default();
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         if argument == "--twice" {
@@ -89,7 +100,11 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
             continue;
         }
         if argument == "--plain" {
-            plain = true;
+            people.plain = true;
+            continue;
+        }
+        if argument == "--crews" {
+            people.crews = true;
             continue;
         }
         let value = arguments.next().and_then(|value| value.parse().ok());
@@ -103,9 +118,9 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
         }
     }
     Ok(match (replay, end) {
-        (Some(seed), end) => Command::Replay { seed, end: end.is_some(), plain },
-        (None, Some(answers)) => Command::End { from, answers, plain },
-        (None, None) => Command::Seeds { from, count, twice, plain },
+        (Some(seed), end) => Command::Replay { seed, end: end.is_some(), people },
+        (None, Some(answers)) => Command::End { from, answers, people },
+        (None, None) => Command::Seeds { from, count, twice, people },
     })
 }
 
@@ -114,13 +129,13 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
 struct Mode {
     verbose: bool,
     end: bool,
-    plain: bool,
+    people: People,
 }
 
 /// One seed; a panic of an assertion in the engine is a finding like any other.
 fn run(seed: u64, mode: Mode) -> Result<Totals, String> {
     let story = || {
-        let mut world = World::new(seed, mode.verbose, !mode.plain)?;
+        let mut world = World::new(seed, mode.verbose, !mode.people.plain, mode.people.crews)?;
         world.over = mode.end.then(over::Over::default);
         world.run()
     };
@@ -136,20 +151,24 @@ fn caught(story: impl FnOnce() -> Result<Totals, String>) -> Result<Totals, Stri
 }
 
 fn failed(seed: u64, what: &str, mode: Mode) -> String {
-    let (end, plain) = (if mode.end { " --end 1" } else { "" }, if mode.plain { " --plain" } else { "" });
-    format!("seed {seed}: {what}\nreplay with: cargo run --release -p windlass-sim -- --replay {seed}{end}{plain}")
+    let said = |so: bool, word: &'static str| if so { word } else { "" };
+    let end = said(mode.end, " --end 1");
+    let (plain, crews) = (said(mode.people.plain, " --plain"), said(mode.people.crews, " --crews"));
+    format!(
+        "seed {seed}: {what}\nreplay with: cargo run --release -p windlass-sim -- --replay {seed}{end}{plain}{crews}"
+    )
 }
 
-fn seeds(from: u64, count: u64, twice: u64, plain: bool) -> Result<String, String> {
+fn seeds(from: u64, count: u64, twice: u64, people: People) -> Result<String, String> {
     let began = Instant::now();
     let kept: Vec<u64> = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     // They tell the story that broke something, and the one they tell today.
-    let told = kept.iter().flat_map(|seed| [(*seed, true), (*seed, plain)]);
+    let told = kept.iter().flat_map(|seed| [(*seed, People { plain: true, ..people }), (*seed, people)]);
     let mut sum = Totals::default();
     let (mut seeds, mut repeated) = (0u64, 0u64);
-    let new = (from..from.saturating_add(count)).map(|seed| (seed, plain));
-    for (seed, plain) in told.chain(new) {
-        let mode = Mode { plain, ..Mode::default() };
+    let new = (from..from.saturating_add(count)).map(|seed| (seed, people));
+    for (seed, people) in told.chain(new) {
+        let mode = Mode { people, ..Mode::default() };
         let totals = run(seed, mode).map_err(|what| failed(seed, &what, mode))?;
         if seed.is_multiple_of(twice) || kept.contains(&seed) {
             repeated += 1;
@@ -172,11 +191,11 @@ fn seeds(from: u64, count: u64, twice: u64, plain: bool) -> Result<String, Strin
     ))
 }
 
-fn end(from: u64, answers: u64, plain: bool) -> Result<String, String> {
+fn end(from: u64, answers: u64, people: People) -> Result<String, String> {
     let began = Instant::now();
     let mut sum = Totals::default();
     let mut seed = from;
-    let mode = Mode { end: true, plain, ..Mode::default() };
+    let mode = Mode { end: true, people, ..Mode::default() };
     while sum.answers < answers {
         sum.add(&run(seed, mode).map_err(|what| failed(seed, &what, mode))?);
         seed += 1;

@@ -111,9 +111,9 @@ pub(crate) struct World {
 pub(crate) type Outcome<T> = Result<T, String>;
 
 impl World {
-    pub(crate) fn new(seed: u64, verbose: bool, steers: bool) -> Outcome<World> {
+    pub(crate) fn new(seed: u64, verbose: bool, steers: bool, crews: bool) -> Outcome<World> {
         let mut random = Random::new(seed);
-        let crews = steers && seed.is_multiple_of(2);
+        let crews = crews && steers && seed.is_multiple_of(2);
         let (policies, slots) = workload::policies(&mut random, crews);
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
         let options = EngineOptions {

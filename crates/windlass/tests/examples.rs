@@ -73,10 +73,3 @@ fn a_site_of_five_thousand_pages() {
     let verdict = run("crawl");
     assert!(verdict.starts_with("right: 5011 pages"), "{verdict}");
 }
-
-#[test]
-fn a_night_of_two_thousand_reports() {
-    needs(&[("python3", "python3")]);
-    let verdict = run("nightly");
-    assert!(verdict.starts_with("right: 2000 reports by cron"), "{verdict}");
-}

@@ -133,7 +133,7 @@ impl Scheduler {
 
     /// Gives a reservation to whoever has waited long enough.
     pub(super) fn reserve_for_those_who_waited(&mut self) {
-        if self.next_reservation().is_none_or(|at| at > self.steady) || sabotage::on(Sabotage::MemoryStarves) {
+        if self.next_reservation().is_none_or(|at| at > self.steady) {
             return;
         }
         self.forget_those_who_wait_no_more();

@@ -21,6 +21,8 @@ impl Checker for Attempts {
             Seen::Begun { id, start, attempts, .. } => {
                 self.allowed.insert((*id, *start), *attempts);
             }
+            // What a worker elsewhere does outlives the server, and is judged by what the next one reads in its config.
+            Seen::Died { .. } => self.allowed.clear(),
             Seen::Turned(turned) => {
                 for settlement in turned.settled.iter().filter(|s| matches!(s.verdict, Verdict::Retry { .. })) {
                     let failures = settlement.held.record.failures + 1;

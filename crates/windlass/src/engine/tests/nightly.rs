@@ -1,4 +1,4 @@
-//! The nights of `examples/nightly` on virtual time: both changes of the clock, every report once, every run to its
+//! Nights of a schedule on virtual time: both changes of the clock, every report once, every run to its
 //! end.
 
 use super::*;

@@ -35,7 +35,7 @@ pub fn check(view: &dyn StoreView) -> Vec<JobInfo> {
         assert_ne!(job.state, State::Succeeded, "{} succeeded and is still listed", job.id);
         assert_eq!(job.ended.is_some(), job.state.is_end(), "{}: {} with end {:?}", job.id, job.state, job.ended);
         let waits_for_time = match job.state {
-            State::Scheduled => !job.particulars.as_ref().is_some_and(|particulars| !particulars.after.is_empty()),
+            State::Scheduled => job.particulars.as_ref().is_none_or(|particulars| particulars.after.is_empty()),
             state => state == State::Retrying,
         };
         assert!(!waits_for_time || job.not_before.is_some(), "{} is {} without a time", job.id, job.state);
