@@ -24,7 +24,8 @@ impl<S: Store> Engine<S> {
                 }
             }
             Event::OpenOperation { operation, answer } => {
-                effects.answers.add(answer, self.operations.open(&operation));
+                let opened = self.operations.open(&mut self.store, &operation)?;
+                effects.answers.add(answer, opened);
             }
             Event::StageOperation { number, ids, answer } => {
                 let staged = self.operations.stage(&mut self.store, number, ids)?;

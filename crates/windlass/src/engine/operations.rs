@@ -133,12 +133,23 @@ impl Operations {
         Ok(true)
     }
 
-    /// Begins to stage.
-    pub(super) fn open(&mut self, new: &NewOperation) -> Result<u64, Failure> {
-        let operation = Operation::new(new)?;
+    /// Begins to stage, under a number of which nothing is left: while there was no space, slices of an operation that
+    /// ended with the last server may still lie there, and would be taken for its own.
+    pub(super) fn open(
+        &mut self,
+        store: &mut impl Store,
+        new: &NewOperation,
+    ) -> Result<Result<u64, Failure>, StoreError> {
+        let operation = match Operation::new(new) {
+            Ok(operation) => operation,
+            Err(failure) => return Ok(Err(failure)),
+        };
         self.last += 1;
+        while !store.notes(&format!("{SLICES}{:016x}/", self.last), 1)?.is_empty() {
+            self.last += 1;
+        }
         self.by_number.insert(self.last, operation);
-        Ok(self.last)
+        Ok(Ok(self.last))
     }
 
     /// Stores the next slice of one that is being staged.
