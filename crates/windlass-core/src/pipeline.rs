@@ -6,7 +6,6 @@
 //! circle, and the last of which nothing holds. It must not count what waits: the scheduler does.
 
 use crate::job::QueueName;
-use crate::sabotage::{self, Sabotage};
 use crate::size;
 use std::fmt;
 
@@ -146,8 +145,7 @@ impl Plan {
 
     /// The stages whose limits hold this one.
     pub fn held_by(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
-        let held = sabotage::on(Sabotage::CircleHeld);
-        let outside = move |next: &usize| self.component[*next] != self.component[stage] || held;
+        let outside = move |next: &usize| self.component[*next] != self.component[stage];
         self.after[stage].iter().copied().filter(outside)
     }
 

@@ -165,8 +165,6 @@ sabotages! {
         unit("engine::tests::failure::a_handler_gets_the_failed_job_with_its_errors_and_the_run_waits_for_it");
     ListenerForgotten: "one of those who have subscribed to a message does not get it",
         unit("engine::tests::route::every_listener_gets_a_copy_in_the_run_and_the_message_is_done_with_them");
-    CircleHeld: "a stage of a pipeline is held by full stages of its own circle",
-        unit("config::tests::a_pipeline_is_checked_as_a_whole");
     // The doors.
     UnknownSaidRefused: "a lost answer is taken for a refusal, so the job is pushed again",
         unit("client::tests::only_a_sure_refusal_leads_to_the_inbox");
