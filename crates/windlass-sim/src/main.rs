@@ -4,9 +4,9 @@
 //! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
 //! times. `--replay SEED` tells one seed's story, a line for each event. With `--plain` nobody steers or operates:
-//! older seeds tell their old stories then. With `--crews` every second seed has kept workers, workers elsewhere, memory,
-//! rates and checkpoints as well; of these worlds about one in 150 breaks an invariant, and whether that is the engine's
-//! fault or the checker's is not known yet, so the tests do without them.
+//! older seeds tell their old stories then. With `--crews` every second seed has kept workers, workers elsewhere,
+//! memory, rates and checkpoints as well; of these worlds about one in 150 breaks an invariant, and whether that is
+//! the engine's fault or the checker's is not known yet, so the tests do without them.
 
 mod asks;
 mod bulk;
@@ -61,7 +61,8 @@ enum Command {
     Replay { seed: u64, end: bool, people: People },
 }
 
-const USAGE: &str = "usage: windlass-sim [--plain] [--crews] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED [--end 1]";
+const USAGE: &str =
+    "usage: windlass-sim [--plain] [--crews] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {
