@@ -6,8 +6,10 @@
 
 use super::lock_watch::{LockWatch, is_free};
 pub(super) use crate::client::{Connection, Lines, query_value as encoded};
+use crate::config::Loaded;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::log::Log;
 pub(super) use crate::server::{ReadConfig, Server, ServerOptions};
 
 /// What a verb becomes where nobody serves.
@@ -155,6 +157,22 @@ pub(super) fn start_server(options: impl Fn() -> ServerOptions) -> Result<Server
         if !watch.wait()? {
             return Err(refused.hint("stop that one first: windlass stop"));
         }
+    }
+}
+
+/// Whoever serves what a config says, for good or for as long as its own work takes.
+pub(super) fn configured(loaded: &Loaded, dir: &DataDir, log: &Log) -> ServerOptions {
+    let config = &loaded.config;
+    ServerOptions {
+        policies: config.policies(),
+        slots: config.slots,
+        memory: config.memory(),
+        serves: true,
+        drain: config.server.drain,
+        archive: config.archive,
+        config: loaded.clone(),
+        log: log.clone(),
+        ..ServerOptions::new(dir.clone())
     }
 }
 

@@ -6,7 +6,7 @@
 mod graph;
 
 use super::Context;
-use super::connect::{Connection, Link, ServerOptions, start_server};
+use super::connect::{Connection, Link, configured, start_server};
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
@@ -250,17 +250,7 @@ fn serve(loaded: &Loaded, dir: &DataDir, context: &Context) -> Result<Server, Fa
     let config = &loaded.config;
     let log = LogOptions { level: Level::Warn, ..config.log.clone() };
     let log = if context.quiet { Log::off() } else { Log::start(log)? };
-    start_server(|| ServerOptions {
-        policies: config.policies(),
-        slots: config.slots,
-        memory: config.memory(),
-        serves: true,
-        drain: config.server.drain,
-        archive: config.archive,
-        config: loaded.clone(),
-        log: log.clone(),
-        ..ServerOptions::new(dir.clone())
-    })
+    start_server(|| configured(loaded, dir, &log))
 }
 
 enum Ended {

@@ -7,7 +7,7 @@ mod dump;
 mod idle;
 
 use super::Context;
-use super::connect::{ReadConfig, ServerOptions, start_server};
+use super::connect::{ReadConfig, ServerOptions, configured, start_server};
 use super::print::Out;
 use super::signals::Signals;
 use crate::allocator;
@@ -62,19 +62,11 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let log = Log::start(config.log.clone().under(std::env::var_os("WINDLASS_LOG"))?)?;
     let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
-        policies: config.policies(),
         handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
-        slots: config.slots,
-        memory: config.memory(),
-        serves: true,
         serve_open_runs: true,
         listen: Some(config.server.listen),
-        drain: config.server.drain,
-        archive: config.archive,
-        config: loaded.clone(),
         reload: Some(reload.clone()),
-        log: log.clone(),
-        ..ServerOptions::new(dir.clone())
+        ..configured(&loaded, &dir, &log)
     })?;
     let mut out = Out::new();
     out.line(format_args!("windlass serves {} with data directory {}", server.address(), dir.root().display()));

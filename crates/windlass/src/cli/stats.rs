@@ -35,24 +35,26 @@ pub(super) struct Args {
 }
 
 /// What of each row is counted and measured.
+const ALL: &[&str] = &[
+    "key",
+    "attempts",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "again",
+    "per_minute",
+    "wait_p50",
+    "wait_p95",
+    "wait_p99",
+    "run_p50",
+    "run_p95",
+    "run_p99",
+    "waiting",
+    "running",
+];
+
 const COLUMNS: Columns = Columns {
-    all: &[
-        "key",
-        "attempts",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "again",
-        "per_minute",
-        "wait_p50",
-        "wait_p95",
-        "wait_p99",
-        "run_p50",
-        "run_p95",
-        "run_p99",
-        "waiting",
-        "running",
-    ],
+    all: ALL,
     usual: &[
         "key",
         "attempts",
@@ -67,23 +69,7 @@ const COLUMNS: Columns = Columns {
         "run_p95",
         "run_p99",
     ],
-    wide: &[
-        "key",
-        "attempts",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "again",
-        "per_minute",
-        "wait_p50",
-        "wait_p95",
-        "wait_p99",
-        "run_p50",
-        "run_p95",
-        "run_p99",
-        "waiting",
-        "running",
-    ],
+    wide: ALL,
     cell,
 };
 

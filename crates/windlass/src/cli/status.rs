@@ -10,34 +10,24 @@ use crate::handlers_dir::NAME;
 use serde_json::Value;
 
 /// The columns; a queue's `closed` is one of its own where any is.
+const ALL: &[&str] = &[
+    "queue",
+    "scheduled",
+    "ready",
+    "running",
+    "retrying",
+    "suspended",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "closed",
+    "started",
+];
+
 const COLUMNS: Columns = Columns {
-    all: &[
-        "queue",
-        "scheduled",
-        "ready",
-        "running",
-        "retrying",
-        "suspended",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "closed",
-        "started",
-    ],
+    all: ALL,
     usual: &["queue", "scheduled", "ready", "running", "retrying", "suspended", "succeeded", "failed", "cancelled"],
-    wide: &[
-        "queue",
-        "scheduled",
-        "ready",
-        "running",
-        "retrying",
-        "suspended",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "closed",
-        "started",
-    ],
+    wide: ALL,
     cell,
 };
 

@@ -4,7 +4,7 @@
 //! a retry's back-off included, is the next tick's.
 
 use super::Context;
-use super::connect::{Connection, Link, ServerOptions, start_server};
+use super::connect::{Connection, Link, configured, start_server};
 use super::print::{self, count, grouped};
 use super::signals::{Signals, exit_code};
 use crate::config::Loaded;
@@ -73,17 +73,7 @@ fn alone(loaded: &Loaded, dir: &DataDir, signals: Signals, context: &Context) ->
         None => LogOptions { level: Level::Warn, ..config.log.clone() },
     };
     let log = if context.quiet { Log::off() } else { Log::start(options)? };
-    let server = start_server(|| ServerOptions {
-        policies: config.policies(),
-        slots: config.slots,
-        memory: config.memory(),
-        serves: true,
-        drain: config.server.drain,
-        archive: config.archive,
-        config: loaded.clone(),
-        log: log.clone(),
-        ..ServerOptions::new(dir.clone())
-    })?;
+    let server = start_server(|| configured(loaded, dir, &log))?;
     let stopped_by = Arc::new(AtomicI32::new(0));
     let (engine, noted) = (server.handle().clone(), stopped_by.clone());
     std::thread::spawn(move || {

@@ -24,11 +24,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use windlass_core::job::{JobId, RunId};
 
 /// Answers that may take for ever (wait, follow, drained): at most so many at once.
 const STREAMS_MAX: usize = 256;
+/// How long what is told may be behind before it is told as it is.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shared by all requests.
 pub(super) struct App {
@@ -102,6 +105,12 @@ impl App {
     /// before its job is read in.
     pub(super) async fn catch_up(&self) -> Result<(), Failure> {
         self.unless_stopped(self.ask(|answer| Event::CatchUp { answer })).await
+    }
+
+    /// Catches up, unless that takes long: an archive that cannot go on, as on a full disk, keeps nobody from what is
+    /// known.
+    pub(super) async fn catch_up_in_time(&self) {
+        let _in_time = tokio::time::timeout(CATCH_UP_PATIENCE, self.catch_up()).await;
     }
 
     /// Reads the store or the archive on a thread that may block.

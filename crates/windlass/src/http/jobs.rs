@@ -14,15 +14,12 @@ use crate::store::{Amended, Amendment, Filter};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value};
-use std::time::Duration;
 use windlass_core::job::{Arrival, JobId};
 use windlass_core::life_cycle::State;
 
 /// Lists show so much of a job's data.
 const DATA_LISTED: usize = 200;
 const PAGE: u64 = 50;
-/// How long the history of a job may be behind before it is told as it is.
-const ARCHIVE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let query = call.query(&["selector", "limit", "cursor"])?;
@@ -91,8 +88,7 @@ pub(super) async fn find_or_wait(app: &App, id: JobId) -> Result<Value, Problem>
     let mut found = find(app, id).await?;
     let behind = found.as_ref().is_some_and(|job| !is_whole(job));
     if behind {
-        // An archive that cannot go on, as on a full disk, keeps nobody from what is known.
-        let _in_time = tokio::time::timeout(ARCHIVE_PATIENCE, app.catch_up()).await;
+        app.catch_up_in_time().await;
     } else if found.is_none() {
         app.catch_up().await?;
     }

@@ -38,6 +38,7 @@ pub(super) async fn open(mut call: Call) -> Result<Response, Problem> {
 
 pub(super) async fn list(call: Call) -> Result<Response, Problem> {
     let limit = call.query(&["limit"])?.number("limit", 1, PAGE_MAX as u64)?.unwrap_or(PAGE) as usize;
+    call.app.catch_up_in_time().await;
     let runs = call.app.read(move |reads| Ok((reads.view)()?.runs(limit)?)).await?;
     json(StatusCode::OK, &api::Page { items: runs.iter().map(api::Run::from).collect(), next: None })
 }
@@ -45,7 +46,13 @@ pub(super) async fn list(call: Call) -> Result<Response, Problem> {
 pub(super) async fn show(call: Call) -> Result<Response, Problem> {
     call.query(&[])?;
     let id = call.run()?;
-    let info = call.app.read(move |reads| Ok((reads.view)()?.run(id)?)).await?;
+    let find = async || call.app.read(move |reads| Ok((reads.view)()?.run(id)?)).await;
+    let mut info = find().await?;
+    // The seal is the last that a producer writes: before it, jobs that were told may still stand in the inbox.
+    if !info.as_ref().is_some_and(|info| info.counts.sealed) {
+        call.app.catch_up_in_time().await;
+        info = find().await?;
+    }
     let info = info.ok_or_else(|| Problem::not_found(format!("no run {id}")))?;
     json(StatusCode::OK, &api::Run::from(&info))
 }
