@@ -75,7 +75,7 @@ impl Whereabouts {
         };
         let named = |url: Option<String>, by: &str| url.map(|url| Named { url, by: by.to_owned() });
         let of_profile = |by: &str| (chosen.dir.clone(), named(chosen.server.clone(), by));
-        // What a job is told of its own server is for `progress` and `emit`, and goes with a token that is good for them.
+        // What a job is told of its own server is for `progress` and `emit`, with a token that is good for them alone.
         let url = text("WINDLASS_URL").filter(|_| set("WINDLASS_JOB_TOKEN").is_none());
         let stages = [
             (dir, named(server, "--server")),
