@@ -1,10 +1,10 @@
 //! The crawler: fetchers and parsers that feed each other until a site is done.
 //!
 //! It is a program on the library's public parts, with an engine of its own in the directory it saves to: two queues,
-//! `fetch` and `parse`, in one run. The frontier is the jobs of that run, each address once by its unique key, and nothing
-//! of it is in memory: a crawl that was killed goes on where it was. It ends when the run does. The pure parts first:
-//! `page_url` (one form of an address), `robots`, `links`, `sitemap`, `scope`, `place` (one file for an address); then
-//! `distances`, `downloader`, `stages` and `report`. It must not know the command line.
+//! `fetch` and `parse`, in one run. The frontier is the jobs of that run, each address once by its unique key, and
+//! nothing of it is in memory: a crawl that was killed goes on where it was. It ends when the run does. The pure parts
+//! first: `page_url` (one form of an address), `robots`, `links`, `sitemap`, `scope`, `place` (one file for an
+//! address); then `distances`, `downloader`, `stages` and `report`. It must not know the command line.
 
 mod distances;
 mod downloader;
