@@ -62,7 +62,6 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let log = Log::start(config.log.clone().under(std::env::var_os("WINDLASS_LOG"))?)?;
     let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
-        handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
         serve_open_runs: true,
         listen: Some(config.server.listen),
         reload: Some(reload.clone()),

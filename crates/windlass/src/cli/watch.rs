@@ -6,10 +6,10 @@ use super::Context;
 use super::amend::selector_of;
 use super::color::painted;
 use super::connect::{Connection, Link, encoded};
+use super::place::Place;
 use super::print::{self, Out, count, data_of, field, grouped, shortened, visible};
 use super::run::{Progress, Tally};
 use super::signals::{Signals, exit_code};
-use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::when;
 use serde_json::Value;
@@ -49,16 +49,16 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
         [only] => only.parse::<RunId>().ok(),
         _ => None,
     };
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let query = match run {
         Some(run) => format!("run={run}"),
         None => format!("selector={}", encoded(&selector_of(&args.targets))),
     };
-    let Some(server) = Link::to_server(&dir)? else { return unserved(run, &dir, context) };
+    let Some(server) = place.server()? else { return unserved(run, &place, context) };
     let (tell, happened) = sync_channel(64);
     spawn_signals(signals, tell.clone());
     spawn_lines(server, format!("/api/v1/watch?{query}"), tell);
-    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context), dir };
+    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context), place };
     let result = view.follow(&happened);
     view.progress.clear();
     let printed = view.out.finish();
@@ -67,12 +67,11 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
 }
 
 /// Nobody works, so nothing will change.
-fn unserved(run: Option<RunId>, dir: &DataDir, context: &Context) -> Result<u8, Failure> {
-    let gone =
-        Failure::new(Kind::NoServer, format!("no server is running in {}: nothing changes", dir.root().display()))
-            .hint("start one: windlass serve");
+fn unserved(run: Option<RunId>, place: &Place, context: &Context) -> Result<u8, Failure> {
+    let gone = Failure::new(Kind::NoServer, format!("no server is running in {place}: nothing changes"))
+        .hint("start one: windlass serve");
     let Some(run) = run else { return Err(gone) };
-    let info: Value = Link::ask(dir, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
+    let info: Value = Link::ask(place, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
     if info.get("ended") == Some(&Value::Bool(true)) { conclude(&info, context) } else { Err(gone) }
 }
 
@@ -81,7 +80,7 @@ struct View<'a> {
     context: &'a Context,
     out: Out,
     progress: Progress,
-    dir: DataDir,
+    place: Place,
 }
 
 impl View<'_> {
@@ -173,7 +172,7 @@ impl View<'_> {
 
     fn ask(&self, path: &str) -> Result<Value, Failure> {
         let gone = || Failure::new(Kind::NoServer, "the server went away");
-        Link::to_server(&self.dir)?.ok_or_else(gone)?.get_json(path)
+        self.place.server()?.ok_or_else(gone)?.get_json(path)
     }
 }
 
