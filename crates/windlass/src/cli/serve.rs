@@ -31,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   windlass serve
   windlass serve --config windlass.toml
-  kill -HUP PID        read the config again (a wrong one is refused and the old one stays), open the log anew
+  kill -HUP PID        read the config again (a wrong one is refused), open the log anew
   kill -TSTP PID       start nothing more; kill -CONT PID goes on";
 
 const TAKEN: [i32; 7] =
