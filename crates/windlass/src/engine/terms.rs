@@ -63,7 +63,7 @@ impl<S: Store> Engine<S> {
             if info.terms.room(&info.counts).is_some_and(|room| room < count) {
                 let why = match info.counts.stopped {
                     Some(why) => why.sentence().to_owned(),
-                    None => format!("run {id} takes {} jobs and has {}", limit(info), info.counts.total()),
+                    None => format!("run {id} takes no more than {} and has {}", limit(info), info.counts.total()),
                 };
                 return Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}")));
             }
