@@ -1,7 +1,7 @@
 //! Values of the config as everybody may see them: what names itself a secret keeps it.
 //!
-//! A config is shown over the API and stands in answers to a reload. Secrets belong in files; those that stand in it all
-//! the same, in variables, arguments, headers or addresses, are known by their names.
+//! A config is shown over the API and stands in answers to a reload. Secrets belong in files; those that stand in it
+//! all the same, in variables, arguments, headers or addresses, are known by their names.
 
 use toml::Value;
 
