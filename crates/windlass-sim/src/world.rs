@@ -129,6 +129,7 @@ impl World {
             drain: Duration::from_secs(random.between(1, 20)),
             seed: random.next(),
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317 ^ seed))),
+            files: Default::default(),
         };
         let disk = FakeDisk::new(&mut random);
         let people = People::new(&mut random, steers);

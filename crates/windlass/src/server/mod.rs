@@ -18,7 +18,7 @@ use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
-use crate::handlers_dir::HandlersDir;
+use crate::handlers_dir::{self, HandlersDir};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
@@ -66,6 +66,7 @@ impl Server {
             drain: options.drain,
             seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
             ids: Arc::clone(&ids),
+            files: options.handlers_dir.as_deref().map(handlers_dir::files_in).unwrap_or_default(),
         };
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence {
