@@ -30,7 +30,8 @@ Examples:
   windlass ls -- -queue:mail                   without one queue
 
 Selectors: queue:PATTERN state:STATE run:ID id:ID reason:WORD error:TEXT text:TEXT \"TEXT\",
-           priority attempts age ended due with > >= < <= or LOW..HIGH; comma: or, space: and, -: not";
+           priority attempts age ended due with > >= < <= or LOW..HIGH
+           comma: or, space: and, -: not";
 
 /// The columns there are; what the API calls otherwise is beside it.
 pub(super) const COLUMNS: Columns = Columns {

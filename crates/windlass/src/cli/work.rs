@@ -14,9 +14,10 @@ use crate::error::{Failure, Kind};
 use calls::Calls;
 use jobs::Jobs;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use windlass_core::policy::Command;
+use windlass_core::template::with_columns;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +73,7 @@ pub(super) fn work(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// The caller's own surroundings are the job's, but for what a job of another server was told.
 fn command(args: &Args) -> Result<Command, Failure> {
     let directory = std::env::current_dir().map_err(|e| Failure::io("cannot tell the current directory", &e))?;
-    let argv: Vec<Vec<u8>> = args.command.iter().map(|word| word.clone().into_vec()).collect();
+    let argv: Vec<Vec<u8>> = args.command.iter().map(|word| with_columns(word.as_bytes())).collect();
     if argv[0].is_empty() {
         return Err(Failure::new(Kind::Usage, "the command is the empty string"));
     }
