@@ -35,6 +35,11 @@ impl Stalemates {
     pub(super) fn started(&mut self, queue: QueueNo) {
         self.suspected.remove(&queue);
     }
+
+    /// When a queue that nothing held back at the last look is looked at again.
+    pub(super) fn suspects(&self, queue: QueueNo) -> Option<Time> {
+        self.look_at.filter(|_| self.suspected.contains(&queue))
+    }
 }
 
 impl<S: Store> Engine<S> {
