@@ -1,10 +1,11 @@
 """Writes a site of 5,000 pages with loops, broken links, slow pages and a trap, and the nginx.conf that serves it.
 
-usage: site.py DIRECTORY PORT [PAGES]
+usage: site.py DIRECTORY PORT [PAGES [BYTES-A-SECOND]]: the last is what slow pages have
 """
 import pathlib, sys
 
-place, port, pages = pathlib.Path(sys.argv[1]), sys.argv[2], int((sys.argv[3:] or [5000])[0])
+place, port = pathlib.Path(sys.argv[1]), sys.argv[2]
+pages, rate = [*map(int, sys.argv[3:]), *(5000, 1000)[len(sys.argv) - 3:]]
 root = place / "site"
 
 
@@ -35,7 +36,7 @@ http {{
     types {{ text/html html; text/plain txt; }} access_log off; keepalive_requests 1000000; {temp}
     server {{
         listen 127.0.0.1:{port}; root {place}/site;
-        location /slow/ {{ limit_rate 1000; }}
+        location /slow/ {{ limit_rate {rate}; }}
         location /trap/ {{ default_type text/html; return 200 "<a href='${{uri}}x'>and on and on</a>"; }}
         location = /moved {{ return 302 /p/7/7.html; }}
         location /private/ {{ default_type text/html; return 200 "nobody may read this"; }}

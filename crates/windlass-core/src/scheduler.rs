@@ -34,7 +34,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use memory::{RESERVE_AFTER, Shortage};
+pub use memory::Shortage;
 pub use queue::CAREFUL_SHARE;
 pub use reason::{Reason, Stall};
 pub use stock::{Pace, STOCK_PER_SLOT_MAX};

@@ -1,5 +1,5 @@
-//! Fills the templates of an argv with one job: `{}` `{data}` `{data.FIELD}` `{.}` `{/}` `{//}` `{#}` `{queue}` `{id}`
-//! `{attempt}`.
+//! Fills the templates of an argv with one job: `{}` `{data}` `{data.FIELD}` `{column.N}` `{.}` `{/}` `{//}` `{#}`
+//! `{queue}` `{id}` `{attempt}`.
 //!
 //! Each argument stays one argument whatever the data holds; nothing here goes near a shell. An argv without a
 //! data template gets the data on standard input (a queue) or as its last argument (`windlass run`).
@@ -28,11 +28,25 @@ impl fmt::Debug for Values<'_> {
 
 /// A template named a field that the data does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoField(pub String);
+pub enum NoField {
+    Named(String),
+    Column(usize),
+}
 
 impl fmt::Display for NoField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the data has no field `{}`, which the command asks for; expected a JSON object that has it", self.0)
+        match self {
+            NoField::Named(name) => {
+                write!(
+                    f,
+                    "the data has no field `{name}`, which the command asks for; expected a JSON object that has it"
+                )
+            }
+            NoField::Column(number) => write!(
+                f,
+                "the data has no column {number}, which the command asks for; expected columns with tabs between them"
+            ),
+        }
     }
 }
 
@@ -48,7 +62,32 @@ pub fn of_one_job(argv: &[Vec<u8>]) -> Option<String> {
 }
 
 fn is_data(name: &[u8]) -> bool {
-    matches!(name, b"" | b"." | b"/" | b"//" | b"data") || name.starts_with(b"data.")
+    matches!(name, b"" | b"." | b"/" | b"//" | b"data") || name.starts_with(b"data.") || column_of(name).is_some()
+}
+
+/// The number in `column.N`, from 1.
+fn column_of(name: &[u8]) -> Option<usize> {
+    text(name.strip_prefix(b"column.")?).parse().ok().filter(|number| (1..=COLUMNS_MOST).contains(number))
+}
+
+const COLUMNS_MOST: usize = 999;
+
+/// The short form on a command line, `{2}` for `{column.2}`. Commands of a config do not have it: there `{2}` is what
+/// it is to a regular expression.
+pub fn with_columns(argument: &[u8]) -> Vec<u8> {
+    let mut long = Vec::with_capacity(argument.len());
+    let mut rest = argument;
+    while let Some(open) = rest.iter().position(|b| *b == b'{') {
+        long.extend_from_slice(&rest[..=open]);
+        rest = &rest[open + 1..];
+        let name = rest.iter().position(|b| *b == b'}').map_or(&[][..], |close| &rest[..close]);
+        let column = [b"column.", name].concat();
+        if name.iter().all(u8::is_ascii_digit) && column_of(&column).is_some() {
+            long.extend_from_slice(b"column.");
+        }
+    }
+    long.extend_from_slice(rest);
+    long
 }
 
 /// What stands between braces, read as `fill` reads it.
@@ -124,12 +163,23 @@ fn expand(name: &[u8], values: Values<'_>, put: &Put, into: &mut Vec<u8>) -> Res
         b"queue" => put(values.queue.as_bytes(), into),
         b"id" => put(values.id.as_bytes(), into),
         b"attempt" => put(values.attempt.to_string().as_bytes(), into),
-        _ => match name.strip_prefix(b"data.").map(text).filter(|path| !path.is_empty()) {
-            Some(path) => put(&(values.field)(path).ok_or_else(|| NoField(path.to_owned()))?, into),
-            None => return Ok(false),
+        _ => match (column_of(name), name.strip_prefix(b"data.").map(text).filter(|path| !path.is_empty())) {
+            (Some(number), _) => put(&column(number, values).ok_or(NoField::Column(number))?, into),
+            (None, Some(path)) => put(&(values.field)(path).ok_or_else(|| NoField::Named(path.to_owned()))?, into),
+            (None, None) => return Ok(false),
         },
     }
     Ok(true)
+}
+
+/// A row that came as CSV is an object whose fields have numbers, JSON lists count from nought; any other line has its
+/// columns between tabs, and without a tab it is its own first column.
+fn column(number: usize, values: Values<'_>) -> Option<Vec<u8>> {
+    match values.data.first() {
+        Some(b'[') => (values.field)(&(number - 1).to_string()),
+        Some(b'{') => (values.field)(&number.to_string()),
+        _ => values.data.split(|byte| *byte == b'\t').nth(number - 1).map(<[u8]>::to_vec),
+    }
 }
 
 fn base_name(path: &[u8]) -> &[u8] {
@@ -184,7 +234,33 @@ mod tests {
         assert_eq!(filled("<{data.to.name}> try {attempt}", "x"), "<{id} Ann> try 3");
         assert_eq!(filled("{data}{data.}", "x"), "x{data.}");
         let values = Values { data: b"", queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
-        assert_eq!(fill(b"{data.none}", values), Err(NoField("none".into())));
+        assert_eq!(fill(b"{data.none}", values), Err(NoField::Named("none".into())));
+    }
+
+    #[test]
+    fn columns_are_counted_from_one() {
+        assert_eq!(filled("{column.2}-{column.1}", "a b\tc"), "c-a b");
+        assert_eq!(filled("{column.1}", "whole line"), "whole line");
+        let values = |data: &'static [u8]| Values {
+            data,
+            queue: "q",
+            id: "j-1",
+            number: 7,
+            attempt: 3,
+            field: &|name| Some(format!("field {name}").into_bytes()),
+        };
+        assert_eq!(fill(b"{column.2}", values(b"{}")).unwrap(), b"field 2");
+        assert_eq!(fill(b"{column.2}", values(b"[]")).unwrap(), b"field 1");
+        assert_eq!(fill(b"{column.3}", values(b"a\tb")), Err(NoField::Column(3)));
+        assert_eq!(filled("{column.0}{column.x}{column.1000}", "a"), "{column.0}{column.x}{column.1000}");
+        for (short, long) in [
+            ("{2} {1}.jpg", "{column.2} {column.1}.jpg"),
+            ("{{1}}", "{{column.1}}"),
+            ("{} {0} {-1} {1,2} {1", "{} {0} {-1} {1,2} {1"),
+        ] {
+            assert_eq!(String::from_utf8(with_columns(short.as_bytes())).unwrap(), long);
+        }
+        assert!(takes_data(&[b"{column.1}".to_vec()]) && !takes_data(&[b"[0-9]{4}".to_vec()]));
     }
 
     #[test]

@@ -248,6 +248,10 @@ impl World {
         let (parallel, _) = Desk::is_parallel(&member.policy);
         let count = member.lines.len() as u64;
         let at = if parallel { self.random.below(count) as usize } else { 0 };
+        if member.lines.get(at).is_some_and(|line| self.people.killer == Some(line.id)) {
+            // It does nothing any more before its server is dead.
+            return Ok(());
+        }
         if !self.calm && self.random.chance(10) {
             self.plan(number, Next::Babbles, 5000);
             return Ok(());

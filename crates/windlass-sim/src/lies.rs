@@ -1,5 +1,6 @@
 //! The checkers can fail: a store that lies in some way is found out within a few worlds, and by the right one.
 
+use crate::Cast;
 use crate::watched::Lie;
 use crate::world::World;
 
@@ -7,7 +8,7 @@ use crate::world::World;
 fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
     (1..400).find_map(|seed| {
         let story = || {
-            let mut world = World::new(seed, false, true, false)?;
+            let mut world = World::new(seed, false, Cast::All)?;
             world.over = end.then(crate::over::Over::default);
             if let Some(store) = &mut world.down {
                 store.lie = Some(lie);

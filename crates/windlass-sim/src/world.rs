@@ -4,6 +4,7 @@
 //! the commit. It owns everything outside the engine but the faults (`faults.rs`), the hands (`hands.rs`) and the
 //! people (`people.rs`). Whatever happens is shown to the checkers.
 
+use crate::Cast;
 use crate::checkers::{self, Checker, Seen};
 use crate::disk::FakeDisk;
 use crate::feeders;
@@ -111,9 +112,9 @@ pub(crate) struct World {
 pub(crate) type Outcome<T> = Result<T, String>;
 
 impl World {
-    pub(crate) fn new(seed: u64, verbose: bool, steers: bool, crews: bool) -> Outcome<World> {
+    pub(crate) fn new(seed: u64, verbose: bool, cast: Cast) -> Outcome<World> {
         let mut random = Random::new(seed);
-        let crews = crews && steers && seed.is_multiple_of(2);
+        let (steers, crews) = (cast != Cast::Plain, cast == Cast::All && seed.is_multiple_of(2));
         let (policies, slots) = workload::policies(&mut random, crews);
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
         let options = EngineOptions {

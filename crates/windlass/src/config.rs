@@ -82,7 +82,7 @@ pub struct Profile {
     pub dir: Option<PathBuf>,
     /// What `serve` and `tick` read.
     pub config: Option<PathBuf>,
-    /// Whom `work` works for.
+    /// Whom verbs speak to, where they go through the API.
     pub server: Option<String>,
     pub token_file: Option<PathBuf>,
 }

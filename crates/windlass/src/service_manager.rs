@@ -9,6 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+/// How often a manager that wants no sign of life is told what is new.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
 /// The manager's ear.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
@@ -27,9 +30,9 @@ impl ServiceManager {
         ServiceManager { to: variable("NOTIFY_SOCKET").and_then(|name| listener(&name)), watchdog }
     }
 
-    /// How often a sign of life is sent: twice as often as it is wanted.
+    /// How often it is told how things are, if it listens: twice as often as it wants a sign of life.
     pub fn beat(&self) -> Option<Duration> {
-        self.to.as_ref().and(self.watchdog).map(|wanted| wanted / 2)
+        self.to.as_ref().map(|_| self.watchdog.map_or(TOLD_EVERY, |wanted| wanted / 2))
     }
 
     pub fn ready(&self, status: &str) {
@@ -46,8 +49,13 @@ impl ServiceManager {
         self.tell("STOPPING=1\nSTATUS=stopping");
     }
 
-    pub fn alive(&self, status: &str) {
-        self.tell(&format!("WATCHDOG=1\nSTATUS={status}"));
+    /// The engine turns, and so things stand; without a watchdog that is told only where it is news.
+    pub fn alive(&self, status: &str, news: bool) {
+        match self.watchdog {
+            Some(_) => self.tell(&format!("WATCHDOG=1\nSTATUS={status}")),
+            None if news => self.tell(&format!("STATUS={status}")),
+            None => {}
+        }
     }
 
     fn tell(&self, words: &str) {

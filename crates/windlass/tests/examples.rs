@@ -73,3 +73,10 @@ fn a_site_of_five_thousand_pages() {
     let verdict = run("crawl");
     assert!(verdict.starts_with("right: 5011 pages"), "{verdict}");
 }
+
+#[test]
+fn a_night_of_two_thousand_reports() {
+    needs(&[("python3", "python3"), ("bash", "bash")]);
+    let verdict = run("nightly");
+    assert!(verdict.starts_with("right: 2000 reports of a night"), "{verdict}");
+}

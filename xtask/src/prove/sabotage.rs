@@ -93,7 +93,7 @@ fn choose(names: &[&str]) -> Result<Vec<&'static Plant>, String> {
 fn words(check: Check) -> String {
     match check {
         Check::Test { of, name } => format!("{of} {name}"),
-        Check::Sim { seeds } => format!("sim --crews --seeds {seeds}"),
+        Check::Sim { seeds } => format!("sim --seeds {seeds}"),
     }
 }
 
@@ -140,7 +140,7 @@ impl Built {
         let mut command = Command::new(program);
         match check {
             Check::Test { name, .. } => command.args(["--exact", name, "--test-threads=1"]),
-            Check::Sim { seeds } => command.args(["--crews", "--seeds", &seeds.to_string()]),
+            Check::Sim { seeds } => command.args(["--seeds", &seeds.to_string()]),
         };
         command.env_remove(VARIABLE).envs(broken.map(|plant| (VARIABLE, plant.name)));
         command.current_dir(root().join("crates/windlass")).stdin(Stdio::null()).process_group(0);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// So long a start that does not fit lets others of its priority go before it.
-pub const RESERVE_AFTER: Duration = Duration::from_secs(10);
+const RESERVE_AFTER: Duration = Duration::from_secs(10);
 
 /// The machine's memory as the plan sees it.
 #[derive(Debug, Default)]

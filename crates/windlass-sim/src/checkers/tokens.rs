@@ -36,11 +36,13 @@ impl Checker for Tokens {
                     self.live.remove(&id);
                 }
             }
-            // It went on elsewhere while its server was gone.
+            // It went on elsewhere while its server was gone; or that server died before it could hand out what it
+            // had claimed.
             Seen::Resumed { id, start } => {
-                let other = self.begun.get(id).is_some_and(|last| last != start);
+                let newer = self.begun.insert(*id, *start).is_some_and(|last| last > *start);
+                let other = ledger.jobs.get(id).is_some_and(|job| job.record.starts != *start);
                 let held = !self.live.insert(*id);
-                if other || held {
+                if newer || other || held {
                     return Err(format!("start {start} of {id} goes on, and another is held"));
                 }
             }

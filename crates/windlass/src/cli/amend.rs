@@ -128,8 +128,8 @@ pub(super) fn amend(verb: Verb, args: &Args, context: &Context) -> Result<u8, Fa
 
 fn change(verb: Verb, chosen: &Chosen, context: &Context) -> Result<u8, Failure> {
     let target = target(&chosen.targets)?;
-    let dir = context.existing_dir()?;
-    let answer = Link::with(&dir, |server| match &target {
+    let place = context.place()?;
+    let answer = Link::with(&place, |server| match &target {
         Target::Ids(ids) if ids.len() == 1 && !chosen.dry_run && chosen.expect.is_none_or(|n| n == 1) => {
             one(server, verb, ids[0])
         }

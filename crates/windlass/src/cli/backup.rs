@@ -57,7 +57,7 @@ pub(super) fn backup(args: &BackupArgs, context: &Context) -> Result<u8, Failure
         return Err(Failure::new(Kind::Usage, text).hint("a backup belongs on another disk"));
     }
     let config = context.config_file(args.config.as_deref(), dir.root());
-    let mut link = Link::open(&dir, Carry::Idle)?;
+    let mut link = Link::open_in(&dir, Carry::Idle)?;
     // A first page is answered when everything that was in the inbox is in the store, and what has ended is archived.
     link.connection.set_patience(Some(PATIENCE));
     let caught_up = link.connection.get_json::<Value>("/api/v1/jobs?limit=1");

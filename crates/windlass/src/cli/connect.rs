@@ -5,6 +5,7 @@
 //! one way to read and change things.
 
 use super::lock_watch::{LockWatch, is_free};
+use super::place::Place;
 pub(super) use crate::client::{Connection, Lines, query_value as encoded};
 use crate::config::Loaded;
 use crate::data_dir::DataDir;
@@ -29,8 +30,16 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Connects; where nobody serves a data directory, becomes a server that only answers.
+    pub(super) fn open(place: &Place) -> Result<Link, Failure> {
+        match place {
+            Place::Directory(dir) => Link::open_in(dir, Carry::Idle),
+            Place::Address { .. } => Ok(Link { connection: place.server()?.ok_or_else(went_away)?, own: None }),
+        }
+    }
+
     /// Connects, or becomes the server; a held lock whose holder does not answer is exit code 75.
-    pub(super) fn open(dir: &DataDir, carry: Carry) -> Result<Link, Failure> {
+    pub(super) fn open_in(dir: &DataDir, carry: Carry) -> Result<Link, Failure> {
         if let Some(connection) = Connection::open(dir)? {
             return Ok(Link { connection, own: None });
         }
@@ -53,15 +62,9 @@ impl Link {
         }
     }
 
-    /// Connects, or becomes a server that only answers.
-    pub(super) fn open_idle(dir: &DataDir) -> Result<Link, Failure> {
-        Link::open(dir, Carry::Idle)
-    }
-
     /// Another connection to the same server, for somebody else to use up.
-    pub(super) fn second(&self, dir: &DataDir) -> Result<Connection, Failure> {
-        let gone = || Failure::new(Kind::NoServer, "the server went away");
-        Connection::open(dir)?.ok_or_else(gone)
+    pub(super) fn second(&self, place: &Place) -> Result<Connection, Failure> {
+        place.server()?.ok_or_else(went_away)
     }
 
     /// Connects, if somebody serves.
@@ -103,10 +106,10 @@ impl Link {
     }
 
     /// Asks what changes nothing, if need be of the next one who serves, or of this process.
-    pub(super) fn ask<T>(dir: &DataDir, ask: impl Fn(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn ask<T>(place: &Place, ask: impl Fn(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
         let mut asked = 1;
         loop {
-            let mut link = Link::open(dir, Carry::Idle)?;
+            let mut link = Link::open(place)?;
             let (own, result) = (link.is_own(), ask(&mut link.connection));
             let closed = link.close();
             match result {
@@ -123,15 +126,19 @@ impl Link {
 
     /// Does something with the connection and closes the link whatever came of it.
     pub(super) fn with<T>(
-        dir: &DataDir,
+        place: &Place,
         act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut link = Link::open(dir, Carry::Idle)?;
+        let mut link = Link::open(place)?;
         let result = act(&mut link.connection);
         let closed = link.close();
         let value = result?;
         closed.map(|()| value)
     }
+}
+
+fn went_away() -> Failure {
+    Failure::new(Kind::NoServer, "the server went away")
 }
 
 /// A question that changes nothing is asked again where whoever served went away over it: another verb, which had the
@@ -170,6 +177,7 @@ pub(super) fn configured(loaded: &Loaded, dir: &DataDir, log: &Log) -> ServerOpt
         serves: true,
         drain: config.server.drain,
         archive: config.archive,
+        handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
         config: loaded.clone(),
         log: log.clone(),
         ..ServerOptions::new(dir.clone())

@@ -24,8 +24,9 @@ Examples:
   windlass crawl https://example.org/docs/ --include '/docs/*' --out docs --report csv > pages.csv
   windlass crawl https://example.org/ --depth 3 --exclude '*.pdf' --rate 2/s
 
-Patterns: * is any text; /docs/* and *.pdf are for path and query, http://HOST/* is for whole addresses and lets
-other hosts in. Without --include the hosts of the URLs are crawled. Stopped or killed? The same command goes on.
+Patterns: * is any text; /docs/* and *.pdf are for path and query, http://HOST/* is for whole
+addresses and lets other hosts in. Without --include the hosts of the URLs are crawled.
+Stopped or killed? The same command goes on.
 Exits with 1 if a link is broken.";
 
 /// So many broken links are told on stderr; the report has all.

@@ -68,6 +68,7 @@ impl Finding {
 pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     let findings = match place(context) {
         Ok(dir) => [examine(&dir), vec![config(&dir, context)]].concat(),
+        Err(failure) if failure.kind == Kind::Usage => return Err(failure),
         Err(failure) => {
             let remedy = "name another one with --dir, or mend this one";
             vec![Finding::new("directory", Health::Problem, failure.text, remedy)]

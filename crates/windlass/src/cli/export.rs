@@ -50,9 +50,9 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Result<u8, Failure> {
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let mut out = Out::new();
-    let written = Link::with(&dir, |server| write_jobs(server, &args.selector.join(" "), &mut out))?;
+    let written = Link::with(&place, |server| write_jobs(server, &args.selector.join(" "), &mut out))?;
     line(&mut out, &End { end: written })?;
     let code = out.finish()?;
     context.say(format_args!("exported {}", print::jobs(written)));
@@ -107,10 +107,10 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Result<u8, Failure
     let file = source(args.file.as_deref().filter(|file| *file != Path::new("-")))?;
     // Before anything is opened: what is not whole needs no server to say so.
     let ended = survey(&file, args.resume)?;
-    let dir = context.data_dir()?;
+    let place = context.made_place()?;
     let path = if args.resume { "/api/v1/import?resume=true" } else { "/api/v1/import" };
     let mut done = Imported { ended: ended.len() as u64, ..Imported::default() };
-    let sent = Link::with(&dir, |server| {
+    let sent = Link::with(&place, |server| {
         server.set_patience(None);
         send_parts(&file, args.resume, &ended, IMPORT_MAX, |part| {
             let taken: Imported = server.post(path, NDJSON, part)?.checked()?.json()?;

@@ -42,9 +42,9 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
     if args.follow {
         return follow(args, context);
     }
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let start = args.start.map_or_else(String::new, |start| format!("&start={start}"));
-    let (id, stdout, stderr) = Link::ask(&dir, |server| {
+    let (id, stdout, stderr) = Link::ask(&place, |server| {
         let id = whole_id(server, &args.id)?;
         let mut fetch = |wanted: bool, stream| match wanted {
             true => {
@@ -78,8 +78,8 @@ pub(super) fn logs(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// Where nobody serves, what was written is all that there will be, so a job that has not ended is one too many.
 fn follow(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
-    let dir = context.existing_dir()?;
-    let mut link = Link::open_idle(&dir)?;
+    let place = context.place()?;
+    let mut link = Link::open(&place)?;
     let id = match whole_id(&mut link.connection, &args.id).and_then(|id| if_it_can_end(&mut link, id)) {
         Ok(id) => id,
         Err(failure) => {
@@ -93,7 +93,7 @@ fn follow(args: &Args, context: &Context) -> Result<u8, Failure> {
         (_, true) => "&stream=stderr",
         (false, false) => "",
     };
-    let connection = link.second(&dir)?;
+    let connection = link.second(&place)?;
     let (tell, happened) = sync_channel(64);
     spawn_signals(signals, tell.clone());
     spawn_lines(connection, format!("/api/v1/jobs/{}/output?follow=true{stream}", encoded(&id)), tell);

@@ -30,7 +30,8 @@ Examples:
   windlass ls -- -queue:mail                   without one queue
 
 Selectors: queue:PATTERN state:STATE run:ID id:ID reason:WORD error:TEXT text:TEXT \"TEXT\",
-           priority attempts age ended due with > >= < <= or LOW..HIGH; comma: or, space: and, -: not";
+           priority attempts age ended due with > >= < <= or LOW..HIGH
+           comma: or, space: and, -: not";
 
 /// The columns there are; what the API calls otherwise is beside it.
 pub(super) const COLUMNS: Columns = Columns {
@@ -64,9 +65,9 @@ struct Sort {
 pub(super) fn ls(args: &Args, context: &Context) -> Result<u8, Failure> {
     let limit = args.limit.unwrap_or(if print::terminal_width().is_some() { SCREENFUL } else { u64::MAX });
     let mut listing = Listing::new(&args.shape, COLUMNS, context)?;
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let selector = selector_of(&args.selector);
-    let more = Link::with(&dir, |server| match args.sort {
+    let more = Link::with(&place, |server| match args.sort {
         Some(sort) => sorted(&mut listing, server, &selector, limit, sort),
         None => as_they_came(&mut listing, server, &selector, limit),
     })?;

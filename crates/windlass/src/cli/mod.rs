@@ -22,7 +22,9 @@ mod logs;
 mod ls;
 mod nudge;
 mod pages;
+mod parts;
 mod pipeline;
+mod place;
 #[cfg(test)]
 pub(crate) use pipeline::EXAMPLE as PIPELINE_EXAMPLE;
 mod print;
@@ -45,12 +47,13 @@ mod watch;
 mod why;
 mod work;
 
-use crate::config::{self as config_file, Profile};
+use crate::config as config_file;
 use crate::data_dir::{self, DataDir};
 use crate::error::{Failure, Kind};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use color::Color;
 use connect::{Connection, Link};
+use place::{Place, Whereabouts};
 use run::Shown;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -81,6 +84,10 @@ struct Arguments {
     /// The data directory; else WINDLASS_DIR, else the user's state directory
     #[arg(long, global = true, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// A server instead: http://ADDRESS:PORT or unix:///PATH; else WINDLASS_URL. Its token is WINDLASS_TOKEN, or in
+    /// the file of WINDLASS_TOKEN_FILE
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "dir")]
+    server: Option<String>,
     /// A [profile.NAME] of the config, which names a data directory or a server; else WINDLASS_PROFILE
     #[arg(short = 'P', long, global = true, value_name = "NAME")]
     profile: Option<String>,
@@ -203,9 +210,9 @@ enum Verb {
 /// What every verb is given besides its own arguments.
 #[derive(Clone, Debug)]
 struct Context {
-    /// The data directory, where somebody named one.
-    dir: Option<PathBuf>,
-    profile: Profile,
+    /// The verb, as it is called.
+    verb: String,
+    whereabouts: Whereabouts,
     quiet: bool,
     verbose: u8,
     json: bool,
@@ -216,6 +223,25 @@ struct Context {
 }
 
 impl Context {
+    /// Where a verb that goes through the API finds its engine; it makes nothing.
+    fn place(&self) -> Result<Place, Failure> {
+        self.address()?.map_or_else(|| self.existing_dir().map(Place::Directory), Ok)
+    }
+
+    /// The same of a verb that makes the data directory where it is missing.
+    fn made_place(&self) -> Result<Place, Failure> {
+        self.address()?.map_or_else(|| self.data_dir().map(Place::Directory), Ok)
+    }
+
+    /// The server that was named, if one was.
+    fn address(&self) -> Result<Option<Place>, Failure> {
+        let Some(named) = &self.whereabouts.server else { return Ok(None) };
+        if self.verbose > 1 {
+            self.say(format_args!("server {}, named by {}", named.url, named.by));
+        }
+        Ok(Some(Place::Address { url: named.url.clone(), token: self.whereabouts.token()? }))
+    }
+
     /// The data directory, made where it is missing.
     fn data_dir(&self) -> Result<DataDir, Failure> {
         DataDir::open(&self.dir_path()?).inspect(|dir| self.tell_place(dir))
@@ -234,7 +260,7 @@ impl Context {
     /// to come, and is empty then.
     fn existing_dir(&self) -> Result<DataDir, Failure> {
         let path = self.dir_path()?;
-        match (DataDir::find(&path)?.inspect(|dir| self.tell_place(dir)), &self.dir) {
+        match (DataDir::find(&path)?.inspect(|dir| self.tell_place(dir)), &self.whereabouts.dir) {
             (Some(dir), _) => Ok(dir),
             (None, None) => DataDir::open(&path),
             (None, Some(_)) => {
@@ -246,19 +272,29 @@ impl Context {
     }
 
     /// A connection to the server, for a verb that is nothing without one; `why` ends the sentence.
-    fn server(&self, why: &str) -> Result<(DataDir, Connection), Failure> {
+    fn server(&self, why: &str) -> Result<(Place, Connection), Failure> {
+        let lost = || Failure::new(Kind::NoServer, format!("no server answers{why}"));
+        if let Some(place) = self.address()? {
+            let connection = place.server()?.ok_or_else(lost)?;
+            return Ok((place, connection));
+        }
         let path = self.dir_path()?;
         let dir = DataDir::find(&path)?;
         let connected = dir.as_ref().map_or(Ok(None), Link::to_server)?;
-        dir.zip(connected).ok_or_else(|| {
+        dir.map(Place::Directory).zip(connected).ok_or_else(|| {
             let text = format!("no server is running in {}{why}", path.display());
             Failure::new(Kind::NoServer, text).hint("start one: windlass serve")
         })
     }
 
     fn dir_path(&self) -> Result<PathBuf, Failure> {
-        if let Some(dir) = &self.dir {
+        if let Some(dir) = &self.whereabouts.dir {
             return Ok(dir.clone());
+        }
+        if let Some(named) = &self.whereabouts.server {
+            let what = format!("windlass {} works in a data directory of this machine", self.verb);
+            let text = format!("{what}, and {} names a server: {}", named.by, named.url);
+            return Err(Failure::new(Kind::Usage, text).hint("name the directory with --dir"));
         }
         let installed = Some(Path::new(INSTALLED)).filter(|dir| rustix::process::geteuid().is_root() && dir.is_dir());
         data_dir::usual_place(&|name| std::env::var_os(name), installed).ok_or_else(|| {
@@ -269,7 +305,10 @@ impl Context {
 
     /// The config of a server of this data directory: the one that was named, else the profile's, else the usual one.
     fn config_file(&self, named: Option<&Path>, dir: &Path) -> Option<PathBuf> {
-        named.map(Path::to_owned).or_else(|| self.profile.config.clone()).or_else(|| config_file::usual_file(dir))
+        named
+            .map(Path::to_owned)
+            .or_else(|| self.whereabouts.profile.config.clone())
+            .or_else(|| config_file::usual_file(dir))
     }
 
     /// A sentence for people.
@@ -289,7 +328,7 @@ pub fn main() -> ExitCode {
 fn answer(words: impl Iterator<Item = OsString>) -> u8 {
     let words: Vec<OsString> = words.collect();
     let as_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    let arguments = match parse(words.into_iter()) {
+    let (arguments, verb) = match parse(words.into_iter()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && as_json => {
             let failure = refused(&error);
@@ -302,39 +341,22 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { Kind::Usage.exit_code() } else { 0 };
         }
     };
-    let (dir, profile) = match place(arguments.dir.clone(), arguments.profile.as_deref()) {
-        Ok(place) => place,
+    let Arguments { dir, server, profile, quiet, verbose, json, color, no_input, progress, verb: chosen } = arguments;
+    let whereabouts = match Whereabouts::find(dir, server, profile.as_deref(), &|name| std::env::var_os(name)) {
+        Ok(whereabouts) => whereabouts,
         Err(failure) => {
-            print::failure(&failure, arguments.json);
+            print::failure(&failure, json);
             return failure.kind.exit_code();
         }
     };
-    let Arguments { quiet, verbose, json, color, no_input, progress, verb, .. } = arguments;
-    let context = Context { dir, profile, quiet, verbose, json, color: color.on_stdout(), no_input, progress };
-    match dispatch(verb, &context) {
+    let context = Context { verb, whereabouts, quiet, verbose, json, color: color.on_stdout(), no_input, progress };
+    match dispatch(chosen, &context) {
         Ok(code) => code,
         Err(failure) => {
             print::failure(&failure, context.json);
             failure.kind.exit_code()
         }
     }
-}
-
-/// The data directory that was named, and the profile: what stands on the command line goes before the environment.
-fn place(dir: Option<PathBuf>, profile: Option<&str>) -> Result<(Option<PathBuf>, Profile), Failure> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let by_variable = set("WINDLASS_PROFILE").map(|name| name.to_string_lossy().into_owned());
-    let chosen = match (profile, &by_variable) {
-        (Some(name), _) => config_file::profile(name)?,
-        (None, Some(name)) if dir.is_none() => config_file::profile(name)?,
-        (None, _) => Profile::default(),
-    };
-    let variable = set("WINDLASS_DIR").map(PathBuf::from);
-    let (first, second) = match profile {
-        Some(_) => (chosen.dir.clone(), variable),
-        None => (variable, chosen.dir.clone()),
-    };
-    Ok((dir.or(first).or(second), chosen))
 }
 
 /// What is wrong with the words, as one sentence.
@@ -346,12 +368,14 @@ fn refused(error: &clap::Error) -> Failure {
     Failure::new(Kind::Usage, sentence).hint(tip.unwrap_or("windlass VERB --help has every option"))
 }
 
-fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+/// The arguments, and the name of their verb.
+fn parse(words: impl Iterator<Item = OsString>) -> Result<(Arguments, String), clap::Error> {
     let words: Vec<OsString> = words.collect();
     let command = Arguments::command().color(Color::named_in(&words).of_help());
     let words = aliases::replaced(words, &command);
     let matches = command.try_get_matches_from(words)?;
-    Arguments::from_arg_matches(&matches)
+    let verb = matches.subcommand_name().unwrap_or_default().to_owned();
+    Arguments::from_arg_matches(&matches).map(|arguments| (arguments, verb))
 }
 
 fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {

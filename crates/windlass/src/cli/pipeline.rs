@@ -83,8 +83,11 @@ pub(super) fn pipeline(args: &Args, context: &Context) -> Result<u8, Failure> {
 
 /// The config that is meant, and where it stands.
 fn loaded(of: &Named, context: &Context) -> Result<(PathBuf, Loaded), Failure> {
+    if let Some(path) = &of.config {
+        return Ok((path.clone(), Loaded::load(path)?));
+    }
     let dir = context.dir_path()?;
-    let Some(path) = context.config_file(of.config.as_deref(), &dir) else {
+    let Some(path) = context.config_file(None, &dir) else {
         let text = format!("no config: there is no {}", dir.join("windlass.toml").display());
         return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass pipeline init"));
     };
@@ -161,8 +164,8 @@ fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
 fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
-    let dir = context.data_dir()?;
-    let status: Value = Link::ask(&dir, |server| server.get_json("/api/v1/status"))?;
+    let place = context.place()?;
+    let status: Value = Link::ask(&place, |server| server.get_json("/api/v1/status"))?;
     let counts = |stage: &str| {
         let queue = format!("{}.{stage}", pipeline.name);
         status.get("queues").and_then(|queues| queues.get(&queue)).cloned().unwrap_or(Value::Null)

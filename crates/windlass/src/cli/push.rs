@@ -3,14 +3,15 @@
 //! Ids go to stdout as soon as they are final, sentences to stderr. The exit code tells whether everything was
 //! accepted, not whether it could be printed.
 
+mod api_door;
 mod rows;
 
 use super::Context;
 use super::connect::{Connection, Link};
 use super::inbox_door::InboxDoor;
-use super::print::{Out, data_of, jobs};
+use super::place::Place;
+use super::print::{Out, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
-use crate::api::{self, base64};
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -18,9 +19,11 @@ use crate::inbox::Envelope;
 use crate::particulars::trace_of_environment;
 use crate::store::Durability;
 use crate::when;
+use api_door::ApiDoor;
 use rows::{Converted, Rows};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
@@ -128,6 +131,10 @@ impl Args {
         }
     }
 
+    fn separator(&self) -> u8 {
+        if self.null { 0 } else { b'\n' }
+    }
+
     fn rows(&self) -> Option<Rows> {
         match (self.jsonl, self.csv) {
             (true, _) => Some(Rows::Objects),
@@ -182,13 +189,17 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
     if let Some((_, option)) = about.iter().find(|(given, _)| *given && !from_stdin) {
         return Err(Failure::new(Kind::Usage, format!("{option} is about stdin, but DATA was given")));
     }
-    let dir = context.data_dir()?;
-    let door = Door { args, context, dir, terms, fresh, out: Out::new(), ids: Vec::new(), duplicates: 0 };
+    let place = context.made_place()?;
+    let door = Door { args, context, terms, fresh, out: Out::new(), ids: Vec::new(), duplicates: 0 };
     if !args.after.is_empty() && (from_stdin || door.fresh.is_some()) {
         let text = "--after is about jobs that are named, and about no new run";
         return Err(Failure::new(Kind::Usage, text).hint("give them as DATA, without --run new"));
     }
-    if from_stdin { door.lines() } else { door.arguments() }
+    match (from_stdin, &place) {
+        (true, Place::Directory(dir)) => door.lines(dir),
+        (true, Place::Address { .. }) => door.lines_elsewhere(&place),
+        (false, _) => door.arguments(&place),
+    }
 }
 
 /// What all jobs of one push have in common, and how safe they will be.
@@ -204,7 +215,6 @@ struct Terms {
 struct Door<'a> {
     args: &'a Args,
     context: &'a Context,
-    dir: DataDir,
     terms: Terms,
     /// The run was made by this push, which therefore seals it.
     fresh: Option<RunId>,
@@ -217,68 +227,111 @@ struct Door<'a> {
 
 impl Door<'_> {
     /// Jobs named on the command line: accepted together, through the server if there is one to share its sync with.
-    fn arguments(mut self) -> Result<u8, Failure> {
+    fn arguments(mut self, place: &Place) -> Result<u8, Failure> {
         let data: Vec<Vec<u8>> = self.args.data().map(|data| data.clone().into_vec()).collect();
         if let Some(place) = data.iter().position(|data| data.len() > DATA_MAX) {
             let text = format!("job {} has {} bytes, expected at most {DATA_MAX}", place + 1, data[place].len());
             return Err(Failure::new(Kind::BadData, text));
         }
+        // Only who knows the store and the archive can say whether the jobs that these wait for are there.
         if !self.args.after.is_empty() {
-            return self.after_others(&data);
+            let ids = Link::with(place, |server| self.through(server, &data))?;
+            return self.accepted(ids, true);
         }
-        let server = Link::to_server(&self.dir)?;
+        let server = place.server()?;
         let listens = server.is_some();
-        let ids: Vec<String> = match server {
-            Some(mut server) if self.terms.durability == Durability::Full && self.fresh.is_none() => {
-                let (ids, duplicates) = through_server(&mut server, &self.terms, &data)?;
-                self.duplicates = duplicates;
-                ids
+        let whole = self.terms.durability == Durability::Full && self.fresh.is_none();
+        let ids = match (place, server) {
+            (Place::Directory(dir), None) => self.through_inbox(dir, &data)?,
+            (Place::Directory(dir), Some(_)) if !whole => self.through_inbox(dir, &data)?,
+            (_, Some(mut server)) => {
+                self.make_run(&mut server)?;
+                self.through(&mut server, &data)?
             }
-            _ => {
-                let mut inbox = InboxDoor::open(&self.dir, &self.terms.envelope, self.terms.durability)?;
-                open(&mut inbox, self.fresh, &self.terms.run)?;
-                inbox.push_all(&data)?;
-                seal(&mut inbox, self.fresh)?;
-                inbox.ids().map(|id| id.to_string()).collect()
-            }
+            (Place::Address { .. }, None) => return Err(Failure::new(Kind::NoServer, "no server answers")),
         };
+        self.accepted(ids, listens)
+    }
+
+    fn accepted(mut self, ids: Vec<String>, listens: bool) -> Result<u8, Failure> {
         let count = ids.len() as u64 - self.duplicates;
         self.announce(ids.into_iter(), self.fresh.is_none() || self.args.ids || self.context.json);
         self.close(count, listens, None)
     }
 
-    /// Only who knows the store and the archive can say whether the others are there.
-    fn after_others(mut self, data: &[Vec<u8>]) -> Result<u8, Failure> {
-        let (ids, duplicates) = Link::with(&self.dir, |server| through_server(server, &self.terms, data))?;
-        self.duplicates = duplicates;
-        let count = ids.len() as u64 - duplicates;
-        self.announce(ids.into_iter(), true);
-        self.close(count, true, None)
+    fn through(&mut self, server: &mut Connection, data: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
+        let mut door = ApiDoor::new(server, &self.terms);
+        door.push_all(data)?;
+        if let Some(run) = self.fresh {
+            door.seal(run)?;
+        }
+        self.duplicates = door.duplicates;
+        Ok(door.ids)
     }
 
-    /// Jobs from stdin: always through the inbox, which takes them as fast as the disk does.
-    fn lines(mut self) -> Result<u8, Failure> {
-        // A signal ends the input, not the process: what was read before it is accepted, and said so.
+    fn through_inbox(&mut self, dir: &DataDir, data: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
+        let mut inbox = InboxDoor::open(dir, &self.terms.envelope, self.terms.durability)?;
+        open(&mut inbox, self.fresh, &self.terms.run)?;
+        inbox.push_all(data)?;
+        seal(&mut inbox, self.fresh)?;
+        Ok(inbox.ids().map(|id| id.to_string()).collect())
+    }
+
+    /// The run of a push that makes one is the server's to name.
+    fn make_run(&mut self, server: &mut Connection) -> Result<(), Failure> {
+        if self.fresh.is_some() {
+            let run = Some(api_door::open_run(server, &self.terms)?);
+            (self.fresh, self.terms.envelope.run) = (run, run);
+        }
+        Ok(())
+    }
+
+    /// Jobs from stdin for a server that is somewhere else: in requests of many.
+    fn lines_elsewhere(mut self, place: &Place) -> Result<u8, Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+        let mut server = place.server()?.ok_or_else(|| Failure::new(Kind::NoServer, "no server answers"))?;
+        let mut input = self.input(&signals)?;
+        self.make_run(&mut server)?;
+        let mut door = ApiDoor::new(&mut server, &self.terms);
+        match self.args.rows() {
+            None => door.push_input(self.args.separator(), &mut input)?,
+            Some(rows) => door.push_input(self.args.separator(), &mut Converted::new(rows, &mut input))?,
+        }
+        if let Some(run) = self.fresh {
+            door.seal(run)?;
+        }
+        let (count, duplicates, ids) = (door.count(), door.duplicates, door.ids);
+        self.duplicates = duplicates;
+        self.announce(ids.into_iter(), self.args.ids);
+        self.close(count, true, input.signal)
+    }
+
+    /// Standard input. A signal ends it, not the process: what was read before that is accepted, and said so.
+    fn input<'s>(&self, signals: &'s Signals) -> Result<Interruptible<'s, File>, Failure> {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
             self.context.say("reading jobs from the terminal, one a line; end with Ctrl-D");
         }
         // The library's buffer would only copy: the door reads in large pieces.
         let raw = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-        let mut input = Interruptible::new(std::fs::File::from(raw), &signals);
+        Ok(Interruptible::new(File::from(raw), signals))
+    }
+
+    /// Jobs from stdin: always through the inbox, which takes them as fast as the disk does.
+    fn lines(mut self, dir: &DataDir) -> Result<u8, Failure> {
+        let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
+        let mut input = self.input(&signals)?;
         let envelope = self.terms.envelope.clone();
-        let mut inbox = InboxDoor::open(&self.dir, &envelope, self.terms.durability)?;
+        let mut inbox = InboxDoor::open(dir, &envelope, self.terms.durability)?;
         open(&mut inbox, self.fresh, &self.terms.run)?;
-        let separator = if self.args.null { 0 } else { b'\n' };
         match self.args.rows() {
-            None => inbox.push_input(separator, &mut input)?,
-            Some(rows) => inbox.push_input(separator, &mut Converted::new(rows, &mut input))?,
+            None => inbox.push_input(self.args.separator(), &mut input)?,
+            Some(rows) => inbox.push_input(self.args.separator(), &mut Converted::new(rows, &mut input))?,
         }
         let count = seal(&mut inbox, self.fresh)?;
         self.announce(inbox.ids().map(|id| id.to_string()), self.args.ids);
         // A server that cannot be asked is one that does not listen; the jobs are in either way.
-        let listens = matches!(Link::to_server(&self.dir), Ok(Some(_)));
+        let listens = matches!(Link::to_server(dir), Ok(Some(_)));
         self.close(count, listens, input.signal)
     }
 
@@ -408,40 +461,6 @@ fn random_origin() -> Result<Origin, Failure> {
     Ok(Origin::from_random(bits))
 }
 
-fn through_server(server: &mut Connection, terms: &Terms, data: &[Vec<u8>]) -> Result<(Vec<String>, u64), Failure> {
-    let request: Vec<Value> = data.iter().map(|data| request(terms, data)).collect();
-    let answer: Value = server.post_json("/api/v1/jobs", &Value::Array(request))?;
-    let ids = answer.get("ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str));
-    let ids: Vec<String> = ids.into_iter().flatten().map(str::to_owned).collect();
-    match ids.len() == data.len() {
-        true => Ok((ids, answer.get("duplicates").and_then(Value::as_array).map_or(0, |found| found.len() as u64))),
-        false => {
-            let text = format!("the server answered {} jobs with {} ids", data.len(), ids.len());
-            Err(Failure::new(Kind::Internal, text))
-        }
-    }
-}
-
-fn request(terms: &Terms, data: &[u8]) -> Value {
-    let mut request = json!({
-        "queue": terms.envelope.queue.as_str(),
-        "priority": terms.envelope.priority.value(),
-        "at": terms.envelope.not_before.map(when::rfc3339),
-        "run": terms.envelope.run.map(|run| run.to_string()),
-        "durability": terms.durability.word(),
-    });
-    let particulars = serde_json::to_value(api::Particulars::from(terms.envelope.particulars.as_deref()));
-    for (name, value) in particulars.iter().filter_map(Value::as_object).flatten() {
-        request[name] = value.clone();
-    }
-    match std::str::from_utf8(data) {
-        Ok(text) => request["data"] = text.into(),
-        Err(_) => request["data_base64"] = base64::encode(data).into(),
-    }
-    debug_assert_eq!(data_of(&request, "data").as_deref(), Ok(data));
-    request
-}
-
 fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "full" => Ok(Durability::Full),
@@ -510,10 +529,10 @@ mod tests {
         assert_eq!(terms.envelope.not_before, None, "the past is now");
         assert_eq!(terms.envelope.particulars, None);
         let (terms, _) = read(&["q", "x", "--subject", "customer:4:2"]).unwrap();
-        let told = request(&terms, b"x");
+        let told = api_door::request(&terms, b"x");
         assert_eq!((&told["subject"]["type"], &told["subject"]["id"]), (&json!("customer"), &json!("4:2")));
         let (terms, _) = read(&["q", "x", "--unique", "{}", "--on-conflict", "replace"]).unwrap();
-        assert_eq!(request(&terms, b"x")["unique"], json!({ "scope": "active", "on_conflict": "replace" }));
+        assert_eq!(api_door::request(&terms, b"x")["unique"], json!({ "scope": "active", "on_conflict": "replace" }));
         let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
         assert!(fresh.is_some() && terms.envelope.run == fresh);
     }
@@ -521,7 +540,7 @@ mod tests {
     #[test]
     fn data_that_is_no_text_travels_whole() {
         let (terms, _) = read(&["q"]).unwrap();
-        assert_eq!(request(&terms, b"a\xff\n")["data_base64"], "Yf8K");
-        assert_eq!(request(&terms, "ü\n".as_bytes())["data"], "ü\n");
+        assert_eq!(api_door::request(&terms, b"a\xff\n")["data_base64"], "Yf8K");
+        assert_eq!(api_door::request(&terms, "ü\n".as_bytes())["data"], "ü\n");
     }
 }

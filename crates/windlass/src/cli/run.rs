@@ -29,7 +29,7 @@ Examples:
   windlass run --shell 'gzip -dc \"$1\" | wc -l' < files.txt
 
 Templates: {} the line, {.} without extension, {/} base name, {//} directory,
-           {#} number, {queue}, {id}. Empty lines are passed over.";
+           {1} {2} its columns between tabs, {#} number, {queue}, {id}. Empty lines are passed over.";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]

@@ -19,8 +19,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn seal(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.data_dir()?;
-    let run = Link::with(&dir, |server| {
+    let place = context.place()?;
+    let run = Link::with(&place, |server| {
         let id = whole_id(server, &args.run)?;
         if id.parse::<RunId>().is_err() {
             return Err(Failure::new(Kind::Usage, format!("{id} is no run, expected r-…")));

@@ -5,6 +5,7 @@
 
 mod dump;
 mod idle;
+mod life;
 
 use super::Context;
 use super::connect::{ReadConfig, ServerOptions, configured, start_server};
@@ -12,7 +13,8 @@ use super::print::Out;
 use super::signals::Signals;
 use crate::allocator;
 use crate::config::Loaded;
-use crate::engine::event::{Answer, Event};
+use crate::data_dir::DataDir;
+use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
 use crate::log::{Level, Log};
@@ -22,14 +24,14 @@ use crate::service_manager::ServiceManager;
 use crate::when;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   windlass serve
   windlass serve --config windlass.toml
-  kill -HUP PID        read the config again (a wrong one is refused and the old one stays), open the log anew
+  kill -HUP PID        read the config again (a wrong one is refused), open the log anew
   kill -TSTP PID       start nothing more; kill -CONT PID goes on";
 
 const TAKEN: [i32; 7] =
@@ -62,7 +64,6 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let log = Log::start(config.log.clone().under(std::env::var_os("WINDLASS_LOG"))?)?;
     let reload: ReadConfig = Arc::new(read);
     let server = start_server(|| ServerOptions {
-        handlers_dir: config.handlers.as_ref().map(|handlers| handlers.path.clone()),
         serve_open_runs: true,
         listen: Some(config.server.listen),
         reload: Some(reload.clone()),
@@ -75,12 +76,12 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let pid = std::process::id();
     log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
     let manager = Arc::new(ServiceManager::of_this_process());
-    manager.ready(&status(server.handle()));
+    manager.ready(&life::status(server.handle(), &dir));
     // Held to the end of the server: whoever shows its life hears of that.
     let (_serving, until) = channel();
     if let Some(beat) = manager.beat() {
-        let (engine, manager) = (server.handle().clone(), Arc::clone(&manager));
-        spawn("watchdog", move || show_life(&engine, &manager, beat, &until))?;
+        let (engine, manager, dir) = (server.handle().clone(), Arc::clone(&manager), dir.clone());
+        spawn("watchdog", move || life::show(&engine, &dir, &manager, beat, &until))?;
     }
     // As for the beat: it hears of the server's end.
     let (_busy, ended) = channel();
@@ -90,7 +91,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
     let (told, board) = (Arc::clone(&manager), Arc::clone(server.board()));
-    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told))?;
+    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told, &dir))?;
     let ended = server.join();
     manager.stopping();
     log.info("stopped");
@@ -103,30 +104,6 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure
     thread.map(drop).map_err(|e| Failure::io("cannot start a thread", &e))
 }
 
-/// A line for whoever looks at the service.
-fn status(engine: &EngineHandle) -> String {
-    engine.condition().word().replace('_', " ")
-}
-
-/// Tells the service manager that the engine turns, as long as it does: a sign is sent when it has answered.
-fn show_life(engine: &EngineHandle, manager: &ServiceManager, beat: Duration, until: &Receiver<()>) {
-    loop {
-        let (give, given) = channel();
-        let answer = Answer::new(move |flights: Result<Vec<_>, Failure>| {
-            // Whoever asked is gone with the server.
-            let _ = give.send(flights);
-        });
-        if engine.send(Event::Flights { answer }).is_err() {
-            return;
-        }
-        let Ok(Ok(flights)) = given.recv() else { return };
-        manager.alive(&format!("{}, {} starts under way", status(engine), flights.len()));
-        if until.recv_timeout(beat) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-    }
-}
-
 /// Turns signals into events until the engine has ended.
 fn obey(
     signals: &Signals,
@@ -135,6 +112,7 @@ fn obey(
     board: &Board,
     log: &Log,
     manager: &ServiceManager,
+    dir: &DataDir,
 ) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
@@ -154,7 +132,7 @@ fn obey(
                 manager.reloading();
                 // What came of it stands in the log, whoever asked.
                 let _ = config.reload(engine, "signal".into());
-                manager.ready(&status(engine));
+                manager.ready(&life::status(engine, dir));
                 Ok(())
             }
             libc::SIGTTIN => dump::tell(engine, board, log),

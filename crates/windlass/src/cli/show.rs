@@ -21,8 +21,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn show(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.existing_dir()?;
-    let found: Value = Link::ask(&dir, |server| {
+    let place = context.place()?;
+    let found: Value = Link::ask(&place, |server| {
         let id = whole_id(server, &args.id)?;
         let family = if id.starts_with("r-") { "runs" } else { "jobs" };
         server.get_json(&format!("/api/v1/{family}/{}", encoded(&id)))

@@ -75,10 +75,10 @@ const COLUMNS: Columns = Columns {
 
 pub(super) fn stats(args: &Args, context: &Context) -> Result<u8, Failure> {
     let mut listing = Listing::new(&args.shape, COLUMNS, context)?;
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let since = args.since.map(|since| format!("&since={}", encoded(&when::rfc3339(since)))).unwrap_or_default();
     let path = format!("/api/v1/stats?by={}&selector={}{since}", args.by, encoded(&selector_of(&args.selector)));
-    let stats: Value = Link::ask(&dir, |server| server.get_json(&path))?;
+    let stats: Value = Link::ask(&place, |server| server.get_json(&path))?;
     let rows = stats.get("rows").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let people = listing.is_for_people();
     listing.headed(&args.by);

@@ -45,9 +45,9 @@ pub(super) struct Args {
 
 pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
     let mut listing = Listing::new(&args.shape, COLUMNS, context)?;
-    let dir = context.existing_dir()?;
-    let served = Link::to_server(&dir)?.is_some();
-    let status: Value = Link::ask(&dir, |server| server.get_json("/api/v1/status"))?;
+    let place = context.place()?;
+    let served = place.server()?.is_some();
+    let status: Value = Link::ask(&place, |server| server.get_json("/api/v1/status"))?;
     if !listing.is_for_people() {
         return listing.whole(&status, &rows(&status), None);
     }

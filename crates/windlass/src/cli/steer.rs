@@ -161,8 +161,8 @@ impl Terms {
 
 /// Hands the changes to whoever serves; they hold when this comes back.
 pub(super) fn send(context: &Context, steering: &Steering) -> Result<Steered, Failure> {
-    let dir = context.existing_dir()?;
-    Link::with(&dir, |server| server.post_json("/api/v1/overrides", steering))
+    let place = context.place()?;
+    Link::with(&place, |server| server.post_json("/api/v1/overrides", steering))
 }
 
 fn targets(queues: &[String]) -> Result<Vec<Target>, Failure> {

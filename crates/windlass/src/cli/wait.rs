@@ -7,8 +7,8 @@
 use super::Context;
 use super::amend::selector_of;
 use super::connect::{Connection, Lines, Link, encoded};
+use super::place::Place;
 use super::print::{self, Out, count, field, grouped};
-use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::when;
 use serde_json::{Value, json};
@@ -177,22 +177,22 @@ pub(super) fn wait(args: &Args, context: &Context) -> Result<u8, Failure> {
         (_, true) => Until::Failure,
         _ => Until::All,
     };
-    let dir = context.existing_dir()?;
-    let ended = match Link::to_server(&dir)? {
+    let place = context.place()?;
+    let ended = match place.server()? {
         Some(server) => {
-            let told = ask_all(server, &whats, (until, goal), &dir, context);
+            let told = ask_all(server, &whats, (until, goal), &place, context);
             collect(&told, whats.len(), until, args.timeout)?
         }
-        None => unserved(&whats, (until, goal), &dir)?,
+        None => unserved(&whats, (until, goal), &place)?,
     };
     conclude(&whats, (until, goal), context, &ended)
 }
 
 /// Nobody works, so nothing can change: what has ended is known now, what has not never will be.
-fn unserved(whats: &[What], (until, goal): (Until, Goal), dir: &DataDir) -> Result<Vec<Ended>, Failure> {
+fn unserved(whats: &[What], (until, goal): (Until, Goal), place: &Place) -> Result<Vec<Ended>, Failure> {
     let (mut known, mut live) = (Vec::new(), 0);
     for what in whats {
-        let (now, first, left) = Link::ask(dir, |own| look(own, what, goal))?;
+        let (now, first, left) = Link::ask(place, |own| look(own, what, goal))?;
         live += left;
         match first.filter(|_| until == Until::Any) {
             Some(first) => return Ok(vec![first]),
@@ -240,19 +240,19 @@ fn ask_all(
     server: Connection,
     whats: &[What],
     wanted: (Until, Goal),
-    dir: &DataDir,
+    place: &Place,
     context: &Context,
 ) -> Receiver<Result<Ended, Failure>> {
     let (tell, told) = channel();
     let mut first = Some(server);
     for what in whats {
-        let (server, what, dir, context) = (first.take(), what.clone(), dir.clone(), context.clone());
-        ask_in_thread(&tell, move || ask(connected(server, &dir)?, &dir, &what, wanted, &context));
+        let (server, what, place, context) = (first.take(), what.clone(), place.clone(), context.clone());
+        ask_in_thread(&tell, move || ask(connected(server, &place)?, &place, &what, wanted, &context));
     }
     let runs: Vec<String> = whats.iter().filter(|what| matches!(what, What::Run(_))).map(What::words).collect();
     if wanted.0 == Until::Failure && !runs.is_empty() {
-        let dir = dir.clone();
-        ask_in_thread(&tell, move || first_failure(connected(None, &dir)?, &runs, &dir));
+        let place = place.clone();
+        ask_in_thread(&tell, move || first_failure(connected(None, &place)?, &runs, &place));
     }
     told
 }
@@ -268,10 +268,10 @@ fn ask_in_thread(
     });
 }
 
-fn connected(server: Option<Connection>, dir: &DataDir) -> Result<Connection, Failure> {
+fn connected(server: Option<Connection>, place: &Place) -> Result<Connection, Failure> {
     match server {
         Some(server) => Ok(server),
-        None => Link::to_server(dir)?.ok_or_else(gone),
+        None => place.server()?.ok_or_else(gone),
     }
 }
 
@@ -312,7 +312,7 @@ fn collect(
 /// Asks the question that is answered at the end.
 fn ask(
     mut server: Connection,
-    dir: &DataDir,
+    place: &Place,
     what: &What,
     wanted: (Until, Goal),
     context: &Context,
@@ -328,15 +328,15 @@ fn ask(
             Ok(Ended::new(run.to_string(), server.get_json(&format!("/api/v1/runs/{run}/wait"))?))
         }
         What::Drained => Ok(Ended::new(what.words(), server.get_json("/api/v1/drained")?)),
-        What::Jobs(selector) => jobs_end(server, dir, selector, wanted),
+        What::Jobs(selector) => jobs_end(server, place, selector, wanted),
     }
 }
 
 /// Watches first and looks then, so that no end is missed between the two.
-fn jobs_end(server: Connection, dir: &DataDir, selector: &str, (until, goal): (Until, Goal)) -> Result<Ended, Failure> {
+fn jobs_end(server: Connection, place: &Place, selector: &str, (until, goal): (Until, Goal)) -> Result<Ended, Failure> {
     let starts = goal == Goal::State(State::Running);
     let mut changes = Changes::open(server, &format!("/api/v1/watch?starts={starts}"))?;
-    let mut found = Unfinished::find(&mut connected(None, dir)?, selector, goal)?;
+    let mut found = Unfinished::find(&mut connected(None, place)?, selector, goal)?;
     match (until, found.first.take()) {
         (Until::Any, Some((job, failed))) => return Ok(Ended::one(job, failed)),
         (Until::Failure, _) if found.failed > 0 => {}
@@ -356,10 +356,10 @@ fn jobs_end(server: Connection, dir: &DataDir, selector: &str, (until, goal): (U
 }
 
 /// The first job of these runs that failed or was cancelled; those that failed before count, too.
-fn first_failure(server: Connection, runs: &[String], dir: &DataDir) -> Result<Ended, Failure> {
+fn first_failure(server: Connection, runs: &[String], place: &Place) -> Result<Ended, Failure> {
     let selector = encoded(&format!("run:{} state:failed,cancelled", runs.join(",")));
     let mut changes = Changes::open(server, &format!("/api/v1/watch?selector={selector}"))?;
-    let mut asked = connected(None, dir)?;
+    let mut asked = connected(None, place)?;
     for run in runs {
         // One that is not read in yet has no failures.
         let found = asked.get_json::<Value>(&format!("/api/v1/runs/{run}")).unwrap_or_default();

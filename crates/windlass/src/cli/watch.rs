@@ -1,4 +1,5 @@
-//! `windlass watch`: follows what happens to jobs: a line for each change, and for a run how far it is, to its end.
+//! `windlass watch`: follows what happens to jobs: a line for each change. Of a run it tells how far that is, which job
+//! runs longest and what failed, to its end; `--full` has a line for each change there, too.
 //!
 //! It never starts or stops anything: leaving it leaves the jobs alone, and says so.
 
@@ -6,17 +7,21 @@ use super::Context;
 use super::amend::selector_of;
 use super::color::painted;
 use super::connect::{Connection, Link, encoded};
+use super::place::Place;
 use super::print::{self, Out, count, data_of, field, grouped, shortened, visible};
 use super::run::{Progress, Tally};
 use super::signals::{Signals, exit_code};
-use crate::data_dir::DataDir;
+use crate::api;
+use crate::clock;
 use crate::error::{Failure, Kind};
 use crate::when;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 use windlass_core::job::RunId;
 use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
 
 /// So much of a job's data stands in a line.
 const DATA_SHOWN: usize = 60;
@@ -25,7 +30,8 @@ const EXAMPLES: &str = "\
 Examples:
   windlass watch
   windlass watch queue:mail state:failed
-  windlass watch r-0c3k5p7m2x          ends with the run; Ctrl-C only ends the watching";
+  windlass watch r-0c3k5p7m2x          ends with the run; Ctrl-C only ends the watching
+  windlass watch r-0c3k5p7m2x --full   every job that ends, not only those that fail";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -33,6 +39,9 @@ pub(super) struct Args {
     /// A run's id, or a selector; none means everything
     #[arg(value_name = "RUN|SELECTOR")]
     targets: Vec<String>,
+    /// Of a run, too, a line for each change, not only for what fails
+    #[arg(long)]
+    full: bool,
 }
 
 /// What can happen while one watches.
@@ -49,16 +58,17 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
         [only] => only.parse::<RunId>().ok(),
         _ => None,
     };
-    let dir = context.existing_dir()?;
+    let place = context.place()?;
     let query = match run {
-        Some(run) => format!("run={run}"),
+        Some(run) => format!("run={run}&starts={}", !context.json),
         None => format!("selector={}", encoded(&selector_of(&args.targets))),
     };
-    let Some(server) = Link::to_server(&dir)? else { return unserved(run, &dir, context) };
+    let Some(server) = place.server()? else { return unserved(run, &place, context) };
     let (tell, happened) = sync_channel(64);
     spawn_signals(signals, tell.clone());
     spawn_lines(server, format!("/api/v1/watch?{query}"), tell);
-    let mut view = View { run, context, out: Out::new(), progress: Progress::new(context), dir };
+    let (out, progress, running) = (Out::new(), Progress::new(context), Running::default());
+    let mut view = View { run, full: args.full || context.json, context, out, progress, running, place };
     let result = view.follow(&happened);
     view.progress.clear();
     let printed = view.out.finish();
@@ -67,21 +77,23 @@ pub(super) fn watch(args: &Args, context: &Context) -> Result<u8, Failure> {
 }
 
 /// Nobody works, so nothing will change.
-fn unserved(run: Option<RunId>, dir: &DataDir, context: &Context) -> Result<u8, Failure> {
-    let gone =
-        Failure::new(Kind::NoServer, format!("no server is running in {}: nothing changes", dir.root().display()))
-            .hint("start one: windlass serve");
+fn unserved(run: Option<RunId>, place: &Place, context: &Context) -> Result<u8, Failure> {
+    let gone = Failure::new(Kind::NoServer, format!("no server is running in {place}: nothing changes"))
+        .hint("start one: windlass serve");
     let Some(run) = run else { return Err(gone) };
-    let info: Value = Link::ask(dir, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
+    let info: Value = Link::ask(place, |own| own.get_json(&format!("/api/v1/runs/{run}")))?;
     if info.get("ended") == Some(&Value::Bool(true)) { conclude(&info, context) } else { Err(gone) }
 }
 
 struct View<'a> {
     run: Option<RunId>,
+    /// Of a run, what succeeds is a line, too.
+    full: bool,
     context: &'a Context,
     out: Out,
     progress: Progress,
-    dir: DataDir,
+    running: Running,
+    place: Place,
 }
 
 impl View<'_> {
@@ -125,10 +137,18 @@ impl View<'_> {
             }
             let Some(run) = self.run else { return Ok(None) };
             let info = self.ask(&format!("/api/v1/runs/{run}"))?;
-            return match info.get("ended") == Some(&Value::Bool(true)) {
-                true => conclude(&info, self.context).map(Some),
-                false => Ok(None),
-            };
+            if info.get("ended") == Some(&Value::Bool(true)) {
+                return conclude(&info, self.context).map(Some);
+            }
+            if !self.context.json {
+                let tally = Tally::of(info.get("counts").unwrap_or(&Value::Null), false);
+                self.context.say(format_args!("watching {run}: {}", tally.sentence()));
+            }
+            // What cannot be asked for now is seen when it ends.
+            if let Ok(page) = self.ask(&format!("/api/v1/jobs?limit=1000&selector=run:{run}%20state:running")) {
+                self.running.found(&page, &self.ask("/api/v1/flights").unwrap_or_default());
+            }
+            return Ok(None);
         }
         if line.get("error").is_some_and(Value::is_object) {
             let problem: crate::api::FollowLine = serde_json::from_value(line.clone())
@@ -146,8 +166,13 @@ impl View<'_> {
             self.print(line, &format!("{} ended", field(ended, "id")));
             return Ok(None);
         }
-        let sentence = change_line(line, self.context.color)?;
-        self.print(line, &sentence);
+        if self.run.is_some() && self.running.changed(line) {
+            return Ok(None);
+        }
+        if self.run.is_none() || self.full || field(line, "state") != State::Succeeded.word() {
+            let sentence = change_line(line, self.context.color)?;
+            self.print(line, &sentence);
+        }
         Ok(None)
     }
 
@@ -167,13 +192,51 @@ impl View<'_> {
         // A server that has gone away is told of by the stream.
         if let Ok(info) = self.ask(&format!("/api/v1/runs/{run}")) {
             let open = info.get("sealed") != Some(&Value::Bool(true));
-            self.progress.speak(now, Tally::of(info.get("counts").unwrap_or(&Value::Null), open));
+            let tally = Tally::of(info.get("counts").unwrap_or(&Value::Null), open);
+            self.progress.speak_beside(now, tally, &self.running.longest(clock::now()));
         }
     }
 
     fn ask(&self, path: &str) -> Result<Value, Failure> {
         let gone = || Failure::new(Kind::NoServer, "the server went away");
-        Link::to_server(&self.dir)?.ok_or_else(gone)?.get_json(path)
+        self.place.server()?.ok_or_else(gone)?.get_json(path)
+    }
+}
+
+/// The jobs of a run that run now, and since when.
+#[derive(Debug, Default)]
+struct Running(HashMap<String, Time>);
+
+impl Running {
+    /// What ran before the watching began.
+    fn found(&mut self, page: &Value, flights: &Value) {
+        let items = |page: &Value| page.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+        let jobs: Vec<String> = items(page).iter().map(|job| field(job, "id")).collect();
+        for flight in items(flights).iter().filter(|flight| flight.get("stocked") != Some(&Value::Bool(true))) {
+            let (job, since) = (field(flight, "job"), api::time_from_text(&field(flight, "started")));
+            if let Some(since) = since.ok().filter(|_| jobs.contains(&job)) {
+                self.0.entry(job).or_insert(since);
+            }
+        }
+    }
+
+    /// True where the line is that of a start.
+    fn changed(&mut self, line: &Value) -> bool {
+        let job = field(line, "job");
+        if field(line, "state") != State::Running.word() {
+            self.0.remove(&job);
+            return false;
+        }
+        if let Ok(since) = api::time_from_text(&field(line, "at")) {
+            self.0.insert(job, since);
+        }
+        true
+    }
+
+    /// `, longest j-… 12s`
+    fn longest(&self, now: Time) -> String {
+        let Some((job, since)) = self.0.iter().min_by_key(|(_, since)| **since) else { return String::new() };
+        format!(", longest {job} {}", when::spoken(now.since(*since)))
     }
 }
 
@@ -237,6 +300,25 @@ fn read_lines(server: Connection, path: &str, tell: &SyncSender<Happened>) -> Re
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_longest_of_what_runs() {
+        let at = |second: u32| format!("2026-11-15T10:00:{second:02}Z");
+        let start = |job: &str, second| json!({ "job": job, "state": "running", "at": at(second) });
+        let mut running = Running::default();
+        let known = json!({ "items": [{ "id": "j-1" }, { "id": "j-2" }] });
+        let flights = json!({ "items": [
+            { "job": "j-1", "started": at(3) }, { "job": "j-2", "started": at(0), "stocked": true },
+            { "job": "j-9", "started": at(1) },
+        ] });
+        running.found(&known, &flights);
+        assert!(running.changed(&start("j-2", 5)));
+        let now = api::time_from_text(&at(20)).unwrap();
+        assert_eq!(running.longest(now), ", longest j-1 17s");
+        assert!(!running.changed(&json!({ "job": "j-1", "state": "failed" })));
+        assert_eq!(running.longest(now), ", longest j-2 15s");
+        assert_eq!(Running::default().longest(now), "");
+    }
 
     #[test]
     fn a_change_on_one_line() {

@@ -22,8 +22,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn why(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let dir = context.existing_dir()?;
-    let told: Value = Link::ask(&dir, |server| {
+    let place = context.place()?;
+    let told: Value = Link::ask(&place, |server| {
         let of = whole_id(server, &args.of)?;
         server.get_json(&format!("/api/v1/why?of={}", encoded(&of)))
     })?;

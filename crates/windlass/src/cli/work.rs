@@ -11,13 +11,13 @@ mod jobs;
 use super::Context;
 use super::signals::Signals;
 use crate::error::{Failure, Kind};
-use calls::{Calls, Server};
+use calls::Calls;
 use jobs::Jobs;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use windlass_core::policy::Command;
+use windlass_core::template::with_columns;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,10 +30,6 @@ pub(super) struct Args {
     /// Queues to work for, by name or pattern; their tables have `remote = true`
     #[arg(required = true, value_name = "QUEUE")]
     queues: Vec<String>,
-    /// http://ADDRESS:PORT or unix:///PATH; by default the server of the data directory. Over TCP the server's token is
-    /// read from WINDLASS_TOKEN, or from the file that WINDLASS_TOKEN_FILE names
-    #[arg(long, value_name = "ADDR", env = "WINDLASS_URL")]
-    server: Option<String>,
     /// Jobs at once; by default one for each core
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     jobs: Option<u32>,
@@ -46,14 +42,15 @@ pub(super) fn work(args: &Args, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let cores = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1).min(100));
     let slots = args.jobs.unwrap_or_else(cores);
-    let server = match args.server.as_ref().or(context.profile.server.as_ref()) {
-        Some(url) => Server::Url(url.clone(), token(context)?),
-        None => Server::Directory(context.data_dir()?),
-    };
+    let place = context.made_place()?;
     // A wrong address is told at once; a server that is not there yet is waited for.
-    server.check()?;
+    if let Err(failure) = place.server()
+        && failure.kind == Kind::Usage
+    {
+        return Err(failure);
+    }
     let jobs = Arc::new(Jobs::new(command(args)?, slots)?);
-    let calls = Arc::new(Calls::new(server, args.queues.clone(), Arc::clone(&jobs), context.clone()));
+    let calls = Arc::new(Calls::new(place, args.queues.clone(), Arc::clone(&jobs), context.clone()));
     calls.start()?;
     let (drained, leaving) = (Arc::clone(&jobs), Arc::clone(&calls));
     let obey = move || {
@@ -73,26 +70,10 @@ pub(super) fn work(args: &Args, context: &Context) -> Result<u8, Failure> {
     ended.map(|()| 0)
 }
 
-/// What shows a server that this may work for it: WINDLASS_TOKEN, or the first line of a file.
-fn token(context: &Context) -> Result<Option<String>, Failure> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(token) = set("WINDLASS_TOKEN") {
-        return Ok(token.into_string().ok());
-    }
-    let file = set("WINDLASS_TOKEN_FILE").map(PathBuf::from).or_else(|| context.profile.token_file.clone());
-    let Some(file) = file else { return Ok(None) };
-    let text = std::fs::read_to_string(&file)
-        .map_err(|e| Failure::io(format_args!("cannot read the token in {}", file.display()), &e))?;
-    match text.lines().next().map(str::trim).filter(|token| !token.is_empty()) {
-        Some(token) => Ok(Some(token.to_owned())),
-        None => Err(Failure::new(Kind::BadData, format!("the token's file {} is empty", file.display()))),
-    }
-}
-
 /// The caller's own surroundings are the job's, but for what a job of another server was told.
 fn command(args: &Args) -> Result<Command, Failure> {
     let directory = std::env::current_dir().map_err(|e| Failure::io("cannot tell the current directory", &e))?;
-    let argv: Vec<Vec<u8>> = args.command.iter().map(|word| word.clone().into_vec()).collect();
+    let argv: Vec<Vec<u8>> = args.command.iter().map(|word| with_columns(word.as_bytes())).collect();
     if argv[0].is_empty() {
         return Err(Failure::new(Kind::Usage, "the command is the empty string"));
     }

@@ -13,7 +13,7 @@ use rustix::net::RecvFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -29,14 +29,15 @@ const HEAD_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Unix(PathBuf),
-    Tcp(SocketAddr),
+    /// A host, by name or address, and a port.
+    Tcp(String),
 }
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Target::Unix(path) => write!(f, "unix://{}", path.display()),
-            Target::Tcp(address) => write!(f, "http://{address}"),
+            Target::Tcp(authority) => write!(f, "http://{authority}"),
         }
     }
 }
@@ -93,17 +94,23 @@ impl Connection {
         Connection::to(Target::Unix(dir.socket()), None)
     }
 
-    /// Connects to `http://ADDRESS:PORT` or `unix:///PATH`; nothing if nobody listens there.
+    /// Connects to `http://HOST:PORT` or `unix:///PATH`; nothing if nobody listens there.
     pub fn open_url(url: &str, token: Option<&str>) -> Result<Option<Connection>, Failure> {
         let target = match (url.strip_prefix("unix://"), url.strip_prefix("http://")) {
             (Some(path), _) => Some(Target::Unix(path.into())),
             (None, Some(rest)) => {
-                let authority = rest.strip_suffix('/').unwrap_or(rest).replace("localhost", "127.0.0.1");
-                authority.parse().ok().map(Target::Tcp)
+                let authority = rest.strip_suffix('/').unwrap_or(rest);
+                is_authority(authority).then(|| Target::Tcp(authority.to_owned()))
             }
             (None, None) => None,
         };
-        let bad = || Failure::new(Kind::Usage, format!("expected http://ADDRESS:PORT or unix:///PATH, got: {url}"));
+        let bad = || {
+            let failure = Failure::new(Kind::Usage, format!("expected http://HOST:PORT or unix:///PATH, got: {url}"));
+            match url.starts_with("https:") {
+                true => failure.hint("a server speaks http; across a network it belongs behind a tunnel or a proxy"),
+                false => failure,
+            }
+        };
         Connection::to(target.ok_or_else(bad)?, token.map(str::to_owned))
     }
 
@@ -194,7 +201,7 @@ impl Connection {
         self.refresh()?;
         let host = match &self.target {
             Target::Unix(_) => "localhost".to_owned(),
-            Target::Tcp(address) => address.to_string(),
+            Target::Tcp(authority) => authority.clone(),
         };
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
         if let Some(token) = &self.token {
@@ -417,16 +424,41 @@ impl Write for Stream {
 fn connect(target: &Target) -> Result<Option<Stream>, Failure> {
     let stream = match target {
         Target::Unix(path) => through_directory(path, |short| UnixStream::connect(short)).map(Stream::Unix),
-        Target::Tcp(address) => TcpStream::connect_timeout(address, CONNECT_WITHIN).and_then(|stream| {
-            stream.set_nodelay(true)?;
-            Ok(Stream::Tcp(stream))
-        }),
+        Target::Tcp(authority) => connect_to_host(authority).map(Stream::Tcp),
     };
     match stream {
         Ok(stream) => Ok(Some(stream)),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(e) => Err(Failure::io(format_args!("cannot connect to {target}"), &e)),
+        Err(e) => Err(match target {
+            Target::Unix(_) => Failure::io(format_args!("cannot connect to {target}"), &e),
+            Target::Tcp(_) => Failure::new(Kind::NoServer, format!("cannot connect to {target}: {e}")),
+        }),
     }
+}
+
+/// Tries every address that the name has; the last failure is told.
+fn connect_to_host(authority: &str) -> std::io::Result<TcpStream> {
+    let mut tried = Err(ErrorKind::AddrNotAvailable.into());
+    for address in authority.to_socket_addrs()? {
+        tried = TcpStream::connect_timeout(&address, CONNECT_WITHIN);
+        if tried.is_ok() {
+            break;
+        }
+    }
+    let stream = tried?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// `HOST:PORT`, `1.2.3.4:80` or `[::1]:80`.
+fn is_authority(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let host_fits = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(plain),
+    };
+    host_fits && port.parse::<u16>().is_ok()
 }
 
 fn no_server(target: &Target) -> Failure {

@@ -121,14 +121,22 @@ fn urls_name_both_kinds_of_server() {
     let token = rig.token();
     let url = std::fs::read_to_string(rig.dir.run().join("address")).unwrap();
     let mut connection = Connection::open_url(url.trim(), Some(&token)).unwrap().unwrap();
-    assert_eq!(connection.target(), &Target::Tcp(address));
+    assert_eq!(connection.target(), &Target::Tcp(address.to_string()));
     assert_eq!(connection.get("/api/v1/status").unwrap().status, 200);
     assert_eq!(connection.get("/api/v1/status").unwrap().status, 200, "the connection is kept");
     let mut bare = Connection::open_url(&format!("http://localhost:{}/", address.port()), None).unwrap().unwrap();
     assert_eq!(bare.get_json::<api::Status>("/api/v1/status").unwrap_err().kind, Kind::NotPermitted);
     let unix = format!("unix://{}", rig.dir.socket().display());
     assert_eq!(Connection::open_url(&unix, None).unwrap().unwrap().get("/livez").unwrap().status, 200);
-    for bad in ["", "localhost", "https://localhost:1", "http://example.com:80", "http://127.0.0.1"] {
+    for bad in [
+        "",
+        "localhost",
+        "https://localhost:1",
+        "http://a b:80",
+        "http://127.0.0.1",
+        "http://[::1:80",
+        "http://x:99999",
+    ] {
         assert_eq!(Connection::open_url(bad, None).unwrap_err().kind, Kind::Usage, "{bad}");
     }
 }

@@ -1,14 +1,14 @@
 //! The crawler: fetchers and parsers that feed each other until a site is done.
 //!
 //! It is a program on the library's public parts, with an engine of its own in the directory it saves to: two queues,
-//! `fetch` and `parse`, in one run. The frontier is the jobs of that run; which addresses were met is in memory (`met`),
-//! read anew from jobs and archive, so a crawl that was killed goes on where it was. It ends when the run does. The pure parts first:
-//! `page_url` (one form of an address), `robots`, `links`, `sitemap`, `scope`, `place` (one file for an address); then
-//! `downloader`, `stages` and `report`. It must not know the command line.
+//! `fetch` and `parse`, in one run. The frontier is the jobs of that run, each address once by its unique key, and
+//! nothing of it is in memory: a crawl that was killed goes on where it was. It ends when the run does. The pure parts
+//! first: `page_url` (one form of an address), `robots`, `links`, `sitemap`, `scope`, `place` (one file for an
+//! address); then `distances`, `downloader`, `stages` and `report`. It must not know the command line.
 
+mod distances;
 mod downloader;
 mod links;
-mod met;
 mod note;
 mod order;
 mod page_url;
@@ -33,20 +33,24 @@ use crate::runner::handler::Handlers;
 use crate::server::{ArchiveOptions, Server, ServerOptions};
 use crate::store::embedded::View;
 use crate::store::{RunInfo, StoreView};
+use distances::Distances;
 use downloader::{Downloader, Ending};
-use met::{Met, Next};
 use note::{Note, Skipped};
 use stages::{FETCH, PARSE, PARTIAL, Stages};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use target::Target;
 use windlass_core::job::RunId;
+use windlass_core::particulars::Scope;
 use windlass_core::policy::{Backoff, Policy, Service};
 
 /// Where its engine lives, in the directory that it saves to.
 const STATE: &str = ".windlass";
+/// And there, how far from the start pages are.
+const DISTANCES: &str = "distances";
 /// Batches of pages at once. Each may wait for its slowest page, so there are more of them than hosts have places.
 const FETCH_SLOTS: u32 = 16;
 const FETCH_BATCH: u32 = 32;
@@ -80,15 +84,16 @@ impl Crawl {
     ) -> Result<Crawl, Failure> {
         let order = Arc::new(order);
         let dir = prepare(&order.out)?;
+        let continued = unfinished(&dir, &order)?.is_some();
+        let distances = Distances::open(&order.out.join(STATE).join(DISTANCES), order.scope.depth.is_some(), continued);
         let stages = Arc::new(Stages {
             downloader: Downloader::start(Arc::clone(&order))?,
-            met: Met::default(),
+            distances: distances.map_err(|e| Failure::io("cannot make room for the distances of pages", &e))?,
             asked: AtomicU64::new(0),
             partial: AtomicU64::new(0),
             ready: OnceLock::new(),
             order: Arc::clone(&order),
         });
-        let continued = unfinished(&dir, &order)?.is_some();
         let server = Server::start(options(&dir, &stages))?;
         let opened = open(server.handle(), &order).and_then(|run| {
             let crawl = Crawl { order, dir, server, stages: Arc::clone(&stages), run, continued };
@@ -101,13 +106,21 @@ impl Crawl {
         Ok(crawl)
     }
 
-    /// Makes known what an earlier process had fetched.
+    /// Counts what an earlier process had asked for, where that has a limit.
     fn recall(&self) -> Result<(), Failure> {
-        if !self.continued {
+        if !self.continued || self.order.max_pages.is_none() {
             return Ok(());
         }
         self.server.handle().ask(|answer| Event::CatchUp { answer })?;
-        self.stages.remember(&self.dir.archive(), self.run.id)
+        let mut asked = BTreeSet::new();
+        report::each_page(&self.dir.archive(), self.run.id, |target, record| {
+            let skipped = Note::read(&record.message).and_then(|note| note.skipped);
+            if skipped != Some(Skipped::Known) {
+                asked.insert(target.url);
+            }
+        })?;
+        self.stages.asked.store(asked.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The addresses to begin with, and the seal: from now on only pages make more of them.
@@ -189,23 +202,6 @@ impl<F: FnOnce(Result<RunInfo, Failure>)> Drop for End<F> {
     }
 }
 
-impl Stages {
-    /// What the archive says of an unfinished run.
-    fn remember(&self, archive: &Path, run: RunId) -> Result<(), Failure> {
-        report::each_page(archive, run, |target, record| {
-            let note = Note::read(&record.message);
-            let next = match note {
-                Some(Note { skipped: Some(Skipped::Known), .. }) => return,
-                Some(note) if !note.to.is_empty() => Next::Redirect(note.to.into()),
-                Some(note) if note.skipped.is_none() && self.has_links(&target.url, &note.kind) => Next::Parse,
-                Some(_) | None => Next::Nothing,
-            };
-            self.met.learn(&target, next);
-            self.asked.fetch_add(1, Ordering::Relaxed);
-        })
-    }
-}
-
 /// The directories of a crawl; what an earlier process had not finished writing goes.
 fn prepare(out: &Path) -> Result<DataDir, Failure> {
     let failed = |e: std::io::Error| {
@@ -257,8 +253,10 @@ fn options(dir: &DataDir, stages: &Arc<Stages>) -> ServerOptions {
         .on(PARSE, move |batch| parsers.parse(batch))
         .on_threads((FETCH_SLOTS + PARSE_SLOTS) as usize);
     let archive = ArchiveOptions { keep_succeeded: REMEMBERED, keep_failed: REMEMBERED, ..ArchiveOptions::default() };
+    // Whatever links to a page, and however often it is begun again, the page has one job in the run.
+    let fetch = Policy { unique: Some(Scope::Run), ..served(FETCH, FETCH_SLOTS, FETCH_BATCH) };
     ServerOptions {
-        policies: vec![served(FETCH, FETCH_SLOTS, FETCH_BATCH), served(PARSE, PARSE_SLOTS, PARSE_BATCH)],
+        policies: vec![fetch, served(PARSE, PARSE_SLOTS, PARSE_BATCH)],
         slots: FETCH_SLOTS + PARSE_SLOTS,
         handlers,
         archive,

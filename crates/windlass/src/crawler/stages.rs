@@ -3,8 +3,8 @@
 //! What is emitted counts when its job succeeds, in one transaction. Saving is idempotent, so a job that is done again
 //! changes nothing. It must not keep anything that the store or the directory does not have.
 
+use super::distances::{Distances, Meeting};
 use super::downloader::{Downloader, Fetched, Page};
-use super::met::{Meeting, Met, Next};
 use super::note::{Note, Skipped};
 use super::order::Order;
 use super::page_url::canonical;
@@ -36,11 +36,11 @@ pub(super) const PARTIAL: &str = ".partial";
 pub(super) struct Stages {
     pub(super) order: Arc<Order>,
     pub(super) downloader: Downloader,
-    pub(super) met: Met,
+    pub(super) distances: Distances,
     /// Pages that were asked for, as far as `max_pages` counts them.
     pub(super) asked: AtomicU64,
     pub(super) partial: AtomicU64,
-    /// Set once it is known what an earlier process has fetched: nothing begins before.
+    /// Set once it is known how much an earlier process has asked for: nothing begins before.
     pub(super) ready: OnceLock<()>,
 }
 
@@ -110,18 +110,17 @@ impl Stages {
 
     /// What there is to do without a request; none where the page has to be fetched.
     fn begin(&self, target: &Target) -> Option<Done> {
-        match self.met.meet(target) {
+        match self.distances.meet(target) {
             Meeting::Known => return Some(Done::noted(&Note::skipped(Skipped::Known), Vec::new())),
             Meeting::Later => return Some(Done::of(Outcome::Snoozed { after: MEET_AGAIN })),
-            Meeting::Nearer(next) => {
-                return Some(Done::noted(&Note::skipped(Skipped::Known), self.following(target, &next)));
-            }
+            Meeting::Nearer(note) => return Some(Done::noted(&note, self.following(target, &note))),
             Meeting::Fetch => {}
         }
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         if self.order.max_pages.is_some_and(|most| asked >= most) {
-            self.met.done(target, Next::Nothing);
-            return Some(Done::noted(&Note::skipped(Skipped::MaxPages), Vec::new()));
+            let note = Note::skipped(Skipped::MaxPages);
+            self.distances.done(target, &note);
+            return Some(Done::noted(&note, Vec::new()));
         }
         None
     }
@@ -130,26 +129,25 @@ impl Stages {
     fn end(&self, target: &Target, fetched: Fetched) -> Done {
         let done = match fetched {
             Fetched::Answer(page) => self.answered(target, page),
-            Fetched::Forbidden => Ok((Note::skipped(Skipped::Robots), Next::Nothing)),
+            Fetched::Forbidden => Ok(Note::skipped(Skipped::Robots)),
             Fetched::Later(after) => Err(Outcome::Snoozed { after }),
             Fetched::Failed(error) => Err(Outcome::Failed { error }),
             Fetched::Stopped => Err(Outcome::Interrupted),
         };
         match done {
-            Ok((note, next)) => {
-                let emits = self.following(target, &next);
-                self.met.done(target, next);
-                Done::noted(&note, emits)
+            Ok(note) => {
+                self.distances.done(target, &note);
+                Done::noted(&note, self.following(target, &note))
             }
             Err(outcome) => {
                 self.asked.fetch_sub(1, Ordering::Relaxed);
-                self.met.forget(target);
+                self.distances.forget(target);
                 Done::of(outcome)
             }
         }
     }
 
-    fn answered(&self, target: &Target, page: Page) -> Result<(Note, Next), Outcome> {
+    fn answered(&self, target: &Target, page: Page) -> Result<Note, Outcome> {
         let note = Note { status: page.status, bytes: page.body.len() as u64, ..Note::default() };
         match page.status {
             200..=299 if page.cut => {
@@ -158,10 +156,9 @@ impl Stages {
             }
             200..=299 => {
                 let kind = page.kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-                let next = if self.has_links(&target.url, &kind) { Next::Parse } else { Next::Nothing };
                 let saved = save(&self.order.out, &place(&target.url), &page.body, &self.partial);
                 saved.map_err(|error| Outcome::Failed { error })?;
-                Ok((Note { kind, ..note }, next))
+                Ok(Note { kind, ..note })
             }
             300..=399 => {
                 let to = page.location.as_deref().and_then(|to| canonical(Some(&target.url), to));
@@ -169,13 +166,13 @@ impl Stages {
                     let error = format!("HTTP {} that leads nowhere", page.status);
                     Outcome::FailedForGood { error }
                 })?;
-                Ok((Note { to: to.to_string(), ..note }, Next::Redirect(to.as_str().into())))
+                Ok(Note { to: to.to_string(), ..note })
             }
             status => Err(from_status(status, page.retry_after)),
         }
     }
 
-    pub(super) fn has_links(&self, url: &Url, kind: &str) -> bool {
+    fn has_links(&self, url: &Url, kind: &str) -> bool {
         match kind {
             "text/html" | "application/xhtml+xml" => true,
             "text/xml" | "application/xml" => self.order.sitemap,
@@ -183,20 +180,21 @@ impl Stages {
         }
     }
 
-    /// The jobs that follow from a page that was fetched.
-    fn following(&self, target: &Target, next: &Next) -> Vec<(&'static str, Target)> {
-        match next {
-            Next::Nothing => Vec::new(),
-            Next::Parse => vec![(PARSE, target.clone())],
-            Next::Redirect(to) => {
+    /// The jobs that follow from what came of a page.
+    fn following(&self, target: &Target, note: &Note) -> Vec<(&'static str, Target)> {
+        match note {
+            Note { skipped: Some(_), .. } => Vec::new(),
+            Note { to, .. } if !to.is_empty() => {
                 let to = Url::parse(to).ok().map(|to| target.moved(to));
                 to.filter(|to| self.is_wanted(to)).map(|to| (FETCH, to)).into_iter().collect()
             }
+            Note { kind, .. } if self.has_links(&target.url, kind) => vec![(PARSE, target.clone())],
+            _ => Vec::new(),
         }
     }
 
     fn is_wanted(&self, target: &Target) -> bool {
-        self.order.scope.admit(&target.url, target.depth()).is_ok() && !self.met.is_known(target)
+        self.order.scope.admit(&target.url, target.depth()).is_ok() && !self.distances.is_known(target)
     }
 
     pub(super) fn parse(&self, batch: &Batch<'_>) -> Verdicts {

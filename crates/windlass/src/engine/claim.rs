@@ -99,7 +99,7 @@ impl<S: Store> Engine<S> {
         let Some(policy) = self.scheduler.terms(planned.crew).filter(|_| got > 0) else {
             return Ok((got, true));
         };
-        let asked_where = self.ask_destinations(planned.crew, &policy, held, now, progress, effects);
+        let asked_where = self.ask_destinations(planned.crew, &policy, held, now, effects);
         let held = asked_where.inspect_err(|_| {
             self.scheduler.heard(planned.crew, got, Sign::None);
             self.scheduler.finished(planned.crew, planned.lane);

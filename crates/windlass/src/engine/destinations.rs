@@ -6,9 +6,9 @@
 
 use super::Engine;
 use super::effects::Effects;
-use super::turn::{Progress, entry};
+use super::turn::entry;
 use crate::runner::{Output, field};
-use crate::store::{Durability, Held, Settlement, Store, StoreError};
+use crate::store::{Held, Settlement, Store, StoreError};
 use windlass_core::circuit::Sign;
 use windlass_core::destination::{Hold, Limits, Told};
 use windlass_core::judge::Verdict;
@@ -25,7 +25,6 @@ impl<S: Store> Engine<S> {
         policy: &Policy,
         held: Vec<Held>,
         now: Time,
-        progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<Vec<Held>, StoreError> {
         let Some(template) = &policy.rate_key else { return Ok(held) };
@@ -62,7 +61,6 @@ impl<S: Store> Engine<S> {
             going.iter().for_each(|held| self.end_keys(crew, policy, held, Sign::None));
             return Err(error);
         }
-        progress.needs(Durability::Full);
         let entries = settlements.iter().map(|one| entry(&self.queues, &self.runs, one, Output::default()));
         effects.archive.extend(entries);
         Ok(going)

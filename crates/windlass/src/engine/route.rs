@@ -5,12 +5,12 @@
 //! serves one twice. Who listens is core's to say (`windlass_core::router`).
 
 use super::effects::Effects;
-use super::turn::{self, Progress};
+use super::turn;
 use super::{Engine, IdSource, emit};
 use crate::runner::Output;
 use crate::sabotage::{self, Sabotage};
 use crate::store::chunk::ChunkBuilder;
-use crate::store::{Durability, FollowUp, Held, Order, Settlement, Store, StoreError};
+use crate::store::{FollowUp, Held, Order, Settlement, Store, StoreError};
 use std::sync::Arc;
 use windlass_core::job::{Origin, QueueName, RunNo};
 use windlass_core::judge::Verdict;
@@ -23,12 +23,7 @@ const COPIES_MOST: u64 = 40 << 10;
 
 impl<S: Store> Engine<S> {
     /// Hands on what waits in topics, and what that brings to other topics.
-    pub(super) fn route(
-        &mut self,
-        now: Time,
-        progress: &mut Progress,
-        effects: &mut Effects,
-    ) -> Result<(), StoreError> {
+    pub(super) fn route(&mut self, now: Time, effects: &mut Effects) -> Result<(), StoreError> {
         let mut made = 0;
         while let Some((lane, ready)) = self.scheduler.next_route() {
             if made >= COPIES_MOST {
@@ -50,7 +45,6 @@ impl<S: Store> Engine<S> {
             made += each * held.iter().map(|held| u64::from(held.count)).sum::<u64>();
             self.hand_on(held, &listeners, now, effects)?;
             self.stalemates.started(lane.queue);
-            progress.needs(Durability::Full);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::turn::{Progress, entry};
 use super::{Engine, emit};
 use crate::runner::Finished;
 use crate::sabotage::{self, Sabotage};
-use crate::store::{Durability, FollowUp, Settlement, Store, StoreError};
+use crate::store::{FollowUp, Settlement, Store, StoreError};
 use windlass_core::judge::{Verdict, in_time, judge};
 use windlass_core::time::Time;
 
@@ -69,9 +69,6 @@ impl<S: Store> Engine<S> {
         }
         self.note_spells(spells);
         if !settlements.is_empty() {
-            // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
-            let weak = sabotage::on(Sabotage::SettledWithoutSync);
-            progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.write_ends(&settlements, follow_ups, now)?;
             self.keep_checkpoints(finished, &settlements)?;
             for (held, spoken) in leased {

@@ -145,21 +145,22 @@ impl<S: Store> Engine<S> {
         }
         let changes = self.store.changes();
         self.learn(changes, effects);
-        if !effects.archive.is_empty() {
-            // Also what expired: its turn's number must not be given out again.
-            progress.needs(Durability::Full);
-        }
         self.look_at_run_terms(now, progress, effects)?;
         self.scheduler.set_stall(self.stall());
         if absorbed.wide {
             self.turn_again = true;
         } else {
-            self.route(now, progress, effects)?;
+            self.route(now, effects)?;
             self.claim(now, progress, effects)?;
         }
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
+        }
+        if !effects.archive.is_empty() {
+            // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
+            let weak = sabotage::on(Sabotage::SettledWithoutSync);
+            progress.needs(if weak { Durability::Os } else { Durability::Full });
         }
         if sabotage::on(Sabotage::AnswerBeforeCommit) {
             absorbed.pushed.drain(..).for_each(|(_, _, answer)| answer.give(Ok(Vec::new())));

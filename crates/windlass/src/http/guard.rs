@@ -88,8 +88,10 @@ impl Access {
         if same(given.as_bytes(), self.token.as_bytes()) {
             return Ok(());
         }
-        Err(Problem::new(StatusCode::UNAUTHORIZED, Kind::NotPermitted, "this needs the server's token")
-            .hint("send `Authorization: Bearer TOKEN` with the token in run/token of the data directory"))
+        Err(Problem::new(StatusCode::UNAUTHORIZED, Kind::NotPermitted, "this needs the server's token").hint(
+            "send `Authorization: Bearer TOKEN` with the token in run/token of its data directory; windlass itself \
+             takes it from WINDLASS_TOKEN",
+        ))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::{Flight, Start};
 use crate::api::base64;
+use crate::particulars::Trace;
 use std::io::{self, Write};
 use windlass_core::job::JobId;
 use windlass_core::policy::Framing;
@@ -86,6 +87,11 @@ impl Layer {
         if !start.checkpoint.is_empty() {
             middle.extend_from_slice(b"\"checkpoint\":");
             serde_json::to_writer(&mut *middle, &start.checkpoint)?;
+            middle.push(b',');
+        }
+        if let Some(trace) = start.trace() {
+            middle.extend_from_slice(b"\"trace\":");
+            serde_json::to_writer(&mut *middle, &Trace::from(trace.clone()))?;
             middle.push(b',');
         }
         self.start = Some(start.flight);

@@ -52,23 +52,34 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-#[test]
-fn killed_at_any_point_and_started_again_it_gives_the_same_pages() {
+/// Kills it at one point after the other and lets it end then.
+fn killed_often(limits: &[&str]) {
     let (site, place) = (Site::start(), Place::new());
     let start = site.url("/");
-    let words = [&start[..], REPORT[0], REPORT[1]];
-    for bell in [0, 30, 150] {
+    let words: Vec<&str> = [&[&start[..]], &REPORT[..], limits].concat();
+    for bell in ["/live/bell/0", "/live/bell/30", "/live/moved", "/live/bell/150", "/live/bell/299"] {
         let child = place.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        site.small.asked.wait(&format!("/live/bell/{bell}"), 1);
+        site.small.asked.wait(bell, 1);
         kill(child);
     }
     let report = place.crawl(&words).ended(1).report();
     assert_eq!(saved(&report), expected_pages());
     assert_eq!(place.files().len(), expected_pages().len());
     assert_eq!(report["counts"]["broken"], 3);
-    // What was fetched and stored before a death is not fetched again: only what was under way at one of three deaths.
+    // What was fetched and stored before a death is not fetched again: only what was under way at one of the deaths.
     let twice = site.requests().into_iter().filter(|(path, count)| *count > 1 && !path.starts_with("/live/")).count();
     assert!(twice < expected_pages().len() / 2, "{twice} pages were fetched more than once");
+}
+
+#[test]
+fn killed_at_any_point_and_started_again_it_gives_the_same_pages() {
+    killed_often(&[]);
+}
+
+/// A page that is met on several ways has several jobs then, and still the same pages come of it.
+#[test]
+fn killed_at_any_point_with_a_depth_it_gives_the_same_pages() {
+    killed_often(&["--depth", "20"]);
 }
 
 #[test]

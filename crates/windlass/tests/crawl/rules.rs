@@ -29,6 +29,10 @@ fn depth_is_the_shortest_way_even_if_it_is_slow() {
     assert_eq!(saved(&report), paths(&["/", "/short", "/a", "/b", "/x", "/y", "/z"]));
     assert!(["/", "/short", "/a", "/b", "/x", "/y", "/z"].iter().all(|path| small.asked.times(path) == 1));
     assert_eq!(small.asked.times("/far"), 0);
+    // Once more in the same directory is a crawl of its own: it knows no distance of the one before.
+    let again = place.crawl(&[&small.url("/"), "--depth", "4", "--report", "json"]).ended(0).report();
+    assert_eq!(saved(&again), saved(&report));
+    assert_eq!(small.asked.times("/z"), 2);
 }
 
 #[test]

@@ -149,3 +149,13 @@ fn a_config_with_a_wrong_directory_is_refused_with_its_place() {
     check(&terms("rate = \"often\"")).says("is no rate").ended(78);
     check("[handlers]\npath = \"x\"\nrun = [\"true\"]\n").says("unknown key `run` in [handlers]").ended(78);
 }
+
+#[test]
+fn a_tick_serves_the_directory_too() {
+    let (rig, dir, line) = with_directory();
+    put(&dir, "mail", "cat");
+    std::fs::write(rig.dir().join("windlass.toml"), line).unwrap();
+    let id = rig.call(&["push", "mail", "x"]).fine().trim().to_owned();
+    rig.call(&["tick"]).says("everything that was due is done: nothing failed").fine();
+    assert_eq!(rig.call(&["logs", &id]).fine(), "x");
+}

@@ -10,6 +10,7 @@ mod backup;
 mod bad_input;
 mod doctor;
 mod durable;
+mod elsewhere;
 mod ending;
 mod export;
 mod flow;

@@ -156,8 +156,11 @@ fn a_service_manager_hears_of_start_reload_life_and_end() {
     let mut command = rig.windlass(&["serve"]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     let server = Process::start(&mut command);
-    until("READY=1\nSTATUS=serving");
-    until("WATCHDOG=1\nSTATUS=serving, 0 starts under way");
+    until("READY=1\nSTATUS=serving: 0 ready, 0 running, 0 failed");
+    until("WATCHDOG=1\nSTATUS=serving: 0 ready, 0 running, 0 failed");
+    rig.call(&["push", "nobody serves it", "x", "y"]).fine();
+    rig.call(&["push", "bad", "x"]).fine();
+    until("WATCHDOG=1\nSTATUS=serving: 2 ready, 0 running, 1 failed");
     server.signal(Signal::HUP);
     until("RELOADING=1\nMONOTONIC_USEC=");
     until("READY=1");

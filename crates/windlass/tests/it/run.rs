@@ -326,3 +326,18 @@ fn an_input_that_may_still_come_leaves_the_run_open_and_wait_says_so() {
     drop(waits.end());
     server.stop();
 }
+
+#[test]
+fn columns_of_a_line_by_their_number() {
+    let rig = Rig::new();
+    let words = ["run", "-j", "1", "--", "echo", "{2}/{1}", "[0-9]{4,4}"];
+    assert_eq!(rig.feed(&words, "a b\tc\nd\te\tf\n").fine(), "c/a b [0-9]{4,4}\ne/d [0-9]{4,4}\n");
+    assert_eq!(rig.feed(&["run", "--", "echo", "<{1}>"], "the whole line\n").fine(), "<the whole line>\n");
+    let missing = rig.feed(&["run", "--", "echo", "{3}"], "a\tb\n");
+    missing.says("the data has no column 3").ended(1);
+    let server = rig.serve("[queue.row]\nrun = [\"echo\", \"{column.2}\", \"{1}\"]\n");
+    let id = rig.feed(&["push", "row", "--csv", "--ids"], "x,\"y, z\"\n").fine().trim().to_owned();
+    rig.drained();
+    assert_eq!(rig.call(&["logs", &id]).fine(), "y, z {1}\n");
+    server.stop();
+}

@@ -141,3 +141,33 @@ fn a_trace_reaches_a_worker_elsewhere() {
     worker.end().fine();
     server.stop();
 }
+
+#[test]
+fn a_trace_stands_in_the_line_of_each_job_of_a_process_that_has_many() {
+    let rig = Rig::new();
+    let (batch, kept) = (rig.path("batch"), rig.path("kept"));
+    let seen = |path: &std::path::Path, reply: &str| {
+        format!("while read -r line; do echo \"$line\" >> {}; {reply}; done", path.display())
+    };
+    let (one, two) = (seen(&batch, "echo ok"), seen(&kept, "echo ok"));
+    let server = rig.serve(&format!(
+        "[queue.batch]\nbatch = [\"sh\", \"-c\", {one:?}]\nframing = \"json\"\n\
+         [queue.kept]\nworker = [\"sh\", \"-c\", {two:?}]\nframing = \"json\"\n"
+    ));
+    let one = parent("b7ad6b7169203331");
+    for queue in ["batch", "kept"] {
+        rig.call(&["push", queue, "traced", "--trace", &one]).fine();
+        rig.call(&["push", queue, "plain"]).fine();
+    }
+    rig.drained();
+    server.stop();
+    for file in [batch, kept] {
+        let lines = crate::rig::lines_of(&file);
+        let told = |data: &str| {
+            let read = |line: &String| serde_json::from_str::<serde_json::Value>(line).unwrap();
+            lines.iter().map(read).find(|job| job["data"] == data).unwrap()
+        };
+        assert_eq!(told("traced")["trace"], serde_json::json!({ "parent": one }), "{lines:?}");
+        assert_eq!(told("plain").get("trace"), None, "{lines:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The verbs that look on: stats, watch, wait for jobs; and the two that say "now": nudge and tick.
 
-use crate::rig::Rig;
+use crate::rig::{Rig, Told};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Stdio;
@@ -68,11 +68,21 @@ fn a_run_is_watched_to_its_end() {
         rig.serve(&format!("[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"{{}}\"]\nslots = 1\nattempts = 1\n"));
     let run = rig.call(&["push", "q", "--run", "new", "a", "b"]).fine().trim_end().to_owned();
     bell.next();
-    let watch = rig.start(&["watch", &run], Stdio::null());
+    let mut watch = rig.start(&["watch", &run], Stdio::null());
+    watch.until(&format!("watching {run}: 0/2 done, 1 running"));
+    let mut full = rig.start(&["watch", &run, "--full"], Stdio::null());
+    full.until("watching");
+    let mut every = rig.start(&["--json", "watch", &run], Stdio::null());
+    assert_eq!(every.out_line(), "{\"watching\":true}\n");
     let wait = rig.start(&["wait", "queue:q"], Stdio::null());
     gate.open(2);
     let told = watch.end();
     told.says("has ended: 1 succeeded, 1 failed; retry: windlass retry").ended(1);
+    let shown = |told: &Told| String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(!shown(&told).contains(" succeeded "), "what succeeds is counted: {told:?}");
+    assert_eq!(shown(&told).lines().count(), 1, "and what fails is told: {told:?}");
+    assert_eq!(full.end().ended(1).lines().count(), 2);
+    assert_eq!(every.end().ended(1).lines().filter(|line| line.contains("\"start\"")).count(), 2);
     wait.end().says("queue:q has ended: 1 failed").ended(1);
     rig.call(&["watch", &run]).says("has ended: 1 succeeded, 1 failed").ended(1);
     rig.call(&["watch", "state:done"]).says("in the selector at character 1").ended(65);

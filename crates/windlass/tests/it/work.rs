@@ -393,7 +393,7 @@ fn bad_words_are_refused() {
     rig.call(&["work", "--", "true"]).ended(64);
     rig.call(&["work", "far", "--", ""]).says("the command is the empty string").ended(64);
     rig.call(&["work", "far", "-j", "0", "--", "true"]).ended(64);
-    rig.call(&["work", "far", "--server", "ftp://x", "--", "true"]).says("expected http://ADDRESS:PORT").ended(64);
+    rig.call(&["work", "far", "--server", "ftp://x", "--", "true"]).says("expected http://HOST:PORT").ended(64);
     let mut to = connect(&rig);
     for body in
         [json!({ "queues": [] }), json!({ "queues": ["x"], "most": 0 }), json!({ "queues": ["x"], "wait_s": 0 })]

@@ -1,7 +1,8 @@
 //! `windlass config show`, `diff`, `reload`, `set` and `unset`: the config as it holds, and what people laid over it.
 
 use super::super::Context;
-use super::super::connect::{Carry, Link};
+use super::super::connect::Link;
+use super::super::place::Place;
 use super::super::print::{self, Out, visible};
 use super::super::steer::{self, Terms};
 use super::super::values;
@@ -84,14 +85,14 @@ fn masked(key: &str, value: &str) -> String {
 
 /// The config of whoever serves; where nobody does, the file that a server would read. True where somebody does.
 fn fetch(context: &Context) -> Result<(ShownConfig, bool), Failure> {
-    let dir = context.existing_dir()?;
-    let mut link = Link::open(&dir, Carry::Idle)?;
+    let place = context.place()?;
+    let mut link = Link::open(&place)?;
     let served = !link.is_own();
     let fetched: Result<ShownConfig, Failure> = link.connection.get_json("/api/v1/config");
     let closed = link.close();
     let mut shown = fetched?;
     closed?;
-    if !served {
+    if let (false, Place::Directory(dir)) = (served, &place) {
         let loaded = match context.config_file(None, dir.root()) {
             Some(path) => Loaded::load(&path)?,
             None => Loaded::default(),
@@ -106,6 +107,10 @@ pub(super) fn diff(file: Option<&Path>, context: &Context) -> Result<u8, Failure
     let (shown, served) = fetch(context)?;
     let path = match (file, &shown.file) {
         (Some(path), _) => path.to_owned(),
+        (None, _) if context.whereabouts.server.is_some() => {
+            let text = "the server's file is on its own machine: name one here to compare with";
+            return Err(Failure::new(Kind::Usage, text).hint("windlass config diff FILE"));
+        }
         (None, _) if !served => {
             let text = "no server is running, so there is nothing to compare its file with";
             return Err(Failure::new(Kind::NoServer, text).hint("name a file to compare with the one that is there"));

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use windlass_core::job::QueueName;
-use windlass_core::template::takes_data;
+use windlass_core::template::{takes_data, with_columns};
 
 /// What is kept of each output stream: a caller expects all of it, a disk expects an end to it.
 const OUTPUT_MAX: u64 = 256 << 20;
@@ -37,7 +37,7 @@ impl Order {
         let cores = || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
         let argv = match &args.shell {
             Some(script) => of_shell(script.clone().into_vec())?,
-            None => of_command(args.command.iter().map(|word| word.clone().into_vec()).collect())?,
+            None => of_command(args.command.iter().map(|word| with_columns(word.as_bytes())).collect())?,
         };
         let name = match &args.name {
             Some(name) if name.is_empty() => return Err(Failure::new(Kind::Usage, "the name is empty")),

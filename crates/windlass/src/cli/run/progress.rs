@@ -165,6 +165,11 @@ impl Progress {
     }
 
     pub(in crate::cli) fn speak(&mut self, now: Instant, tally: Tally) {
+        self.speak_beside(now, tally, "");
+    }
+
+    /// With something to stand beside it, for people.
+    pub(in crate::cli) fn speak_beside(&mut self, now: Instant, tally: Tally, aside: &str) {
         (self.stale, self.asked) = (false, now);
         let elapsed = now.saturating_duration_since(self.begun);
         match self.style {
@@ -172,7 +177,7 @@ impl Progress {
                 self.spoken = now;
                 self.drawn = true;
                 let frame = if self.framed { frame(&tally) } else { String::new() };
-                write(&format!("\r\x1b[K{frame}{}", tally.bar(elapsed)));
+                write(&format!("\r\x1b[K{frame}{}{aside}", tally.bar(elapsed)));
             }
             Style::Heartbeat | Style::Objects => {
                 let tenth = if tally.open || tally.total == 0 { 0 } else { tally.done * 10 / tally.total };
@@ -181,7 +186,7 @@ impl Progress {
                     (self.spoken, self.tenth) = (now, tenth);
                     write(&match self.style {
                         Style::Objects => format!("{}\n", tally.object(elapsed)),
-                        _ => format!("windlass: {}{}\n", tally.sentence(), tally.pace(elapsed)),
+                        _ => format!("windlass: {}{}{aside}\n", tally.sentence(), tally.pace(elapsed)),
                     });
                 }
             }

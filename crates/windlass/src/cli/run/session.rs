@@ -207,7 +207,7 @@ impl Session {
     }
 
     fn connect(&self) -> Result<Link, Failure> {
-        Link::open(&self.dir, Carry::Working { slots: self.order.slots })
+        Link::open_in(&self.dir, Carry::Working { slots: self.order.slots })
     }
 
     fn connection(&mut self) -> Result<&mut Connection, Failure> {

@@ -7,8 +7,8 @@
 use super::jobs::{InHand, Jobs};
 use crate::api::{self, base64, work};
 use crate::cli::Context;
+use crate::cli::place::Place;
 use crate::client::Connection;
-use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Stop, Stream};
 use rustix::net::Shutdown;
@@ -27,34 +27,9 @@ const EMITTED_MAX: usize = 8 << 20;
 /// Ends that are told at the same time: they share a sync of the server's disk.
 const TELLERS: u32 = 8;
 
-/// Where the server is.
-#[derive(Debug)]
-pub(super) enum Server {
-    Directory(DataDir),
-    Url(String, Option<String>),
-}
-
-impl Server {
-    fn connect(&self) -> Result<Connection, Failure> {
-        let connection = match self {
-            Server::Directory(dir) => Connection::open(dir)?,
-            Server::Url(url, token) => Connection::open_url(url, token.as_deref())?,
-        };
-        connection.ok_or_else(|| Failure::new(Kind::NoServer, "no server answers"))
-    }
-
-    /// Fails where no waiting can help.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        match self.connect() {
-            Err(failure) if failure.kind == Kind::Usage => Err(failure),
-            Ok(_) | Err(_) => Ok(()),
-        }
-    }
-}
-
 /// The threads and what they share.
 pub(super) struct Calls {
-    server: Server,
+    place: Place,
     queues: Vec<String>,
     jobs: Arc<Jobs>,
     context: Context,
@@ -64,8 +39,12 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(server: Server, queues: Vec<String>, jobs: Arc<Jobs>, context: Context) -> Calls {
-        Calls { server, queues, jobs, context, asking: Mutex::default(), draining: AtomicBool::new(false) }
+    pub(super) fn new(place: Place, queues: Vec<String>, jobs: Arc<Jobs>, context: Context) -> Calls {
+        Calls { place, queues, jobs, context, asking: Mutex::default(), draining: AtomicBool::new(false) }
+    }
+
+    fn connect(&self) -> Result<Connection, Failure> {
+        self.place.server()?.ok_or_else(|| Failure::new(Kind::NoServer, "no server answers"))
     }
 
     pub(super) fn start(self: &Arc<Calls>) -> Result<(), Failure> {
@@ -112,7 +91,7 @@ impl Calls {
     }
 
     fn ask_once(&self, room: u32) -> Result<Vec<work::ClaimedJob>, Failure> {
-        let mut connection = self.server.connect()?;
+        let mut connection = self.connect()?;
         let asking = |waits: Option<OwnedFd>| *self.asking.lock().unwrap_or_else(PoisonError::into_inner) = waits;
         asking(connection.hold_of_stream());
         if self.draining.load(Ordering::Relaxed) {
@@ -134,7 +113,7 @@ impl Calls {
         if begun.is_err() {
             let reply = work::Reply { status: "interrupted".into(), ..work::Reply::default() };
             // A server that cannot be told takes it back when its lease ends.
-            let _lease_ends = self.server.connect().and_then(|mut to| tell(&mut to, &job.id, &job.token, &reply));
+            let _lease_ends = self.connect().and_then(|mut to| tell(&mut to, &job.id, &job.token, &reply));
         }
     }
 
@@ -148,7 +127,7 @@ impl Calls {
             let asked = Instant::now();
             let to = match connection.take() {
                 Some(connection) => Ok(connection),
-                None => self.server.connect(),
+                None => self.connect(),
             };
             let beaten = to.and_then(|mut to| {
                 self.tell_progress(&mut to, &in_hand);
@@ -223,7 +202,7 @@ impl Calls {
             loop {
                 let to = match connection.take() {
                     Some(connection) => Ok(connection),
-                    None => self.server.connect(),
+                    None => self.connect(),
                 };
                 let told = to.and_then(|mut to| {
                     tell_checkpoint(&mut to, &job, &finished)?;

@@ -1,8 +1,8 @@
 //! The standard input of a batch's process: its lines, whole and in the kernel's hands before the process begins.
 //!
 //! What fits into a pipe goes into one: the kernel gives a pipe's pages out and takes them back for half of what those
-//! of a file in memory cost. More than a pipe holds goes into such a file. Nobody feeds a process while it runs, so that
-//! a server that dies leaves no half line behind for it to read. It must not know what a line says.
+//! of a file in memory cost. More than a pipe holds goes into such a file. Nobody feeds a process while it runs: a
+//! server that dies leaves no half line behind for it to read. It must not know what a line says.
 
 use super::super::Start;
 use super::super::lines::Layer;
