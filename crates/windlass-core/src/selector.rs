@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The longest selector, in bytes; far more than a person types, far less than costs anything.
 pub const SELECTOR_MAX: usize = 64 * 1024;
 
-const KEYS: &str = "id:, queue:, state:, run:, reason:, error:, text:, priority, attempts, age, ended, due";
+const KEYS: &str = "id:, queue:, state:, run:, reason:, error:, text:, subject:, priority, attempts, age, ended, due";
 const UNITS: [(&str, u64); 6] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
 
@@ -39,6 +39,8 @@ pub struct Facts<'a> {
     /// What went wrong last; empty where nothing did.
     pub error: &'a str,
     pub data: &'a [u8],
+    /// The record it is about: its type and id.
+    pub subject: Option<(&'a str, &'a str)>,
 }
 
 /// A checked selector; the empty one matches every job.
@@ -62,6 +64,8 @@ enum Test {
     Reason(Vec<Reason>),
     Error(Vec<String>),
     Text(Vec<String>),
+    /// A type, and an id unless all of that type are meant.
+    Subject(Vec<(String, Option<String>)>),
     Within(Measure, Vec<Range>),
 }
 
@@ -219,14 +223,14 @@ impl Selector {
         let asks = |test: &Test| match test {
             Test::Reason(_) | Test::Error(_) | Test::Within(Measure::Attempts | Measure::Due, _) => true,
             Test::Within(Measure::Priority | Measure::Age | Measure::Ended, _) => false,
-            Test::Id(_) | Test::Queue(_) | Test::State(_) | Test::Run(_) | Test::Text(_) => false,
+            Test::Id(_) | Test::Queue(_) | Test::State(_) | Test::Run(_) | Test::Text(_) | Test::Subject(_) => false,
         };
         self.terms.iter().any(|term| asks(&term.test))
     }
 
     /// True where it asks for what tells one job from another that ended alike.
     pub fn asks_single_jobs(&self) -> bool {
-        self.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Text(_)))
+        self.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Text(_) | Test::Subject(_)))
     }
 
     /// Whether a job of this queue can match, so that a store reads no other queue.
@@ -255,6 +259,9 @@ impl Test {
             Test::Reason(reasons) => facts.reason.is_some_and(|reason| reasons.contains(&reason)),
             Test::Error(parts) => parts.iter().any(|part| facts.error.contains(part.as_str())),
             Test::Text(parts) => parts.iter().any(|part| holds(facts.data, part.as_bytes())),
+            Test::Subject(subjects) => facts.subject.is_some_and(|(kind, id)| {
+                subjects.iter().any(|(asked, one)| asked == kind && one.as_ref().is_none_or(|one| one == id))
+            }),
             Test::Within(measure, ranges) => measure
                 .of(facts)
                 .is_some_and(|value| ranges.iter().any(|range| (range.from..=range.to).contains(&value))),
@@ -348,7 +355,8 @@ fn test(key: &str, operator: Operator, text: &str, word: &str) -> Result<Test, S
         ("reason", Operator::Is) => each(text, word, reason).map(Test::Reason),
         ("error", Operator::Is) => Ok(Test::Error(values(text, word)?)),
         ("text", Operator::Is) => Ok(Test::Text(values(text, word)?)),
-        ("id" | "queue" | "state" | "run" | "reason" | "error" | "text", Operator::Compared(_)) => {
+        ("subject", Operator::Is) => each(text, word, subject).map(Test::Subject),
+        ("id" | "queue" | "state" | "run" | "reason" | "error" | "text" | "subject", Operator::Compared(_)) => {
             Err(fault(format!("{key} cannot be compared, expected {key}:VALUE")))
         }
         _ => Err(fault(format!("unknown key `{key}` (known: {KEYS})"))),
@@ -377,6 +385,15 @@ fn reason(text: &str) -> Result<Reason, String> {
         let words: Vec<_> = Reason::ALL.iter().map(|reason| reason.word()).collect();
         format!("expected a reason ({}), got: {text}", words.join(", "))
     })
+}
+
+/// `TYPE:ID`, or `TYPE` alone for every record of that type; the id may have colons of its own.
+fn subject(text: &str) -> Result<(String, Option<String>), String> {
+    let (kind, id) = text.split_once(':').map_or((text, None), |(kind, id)| (kind, Some(id)));
+    match kind.is_empty() || id.is_some_and(str::is_empty) {
+        true => Err(format!("expected subject:TYPE:ID or subject:TYPE, got: {text}")),
+        false => Ok((kind.to_owned(), id.map(str::to_owned))),
+    }
 }
 
 /// Ids or their beginnings.

@@ -3,8 +3,8 @@
 //! It is told of each committed turn and reads the jobs it touched from the store's view. Runs are counted here
 //! again from the jobs alone, never from the store's counters. It must not judge: that is the checkers'.
 
-use crate::random;
 use crate::watched::{Committed, Emission, Verb};
+use crate::{flow, random};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windlass::engine::event::Wish;
@@ -61,6 +61,8 @@ pub(crate) struct Turned {
     pub(crate) ended: Vec<RunId>,
     /// Emitted jobs that were taken in, and their data.
     pub(crate) emitted: Vec<(JobId, u64)>,
+    /// Whose end brought a job to which queue.
+    pub(crate) follow_ups: Vec<(JobId, Arc<str>)>,
     pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
     pub(crate) revived: Vec<JobId>,
@@ -163,7 +165,8 @@ impl Ledger {
         for id in touched {
             let before = self.jobs.get(&id).cloned();
             let after = self.read(id, before.as_ref(), left.get(&id), store)?;
-            let Some(after) = after else { continue };
+            let handed_on = || flow::passed_on(id, &turned.settled).filter(|_| before.is_none());
+            let Some(after) = after.or_else(handed_on) else { continue };
             if before.as_ref() != Some(&after) {
                 undo.jobs.push((id, before.clone()));
                 self.recount(before.as_ref(), &after);
@@ -234,7 +237,7 @@ impl Ledger {
                     for id in settlement.held.ids() {
                         touched.insert(id);
                         self.settled.push((id, start));
-                        self.bookings.iter_mut().for_each(|booking| {
+                        self.bookings.iter_mut().chain(&mut turned.claimed).for_each(|booking| {
                             booking.left.remove(&id);
                         });
                         if matches!(settlement.verdict, Verdict::Succeed { .. }) {
@@ -243,6 +246,7 @@ impl Ledger {
                     }
                 }
                 self.bookings.retain(|booking| !booking.left.is_empty());
+                turned.claimed.retain(|booking| !booking.left.is_empty());
                 turned.settled.extend(settlements.iter().cloned());
             }
             Verb::Emitted(emitted) => touched.extend(emitted.iter().map(|one| one.id)),
@@ -264,7 +268,8 @@ impl Ledger {
     /// What was emitted came in with the end of its parent, but for what its run has seen before.
     fn check_emitted(&mut self, verb: &Verb, turned: &mut Turned) -> Result<(), String> {
         let Verb::Emitted(emitted) = verb else { return Ok(()) };
-        for Emission { id, unique, run, data } in emitted {
+        for Emission { id, unique, run, data, queue, parent } in emitted {
+            turned.follow_ups.extend(parent.map(|parent| (parent, Arc::clone(queue))));
             let key = run.filter(|_| *unique).map(|run| (run, *data));
             let is_new = key.is_none_or(|key| self.keys.insert(key));
             match (is_new, self.jobs.contains_key(id)) {

@@ -13,6 +13,7 @@ mod checkers;
 mod disk;
 mod faults;
 mod feeders;
+mod flow;
 mod hands;
 mod inbox;
 mod kept;

@@ -7,6 +7,7 @@ use crate::asks::{Ask, Said, Told};
 use crate::bulk::Bulk;
 use crate::checkers::Seen;
 use crate::feeders::Feeder;
+use crate::flow;
 use crate::random::{self, Random};
 use crate::workload;
 use crate::world::{Due, Outcome, World};
@@ -169,8 +170,9 @@ impl World {
         let (policies, slots) = (self.options.policies.clone(), self.options.slots);
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
-        let memory = self.options.memory;
-        self.send(Event::Reload { new: NewRules { policies, slots, memory, ..NewRules::default() }, answer });
+        let (memory, router) = (self.options.memory, self.options.router.clone());
+        let new = NewRules { policies, slots, memory, router, ..NewRules::default() };
+        self.send(Event::Reload { new, answer });
         self.let_go()?;
         self.feed_all()?;
         for run in self.people.runs.clone() {
@@ -380,10 +382,12 @@ impl World {
 
     fn reload(&mut self) -> Outcome<()> {
         let (policies, slots) = workload::policies(&mut self.random, self.crews);
+        let policies = flow::with_handlers(self.seed, policies)?;
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
-        let memory = self.options.memory;
-        self.send(Event::Reload { new: NewRules { policies, slots, memory, ..NewRules::default() }, answer });
+        let (memory, router) = (self.options.memory, self.options.router.clone());
+        let new = NewRules { policies, slots, memory, router, ..NewRules::default() };
+        self.send(Event::Reload { new, answer });
         Ok(())
     }
 }

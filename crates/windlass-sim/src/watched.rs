@@ -5,6 +5,7 @@
 
 use crate::ledger::Came;
 use crate::{random, workload};
+use std::cell::RefCell;
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
@@ -25,6 +26,8 @@ pub(crate) struct Emission {
     pub(crate) unique: bool,
     pub(crate) run: Option<RunId>,
     pub(crate) data: u64,
+    pub(crate) queue: Arc<str>,
+    pub(crate) parent: Option<JobId>,
 }
 
 /// One verb as it was called, with what came of it.
@@ -195,6 +198,8 @@ impl Watched {
                 unique,
                 run,
                 data: random::hash(new.jobs.data(index)),
+                queue: new.queue.as_str().into(),
+                parent: new.jobs.particulars_of(index).and_then(|particulars| particulars.parent),
             }));
         }
         Ok(emitted)
@@ -216,11 +221,20 @@ impl Store for Watched {
     }
 
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
-        let recovered = self.memory.recover(evidence, now)?;
+        let told = RefCell::new(Vec::new());
+        let convicted = |info: &JobInfo, run| {
+            let follow_up = (evidence.convicted)(info, run);
+            told.borrow_mut().extend(follow_up.clone());
+            follow_up
+        };
+        let recovered = self.memory.recover(Evidence { convicted: &convicted, ..evidence }, now)?;
+        let told = told.into_inner();
         let changes = self.memory.changes();
         self.ended = changes.ended.clone();
         self.kept = Changes { runs: changes.runs, ended: changes.ended, ..Changes::default() };
         self.verbs.push(Verb::Recovered);
+        let emitted = self.emissions(&told)?;
+        self.verbs.extend((!emitted.is_empty()).then_some(Verb::Emitted(emitted)));
         self.note(Durability::Full);
         Ok(recovered)
     }

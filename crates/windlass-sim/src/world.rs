@@ -8,6 +8,7 @@ use crate::Cast;
 use crate::checkers::{self, Checker, Seen};
 use crate::disk::FakeDisk;
 use crate::feeders;
+use crate::flow;
 use crate::hands::Hands;
 use crate::inbox::Inbox;
 use crate::kept::Desk;
@@ -116,19 +117,21 @@ impl World {
         let mut random = Random::new(seed);
         let (steers, crews) = (cast != Cast::Plain, cast == Cast::All && seed.is_multiple_of(2));
         let (policies, slots) = workload::policies(&mut random, crews);
+        let policies = flow::with_handlers(seed, policies)?;
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
         let options = EngineOptions {
             policies,
             slots,
             memory: crews.then_some(workload::MEMORY),
             schedules: Vec::new(),
-            router: Default::default(),
+            router: flow::router(seed)?,
             durability,
             serve_open_runs: random.chance(700),
             serves_runs: true,
             drain: Duration::from_secs(random.between(1, 20)),
             seed: random.next(),
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317 ^ seed))),
+            files: Default::default(),
         };
         let disk = FakeDisk::new(&mut random);
         let people = People::new(&mut random, steers);
@@ -270,7 +273,7 @@ impl World {
     fn is_served(&self, job: &Known) -> bool {
         let served = match World::is_of_a_run(&job.queue) {
             true => self.is_run_served(&job.queue),
-            false => self.rules.crew(&job.queue).is_some(),
+            false => self.rules.crew(&job.queue).is_some() || flow::is_topic(self.seed, &job.queue),
         };
         served && !self.rules.is_closed(&job.queue)
     }

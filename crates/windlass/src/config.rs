@@ -4,6 +4,7 @@
 //! the machine (programs, directories). It must not start anything, and nothing else reads the file.
 
 mod checks;
+mod masked;
 mod reader;
 mod shown;
 pub mod units;
@@ -52,6 +53,8 @@ pub struct Config {
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
+    /// Its terms are those of every table that does not say otherwise.
+    pub defaults: Policy,
     /// The directory of handlers, which goes before every table.
     pub handlers: Option<Handlers>,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
@@ -111,6 +114,7 @@ impl Default for Config {
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
+            defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,
             queues: Vec::new(),
             schedules: Vec::new(),

@@ -145,6 +145,11 @@ pub fn check(directory: &Path) -> Result<(), String> {
     Looker::default().look(directory).map(drop)
 }
 
+/// What serves now; nothing where the directory cannot be used, which whoever watches it says.
+pub fn files_in(directory: &Path) -> HandlerFiles {
+    Looker::default().look(directory).map(|looked| looked.files).unwrap_or_default()
+}
+
 struct Watcher {
     /// The one that was looked through last.
     directory: Option<PathBuf>,

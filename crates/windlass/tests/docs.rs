@@ -129,14 +129,17 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn every_test_that_the_proof_names_is_there() {
-    let page = read("docs/proof.md");
-    let list = page.split("## Where each promise is tested").nth(1).unwrap();
+fn every_test_that_a_page_names_is_there() {
     let sources: String = files("crates", "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    let mut names = 0;
-    for name in list.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 1) {
-        names += 1;
-        assert!(sources.contains(&format!("fn {name}()")), "docs/proof.md names the test {name}, which is not there");
+    for (page, from) in [("docs/proof.md", "## Where each promise is tested"), ("docs/conventions.md", "| rule |")] {
+        let text = read(page);
+        let list = text.split(from).nth(1).unwrap();
+        let of_test = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let is_name = |name: &&str| name.matches('_').count() > 1 && name.chars().all(of_test);
+        let names: Vec<&str> = list.split('`').skip(1).step_by(2).filter(is_name).collect();
+        for name in &names {
+            assert!(sources.contains(&format!("fn {name}()")), "{page} names the test {name}, which is not there");
+        }
+        assert!(names.len() > 30, "{page} names only {} tests", names.len());
     }
-    assert!(names > 30, "only {names} tests are named");
 }

@@ -18,7 +18,7 @@ use windlass::store::{Durability, Evidence, Lot, NewJobs};
 use windlass_core::job::{Origin, Priority, QueueName};
 use windlass_core::life_cycle::State;
 use windlass_core::outcome::Outcome as Ended;
-use windlass_core::policy::{Backoff, Policy, Service};
+use windlass_core::policy::{Backoff, HandlerFiles, Policy, Service};
 
 /// Adds up the numbers that its jobs carry.
 struct Adder {
@@ -116,6 +116,7 @@ fn engine() -> Outcome<Engine<Counting<Memory>>> {
         drain: std::time::Duration::from_secs(1),
         seed: 1,
         ids: Arc::new(IdSource::new(Origin::from_random(1))),
+        files: HandlerFiles::new(),
     };
     let evidence =
         Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };

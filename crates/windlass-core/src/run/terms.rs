@@ -34,7 +34,7 @@ pub struct RunTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tolerance {
     Jobs(u64),
-    /// Of all its jobs, in hundredths of a percent. How many they are is known at the end.
+    /// Of all its jobs, in hundredths of a percent. How many they are is known at the end, or bounded by its limit.
     Share(u64),
 }
 
@@ -81,11 +81,17 @@ impl Tolerance {
         }
     }
 
-    /// Whether it can be told before the end.
-    fn is_known(self) -> bool {
-        match self {
-            Tolerance::Jobs(_) => true,
-            Tolerance::Share(_) => false,
+    /// Whether it cannot hold any more, however a run with so many jobs at most goes on. Jobs may emit others until the
+    /// last of them has ended, so without a limit a share is known then and not before.
+    fn is_lost(self, counts: &RunCounts, job_limit: Option<u64>) -> bool {
+        let failed = counts.by_state[State::Failed.index()];
+        match (self, job_limit) {
+            (Tolerance::Jobs(most), _) => failed > most,
+            (Tolerance::Share(share), Some(most)) => {
+                let jobs = most.max(counts.total());
+                u128::from(failed) * 10_000 > u128::from(share) * u128::from(jobs)
+            }
+            (Tolerance::Share(_), None) => false,
         }
     }
 }
@@ -129,7 +135,7 @@ impl RunTerms {
 
     /// Whether a run that goes on has failed too often.
     pub fn fails(&self, counts: &RunCounts) -> bool {
-        self.tolerate.is_some_and(|tolerate| tolerate.is_known() && !tolerate.bears(counts))
+        self.tolerate.is_some_and(|tolerate| tolerate.is_lost(counts, self.job_limit))
     }
 
     /// Whether a run that has ended came to what was wanted: everything succeeded, or failed no more than is tolerated.
@@ -242,6 +248,9 @@ mod tests {
             let at_once = fails && !text.ends_with('%');
             assert_eq!((terms.fails(&counts), terms.succeeded(&counts)), (at_once, !fails), "{text} {failed}");
         }
+        // With a limit on its jobs a share is lost as soon as no more of them could make it hold.
+        let limited = RunTerms { tolerate: Some(Tolerance::Share(100)), job_limit: Some(500), ..RunTerms::default() };
+        assert_eq!((limited.fails(&counts(5, 0)), limited.fails(&counts(6, 0))), (false, true));
         for bad in ["", "-1", "x", "101%", "%", "5.5"] {
             assert!(bad.parse::<Tolerance>().is_err(), "{bad}");
         }

@@ -16,6 +16,7 @@ fn facts() -> Facts<'static> {
         reason: Some(Reason::Poison),
         error: "exit 3: Timeout at host",
         data: b"customer-42, urgent",
+        subject: Some(("invoice", "2026:17")),
     }
 }
 
@@ -83,6 +84,11 @@ fn words_match_as_they_say() {
         ("age:2h..1d,1h..95m", true),
         ("ended<2m", true),
         ("ended>2m", false),
+        ("subject:invoice:2026:17", true),
+        ("subject:invoice", true),
+        ("subject:invoice:2026", false),
+        ("subject:customer,invoice:2026:17", true),
+        ("-subject:invoice", false),
         ("due<1h", false),
         ("-due<1h", true),
     ] {
@@ -104,6 +110,8 @@ fn quotes_keep_spaces_commas_and_signs() {
 fn faults_name_the_word_its_place_and_what_is_known() {
     for (text, place, parts) in [
         ("queue:a stat:failed", 9, &["`stat:failed`", "unknown key `stat`", "queue:, state:"][..]),
+        ("subject:invoice:", 1, &["expected subject:TYPE:ID or subject:TYPE"]),
+        ("subject>invoice", 1, &["subject cannot be compared"]),
         ("état:x", 1, &["unknown key `état`"]),
         ("é é", 1, &["neither a job's id"]),
         ("queue:a  state:done", 10, &["expected a state (scheduled, ready", "got: done"]),

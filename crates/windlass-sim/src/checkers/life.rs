@@ -1,6 +1,8 @@
 //! Jobs change their state only as the table of the life cycle says; between two commits a job may take two steps.
+//! A message may come and be handed on in one turn.
 
 use super::{Checker, Seen};
+use crate::flow::TOPIC;
 use crate::ledger::Ledger;
 use windlass_core::life_cycle::{State, TRANSITIONS};
 
@@ -21,6 +23,7 @@ impl Checker for Life {
         let Seen::Turned(turned) = seen else { return Ok(()) };
         for (id, before, after) in &turned.moved {
             let legal = match before {
+                None if &*after.queue == TOPIC && after.state == State::Succeeded => true,
                 None => matches!(after.state, State::Scheduled | State::Ready | State::Running),
                 Some(before) if turned.recovered => {
                     before.state == State::Running

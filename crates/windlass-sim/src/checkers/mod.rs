@@ -21,6 +21,7 @@ mod steered;
 mod tests;
 mod times;
 mod tokens;
+mod told;
 
 use crate::ledger::{Ledger, Turned};
 use crate::rules::Rules;
@@ -154,5 +155,6 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::<memory::Memory>::default(),
         Box::<rates::Rates>::default(),
         Box::<checkpoints::Checkpoints>::default(),
+        Box::<told::Told>::default(),
     ]
 }

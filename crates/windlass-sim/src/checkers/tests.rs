@@ -16,7 +16,7 @@ fn id(offset: u64) -> JobId {
     JobId { origin: Origin::from_random(1), offset }
 }
 
-fn job(state: State) -> Known {
+pub(super) fn job(state: State) -> Known {
     Known {
         state,
         queue: "mail".into(),

@@ -85,7 +85,7 @@ pub struct ShownConfig {
 impl ShownConfig {
     /// Lays the overrides over the keys of a config.
     pub fn new(loaded: &Loaded, overrides: Vec<Override>) -> ShownConfig {
-        let entries = loaded.entries().into_iter().map(|entry| {
+        let entries = loaded.entries().into_iter().map(Entry::masked).map(|entry| {
             let target = match (entry.queue, entry.table.as_str()) {
                 (true, table) => Some(table),
                 (false, "limits") => Some(""),

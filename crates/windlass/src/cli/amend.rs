@@ -261,13 +261,20 @@ fn show_preview(verb: Verb, answer: &Value, context: &Context) -> Result<(), Fai
 /// What became of them, in one line.
 fn sentence(verb: Verb, answer: &Value) -> String {
     let of = |key: &str| count(answer, key);
-    let mut parts = vec![format!("{} {}", jobs(of("changed")), verb.done())];
+    // Where only something else can be said, a nought in front of it says nothing.
+    let stopped = of("changed") == 0 && of("running") > 0;
+    let mut parts = if stopped { Vec::new() } else { vec![format!("{} {}", jobs(of("changed")), verb.done())] };
     let mut add = |number: u64, text: String| {
         if number > 0 {
             parts.push(format!("{} {text}", grouped(number)));
         }
     };
-    add(of("running"), "running and being stopped".into());
+    let word = match (stopped, of("running")) {
+        (false, _) => "",
+        (true, 1) => "job ",
+        (true, _) => "jobs ",
+    };
+    add(of("running"), format!("{word}running and being stopped"));
     add(of("already"), if of("already") == 1 { "was so already".into() } else { "were so already".into() });
     let why = answer.get("why").and_then(Value::as_object).into_iter().flatten();
     let why: Vec<String> = why.map(|(state, number)| format!("{number} {state}")).collect();
@@ -281,15 +288,29 @@ fn sentence(verb: Verb, answer: &Value) -> String {
 fn verdict(named: usize, answer: &Value) -> Result<u8, Failure> {
     let of = |key: &str| count(answer, key);
     if of("unknown") > 0 {
-        let text = format!("{} of {} are not known, or have succeeded", of("unknown"), jobs(named as u64));
+        let text =
+            not_all(of("unknown"), named, ("is not known, or has succeeded", "are not known, or have succeeded"));
         return Err(Failure::new(Kind::NotFound, text).hint("windlass show ID tells of each"));
     }
     match of("refused") {
         0 => Ok(0),
         refused => {
-            let text = format!("{refused} of {} are in a state that does not allow it", jobs(named as u64));
+            let text = not_all(
+                refused,
+                named,
+                ("is in a state that does not allow it", "are in a state that does not allow it"),
+            );
             Err(Failure::new(Kind::Conflict, text))
         }
+    }
+}
+
+/// `the job is not known`, `1 of 3 jobs is not known`, `2 of 3 jobs are not known`.
+fn not_all(count: u64, named: usize, (one, many): (&str, &str)) -> String {
+    match (count, named) {
+        (1, 1) => format!("the job {one}"),
+        (1, _) => format!("1 of {} {one}", jobs(named as u64)),
+        (count, _) => format!("{} of {} {many}", grouped(count), jobs(named as u64)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::connect::{Carry, Link};
-use super::print::{self, grouped};
+use super::print::{self, counted};
 use crate::backup;
 use crate::clock;
 use crate::config::units::spoken_size;
@@ -77,8 +77,8 @@ pub(super) fn backup(args: &BackupArgs, context: &Context) -> Result<u8, Failure
         let to = to.to_string_lossy();
         return print::document(&json!({ "backup": to, "files": made.files, "bytes": made.bytes, "turn": made.turn }));
     }
-    let (files, size) = (grouped(made.files as u64), spoken_size(made.bytes));
-    context.say(format_args!("wrote {} with {files} files, {size}", args.to.display()));
+    let (files, size) = (counted(made.files as u64, "file"), spoken_size(made.bytes));
+    context.say(format_args!("wrote {} with {files}, {size}", args.to.display()));
     Ok(0)
 }
 
@@ -91,7 +91,7 @@ fn within(path: &Path, dir: &DataDir) -> bool {
 pub(super) fn restore(args: &RestoreArgs, context: &Context) -> Result<u8, Failure> {
     if args.check {
         let files = backup::verify(&args.from)?;
-        context.say(format_args!("{} is whole: {} files", args.from.display(), grouped(files as u64)));
+        context.say(format_args!("{} is whole: {}", args.from.display(), counted(files as u64, "file")));
         return Ok(0);
     }
     let to = context.dir_path()?;

@@ -98,7 +98,8 @@ fn check(file: Option<&Path>, no_environment: bool, context: &Context) -> Result
         return print::document(&json!({ "file": path.to_string_lossy(), "slots": config.slots, "queues": patterns }));
     }
     let tables = if queues.len() == 1 { "queue table" } else { "queue tables" };
-    context.say(format_args!("{} is fine: {} {tables}, {} slots", path.display(), queues.len(), config.slots));
+    let slots = print::counted(config.slots.into(), "slot");
+    context.say(format_args!("{} is fine: {} {tables}, {slots}", path.display(), queues.len()));
     Ok(0)
 }
 

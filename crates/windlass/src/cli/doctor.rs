@@ -106,7 +106,7 @@ fn place(context: &Context) -> Result<DataDir, Failure> {
 }
 
 fn examine(dir: &DataDir) -> Vec<Finding> {
-    let mut findings = vec![directory(dir)];
+    let mut findings = vec![directory(dir), places(dir)];
     findings.extend(holder(dir));
     findings.extend(disk::formats(dir));
     findings.push(disk::backup(dir, clock::now()));
@@ -131,6 +131,15 @@ fn directory(dir: &DataDir) -> Finding {
         Ok(_) => Finding::fine("directory", root),
         Err(error) => Finding::new("directory", Health::Problem, format!("{root}: {error}"), "make it readable"),
     }
+}
+
+/// Where everything is, for whoever looks for it.
+fn places(dir: &DataDir) -> Finding {
+    let (socket, inbox, archive) = (dir.socket(), dir.inbox(), dir.archive());
+    let token = dir.run().join("token");
+    let places = [("socket", &socket), ("token", &token), ("inbox", &inbox), ("archive", &archive)];
+    let places = places.map(|(name, path)| format!("{name} {}", path.display()));
+    Finding::fine("places", places.join(", "))
 }
 
 fn holder(dir: &DataDir) -> Vec<Finding> {

@@ -122,7 +122,11 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Result<u8, Failure
         return Err(match done.imported {
             0 => failure,
             some => {
-                let text = format!("{}; {} were imported before that", failure.text, print::jobs(some));
+                let text = format!(
+                    "{}; {} imported before that",
+                    failure.text,
+                    print::counted_do(some, "job", ("was", "were"))
+                );
                 Failure { text, ..failure }.hint("import the same again: what is here already is left alone")
             }
         });
@@ -131,10 +135,16 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Result<u8, Failure
         return print::document(&serde_json::to_value(done).unwrap_or_default());
     }
     let Imported { imported, known, ended, without_run } = done;
+    let were = if known == 1 { "was" } else { "were" };
     let (imported, known, ended) = (print::jobs(imported), grouped(known), grouped(ended));
-    context.say(format_args!("imported {imported}; {known} were here already, {ended} had ended"));
+    context.say(format_args!("imported {imported}; {known} {were} here already, {ended} had ended"));
     if without_run > 0 {
-        context.say(format_args!("{} belong to runs that are not here, and wait without one", grouped(without_run)));
+        let told = print::counted_do(
+            without_run,
+            "job",
+            ("belongs to a run that is not here, and waits", "belong to runs that are not here, and wait"),
+        );
+        context.say(format_args!("{told} without one"));
     }
     Ok(0)
 }

@@ -134,7 +134,8 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
             let limit = (limit > 0).then(|| format!(", up to {} waiting", grouped(limit.into())));
             let to = (!stage.to.is_empty()).then(|| format!(", to {}", stage.to.join(", ")));
             let more = [memory, limit, to].map(Option::unwrap_or_default).concat();
-            out.line(format_args!("  {}: {} of {} workers{more}", stage.name, rules.slots, stage.slots));
+            let workers = print::counted(stage.slots.into(), "worker");
+            out.line(format_args!("  {}: {} of {workers}{more}", stage.name, rules.slots));
         }
     }
     let code = out.finish()?;

@@ -160,7 +160,17 @@ pub(super) fn data_of(object: &Value, name: &str) -> Result<Vec<u8>, Failure> {
 
 /// `1 job`, `1,204 jobs`.
 pub(super) fn jobs(count: u64) -> String {
-    format!("{} {}", grouped(count), if count == 1 { "job" } else { "jobs" })
+    counted(count, "job")
+}
+
+/// So many of what a word names: `1 file`, `1,204 files`.
+pub(super) fn counted(count: u64, word: &str) -> String {
+    format!("{} {word}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// The same with a verb behind it that goes with one or with many: `1 job was`, `2 jobs were`.
+pub(super) fn counted_do(count: u64, word: &str, (one, many): (&str, &str)) -> String {
+    format!("{} {}", counted(count, word), if count == 1 { one } else { many })
 }
 
 /// A number with its thousands apart.

@@ -146,23 +146,23 @@ impl Args {
 
 /// The terms of a run that this push makes.
 #[derive(Debug, Default, clap::Args)]
-struct Limits {
+pub(super) struct Limits {
     /// With --run new: when so much time has passed, everything of the run that has not ended is cancelled
     #[arg(long, value_name = "DURATION", requires = "run")]
-    time_limit: Option<String>,
+    pub(super) time_limit: Option<String>,
     /// With --run new: jobs beyond so many, also emitted ones, are not taken in
     #[arg(long, value_name = "N", requires = "run")]
-    job_limit: Option<u64>,
+    pub(super) job_limit: Option<u64>,
     /// With --run new: so many failures, or such a share (1%), are borne; with more the rest is cancelled
     #[arg(long, value_name = "N|N%", requires = "run")]
-    tolerate: Option<Tolerance>,
+    pub(super) tolerate: Option<Tolerance>,
     /// With --run new: a job that announces the run's end; without DATA it is told what the run came to
     #[arg(long, value_name = "QUEUE[:DATA]", requires = "run")]
-    end_job: Option<OsString>,
+    pub(super) end_job: Option<OsString>,
 }
 
 impl Limits {
-    fn terms(&self) -> Result<RunTerms, Failure> {
+    pub(super) fn terms(&self) -> Result<RunTerms, Failure> {
         let usage = |what: String| Failure::new(Kind::Usage, what);
         let end_job = |text: &OsString| {
             let mut parts = text.as_bytes().splitn(2, |byte| *byte == b':');

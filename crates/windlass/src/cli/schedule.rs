@@ -117,6 +117,7 @@ fn state(schedule: &Schedule) -> String {
         _ if !schedule.enabled => "disabled".into(),
         (None, _) => "waits".into(),
         (Some(run), 0) => format!("{run} runs"),
+        (Some(run), 1) => format!("{run} runs, 1 waits for it"),
         (Some(run), waiting) => format!("{run} runs, {waiting} wait for it"),
     }
 }

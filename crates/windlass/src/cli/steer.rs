@@ -130,7 +130,7 @@ pub(super) fn scale(args: &ScaleArgs, context: &Context) -> Result<u8, Failure> 
     if context.json {
         return print::document(&json!(steered));
     }
-    context.say(format_args!("{target} has {} slots now", args.slots));
+    context.say(format_args!("{target} has {} now", print::counted(args.slots.into(), "slot")));
     Ok(0)
 }
 

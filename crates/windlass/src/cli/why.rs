@@ -5,6 +5,7 @@ use super::connect::{Link, encoded};
 use super::print::{self, Out, field};
 use super::show::whole_id;
 use crate::error::Failure;
+use crate::when;
 use serde_json::Value;
 
 const EXAMPLES: &str = "\
@@ -32,7 +33,30 @@ pub(super) fn why(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     let mut out = Out::new();
     for reason in told.get("reasons").and_then(Value::as_array).into_iter().flatten() {
-        out.line(field(reason, "text"));
+        out.line(on_the_clock(&field(reason, "text")));
     }
     out.finish()
+}
+
+/// A sentence of the server's with its times as people read them: on the clock of their zone, and how far off.
+fn on_the_clock(sentence: &str) -> String {
+    let told = |word: &str| {
+        let time = word.trim_end_matches([',', ':', ';', '.']);
+        format!("{}{}", when::told_text(time), &word[time.len()..])
+    };
+    sentence.split(' ').map(told).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_a_sentence_are_those_of_the_reader() {
+        let (time, words) =
+            ("2026-11-15T10:00:05.123Z", |time: &str| format!("paused until {time}: by hand, 10 of 12"));
+        assert_eq!(on_the_clock(&words(time)), words(&when::told_text(time)));
+        assert_ne!(on_the_clock(&words(time)), words(time));
+        assert_eq!(on_the_clock("no time, no change"), "no time, no change");
+    }
 }

@@ -23,6 +23,7 @@ use toml::de::{DeTable, DeValue};
 use windlass_core::job::{QUEUE_NAME_MAX, QueueName};
 use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
 
+pub(super) mod defaults;
 pub(super) mod limits;
 mod pace;
 mod pipeline;
@@ -90,8 +91,19 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 10] =
-    ["handlers", "limits", "server", "archive", "log", "queue", "schedule", "profile", "subscribe", "pipeline"];
+const ROOT_KEYS: [&str; 11] = [
+    "handlers",
+    "limits",
+    "defaults",
+    "server",
+    "archive",
+    "log",
+    "queue",
+    "schedule",
+    "profile",
+    "subscribe",
+    "pipeline",
+];
 
 /// The tables that all files share key by key.
 fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
@@ -103,6 +115,7 @@ fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failur
         }
         config.machine = limits::read_machine(&limits, &config.machine)?;
     }
+    defaults::read(root, config)?;
     if let Some(server) = root.section("server")? {
         config.server = read_server(&server, config.server.clone())?;
     }
@@ -287,7 +300,7 @@ fn read_policy(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Ran
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
     let user = limits::read_user(table, &service, &config.machine)?;
-    read_terms(table, Policy { enabled, limits, user, ..Policy::new(pattern, service) })
+    read_terms(table, Policy { enabled, limits, user, ..defaults::under(config, Policy::new(pattern, service)) })
 }
 
 /// `handlers = "DIR"`, or a table with `path` and the terms on which its files are run.
@@ -318,8 +331,8 @@ fn read_handlers(root: &Table<'_, '_>, config: &Config) -> Result<Option<Handler
     let limits = limits::read_limits(&terms, &service, &config.machine)?;
     let user = limits::read_user(&terms, &service, &config.machine)?;
     let by_file = Some(HandlerFile::Program);
-    let default = Policy { enabled, by_file, limits, user, ..Policy::new(handlers_dir::NAME, service) };
-    let policy = read_terms(&terms, default)?;
+    let own = defaults::under(config, Policy::new(handlers_dir::NAME, service));
+    let policy = read_terms(&terms, Policy { enabled, by_file, limits, user, ..own })?;
     Ok(Some(Handlers { path, policy }))
 }
 

@@ -3,6 +3,7 @@
 //! What `config show` prints and `config diff` compares. The values come from the checked form, so defaults are
 //! among them. It must not know overrides: those are laid over by whoever shows them.
 
+use super::masked::masked;
 use super::reader::limits;
 use super::{Config, Handlers, Pipeline, reader};
 use crate::config::units::exact_size;
@@ -61,9 +62,16 @@ impl Entry {
         }
     }
 
+    /// Without the secrets in its value.
+    #[must_use]
+    pub fn masked(mut self) -> Entry {
+        self.value = self.value.as_deref().map(masked);
+        self
+    }
+
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        let live = ["limits", "handlers", "subscribe"].contains(&self.table.as_str());
+        let live = ["limits", "defaults", "handlers", "subscribe"].contains(&self.table.as_str());
         self.queue || live || self.table.starts_with("schedule.") || self.table.starts_with("pipeline.")
     }
 }
@@ -85,7 +93,19 @@ pub struct Change {
 impl Loaded {
     pub fn entries(&self) -> Vec<Entry> {
         let Config {
-            slots, machine, hosts, server, archive, log, handlers, queues, schedules, router, pipelines, ..
+            slots,
+            machine,
+            hosts,
+            server,
+            archive,
+            log,
+            defaults,
+            handlers,
+            queues,
+            schedules,
+            router,
+            pipelines,
+            ..
         } = &self.config;
         let mut entries = Vec::new();
         let mut add = |table: &str, queue: bool, key: &str, value: Option<String>| {
@@ -107,6 +127,9 @@ impl Loaded {
         add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
+        for key in reader::defaults::KEYS {
+            add("defaults", false, key, queue_value(defaults, key));
+        }
         if let Some(Handlers { path, policy }) = handlers {
             add("handlers", false, "path", Some(format!("{:?}", path.display().to_string())));
             for key in reader::terms() {
@@ -165,7 +188,12 @@ impl Loaded {
     }
 
     fn origin(&self, section: String, key: &str) -> (Option<usize>, Option<String>) {
-        let origin = self.lines.get(&(section, key.to_owned()));
+        // A default that the file sets stands where it sets it.
+        let of_defaults = || {
+            let takes = ["queue.", "pipeline.", "handlers"].iter().any(|of| section.starts_with(of));
+            self.lines.get(&("defaults".to_owned(), key.to_owned())).filter(|_| takes)
+        };
+        let origin = self.lines.get(&(section.clone(), key.to_owned())).or_else(of_defaults);
         let file = origin.and_then(|origin| origin.file.as_ref()).map(|file| file.display().to_string());
         (origin.map(|origin| origin.line), file)
     }
@@ -292,8 +320,8 @@ pub fn diff(old: &[Entry], new: &[Entry]) -> Vec<Change> {
         name: entry.name(),
         table: entry.table.clone(),
         key: entry.key.clone(),
-        old,
-        new,
+        old: old.as_deref().map(masked),
+        new: new.as_deref().map(masked),
         line,
         live: entry.is_live(),
     };
@@ -362,7 +390,7 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 23, "ten of the server, three of its log, and those of a queue with `run`");
+        assert_eq!(shown.len(), 13 + 8 + 23, "of the server, its log, the defaults, and those of a queue with `run`");
     }
 
     #[test]

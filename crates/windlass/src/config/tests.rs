@@ -376,3 +376,22 @@ fn files_that_cannot_be_a_config() {
     assert!(Config::load(dir.path()).unwrap_err().text.contains("is not a file"));
     assert_eq!(Config::load(&dir.path().join("none")).unwrap_err().kind, Kind::Config);
 }
+
+#[test]
+fn defaults_hold_where_a_table_does_not_say_otherwise() {
+    let text = "[defaults]\nattempts = 2\ntime_limit = \"1m\"\n[queue.a]\nrun = [\"true\"]\n\
+                [queue.b]\nrun = [\"true\"]\nattempts = 7\n\
+                [pipeline.p]\n[[pipeline.p.stage]]\nname = \"s\"\nrun = [\"true\"]\n";
+    let loaded = Loaded::parse(Path::new("windlass.toml"), text).unwrap();
+    let config = &loaded.config;
+    let of = |policy: &Policy| (policy.attempts, policy.time_limit.map(|limit| limit.as_secs()), policy.slots);
+    assert_eq!((of(&config.queues[0]), of(&config.queues[1])), ((2, Some(60), 4), (7, Some(60), 4)));
+    assert_eq!(config.pipelines[0].rules[0].attempts, 2);
+    let entries = loaded.entries();
+    let line = |table: &str, key: &str| entries.iter().find(|e| e.table == table && e.key == key).unwrap().line;
+    assert_eq!((line("a", "attempts"), line("b", "attempts"), line("a", "slots")), (Some(2), Some(8), None));
+    assert_eq!((line("defaults", "attempts"), line("pipeline.p.s", "time_limit")), (Some(2), Some(3)));
+    let refused = |text: &str| Config::parse(Path::new("windlass.toml"), text).unwrap_err().text;
+    assert!(refused("[defaults]\nrun = [\"true\"]\n").contains("unknown key `run` in [defaults]"));
+    assert!(refused("[defaults]\nslots = 0\n").contains("slots"));
+}

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::particulars::Particulars;
 use windlass_core::policy::{Command, HandlerFiles, Policy};
 use windlass_core::router::Router;
 use windlass_core::run::terms::RunTerms;
@@ -264,6 +265,8 @@ pub struct QueueExplained {
     pub destination: Option<(String, Reason)>,
     /// False where no job of the queue was ever seen.
     pub known: bool,
+    /// Nothing holds its ready jobs, and none was started: when that is looked into once more, and cured.
+    pub stalemate: Option<Time>,
 }
 
 /// What a person wants of jobs.
@@ -377,6 +380,7 @@ pub struct Change {
     pub finished: Time,
     pub error: String,
     pub data: Vec<u8>,
+    pub particulars: Option<Arc<Particulars>>,
 }
 
 /// What a follower is told.

@@ -3,7 +3,7 @@
 //! The handler's job is in the same run, so the run goes on until it is done. What it is told is the failed job as
 //! `windlass show --json` has it, and its errors. Who handles what is core's to say (`windlass_core::failure`).
 
-use super::{Engine, IdSource, emit};
+use super::{Engine, EngineOptions, emit};
 use crate::api;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{AttemptError, FollowUp, JobInfo, Settlement, Store, StoreError};
@@ -14,7 +14,6 @@ use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, Record, R
 use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
 use windlass_core::particulars::Particulars;
-use windlass_core::policy::{HandlerFiles, Policy};
 use windlass_core::time::Time;
 
 /// Of a failed job that would be too large with its own data, its handler gets this much, and its length.
@@ -109,12 +108,11 @@ impl<S: Store> Engine<S> {
 pub(super) fn of_convicted(
     info: &JobInfo,
     run: Option<RunNo>,
-    policies: &[Policy],
+    options: &EngineOptions,
     handlers: &Handlers,
-    ids: &IdSource,
 ) -> Option<FollowUp> {
-    let handler = handlers.handler_among(policies, &HandlerFiles::new(), &info.queue)?;
-    let (origin, offset) = ids.take(1);
+    let handler = handlers.handler_among(&options.policies, &options.files, &info.queue)?;
+    let (origin, offset) = options.ids.take(1);
     let lineage = emit::same_lineage(info.particulars.as_ref());
     let mut builder = ChunkBuilder::new(origin).with(lineage.clone());
     builder.push_from(info.id, offset, &words(info));

@@ -56,7 +56,7 @@ use windlass_core::destination::Destinations;
 use windlass_core::failure::Handlers;
 use windlass_core::job::{QueueName, QueueNo};
 use windlass_core::life_cycle::State;
-use windlass_core::policy::Policy;
+use windlass_core::policy::{HandlerFiles, Policy};
 use windlass_core::router::Router;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
@@ -97,6 +97,8 @@ pub struct EngineOptions {
     pub seed: u64,
     /// Where emitted jobs get their ids, shared with the doors.
     pub ids: Arc<IdSource>,
+    /// What the directory of handlers holds when the engine begins; what it holds later is told as an event.
+    pub files: HandlerFiles,
 }
 
 /// The engine on some store.
@@ -383,7 +385,7 @@ fn take_back(
     let (leases, returned) = Leases::read(store, &options.policies)?;
     let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
     let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
-    let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, &options.policies, handlers, &options.ids);
+    let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, options, handlers);
     let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
     let recovered = match store.recover(evidence, now) {
         // The reserve is given up with the rollback, for just this.

@@ -454,7 +454,8 @@ fn unknown(number: u64) -> Failure {
 }
 
 pub fn unexpected(expected: u64, found: u64) -> Failure {
-    let text = format!("expected {expected} jobs, found {found}; nothing was changed");
+    let jobs = if expected == 1 { "job" } else { "jobs" };
+    let text = format!("expected {expected} {jobs}, found {found}; nothing was changed");
     Failure::new(Kind::Conflict, text).hint("look again with --dry-run")
 }
 

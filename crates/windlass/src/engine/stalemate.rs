@@ -35,6 +35,11 @@ impl Stalemates {
     pub(super) fn started(&mut self, queue: QueueNo) {
         self.suspected.remove(&queue);
     }
+
+    /// When a queue that nothing held back at the last look is looked at again.
+    pub(super) fn suspects(&self, queue: QueueNo) -> Option<Time> {
+        self.look_at.filter(|_| self.suspected.contains(&queue))
+    }
 }
 
 impl<S: Store> Engine<S> {
@@ -76,7 +81,7 @@ impl<S: Store> Engine<S> {
         self.turn_again = true;
         let queue = &self.queues[stuck[0]];
         let (ready, name) = (queue.by_state[State::Ready.index()], &queue.name);
-        let others = if stuck.len() > 1 { format!(" and {} others", stuck.len() - 1) } else { String::new() };
+        let others = if stuck.len() > 1 { format!(" (and {} more)", stuck.len() - 1) } else { String::new() };
         effects.notes.push(format!(
             "stalemate: queue `{name}`{others} has {ready} ready jobs that nothing holds back, and none was started \
              within {LOOK_AFTER:?}; what is ready is read from the store again"

@@ -264,7 +264,15 @@ impl<S: Store> Engine<S> {
                 None => Reason::NoRunner,
             };
             let by_state = Default::default();
-            return QueueExplained { reason, table, ahead: 0, by_state, destination: None, known: false };
+            return QueueExplained {
+                reason,
+                table,
+                ahead: 0,
+                by_state,
+                destination: None,
+                known: false,
+                stalemate: None,
+            };
         };
         let (priority, kind) = lane.unwrap_or((Priority::NORMAL, LaneKind::Fresh));
         let explained = self.scheduler.explain(Lane { queue: no, priority, kind });
@@ -272,7 +280,8 @@ impl<S: Store> Engine<S> {
         let (reason, table) = (explained.reason, explained.table);
         let crew = self.scheduler.policy_of(no).map(|(crew, _)| crew).filter(|_| lane.is_some());
         let destination = crew.and_then(|crew| self.held_destination(name, crew, data));
-        QueueExplained { reason, table, ahead, by_state: queue.by_state, destination, known: true }
+        let (by_state, stalemate) = (queue.by_state, self.stalemates.suspects(no));
+        QueueExplained { reason, table, ahead, by_state, destination, known: true, stalemate }
     }
 
     /// Queues that a person or the hours closed.

@@ -55,6 +55,7 @@ fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
         finished: *finished,
         error: error_text(verdict),
         data: held.jobs.data(index).to_vec(),
+        particulars: held.jobs.particulars().cloned(),
     })
 }
 
@@ -74,6 +75,7 @@ fn begun_of(start: &Start, now: Time) -> impl Iterator<Item = Change> + '_ {
         finished: now,
         error: String::new(),
         data: held.jobs.data(index).to_vec(),
+        particulars: held.jobs.particulars().cloned(),
     })
 }
 

@@ -50,6 +50,21 @@ impl<S: Store> Engine<S> {
         Some(self.now.after(next.since(self.steady)))
     }
 
+    /// What is more than a run takes, and came where nobody waits for an answer, is said in the log.
+    pub(super) fn tell_of_dropped(&self, beyond_limit: &[(RunNo, u64)], effects: &mut Effects) {
+        let mut by_run: BTreeMap<RunNo, u64> = BTreeMap::new();
+        beyond_limit.iter().for_each(|(no, count)| *by_run.entry(*no).or_default() += count);
+        for (no, count) in by_run {
+            let Some(info) = self.runs.get(no).map(|run| &run.info) else { continue };
+            let why = match info.counts.stopped {
+                Some(why) => why.sentence().to_owned(),
+                None => format!("it takes {} jobs", limit(info)),
+            };
+            let jobs = if count == 1 { "1 job was".to_owned() } else { format!("{count} jobs were") };
+            effects.notes.push(format!("run {}: {jobs} not taken in: {why}", info.id));
+        }
+    }
+
     /// What is more than a run takes is refused while there is somebody to tell.
     pub(super) fn refuse_over_limit(&self, lot: &Lot) -> Result<(), Failure> {
         let mut wanted: BTreeMap<RunId, u64> = BTreeMap::new();
@@ -63,7 +78,7 @@ impl<S: Store> Engine<S> {
             if info.terms.room(&info.counts).is_some_and(|room| room < count) {
                 let why = match info.counts.stopped {
                     Some(why) => why.sentence().to_owned(),
-                    None => format!("run {id} takes {} jobs and has {}", limit(info), info.counts.total()),
+                    None => format!("run {id} takes no more than {} and has {}", limit(info), info.counts.total()),
                 };
                 return Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}")));
             }

@@ -26,7 +26,7 @@ use crate::store::{Amended, Amendment, Lot, NewJobs, RunInfo, StoreView, Taken};
 use std::sync::mpsc::{Receiver, channel};
 use windlass_core::job::{JobId, Origin, Priority, Record};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Batch, Command, Service};
+use windlass_core::policy::{Batch, Command, HandlerFile, HandlerFiles, Service};
 
 /// An engine on virtual time, whose runner is the test.
 struct World {
@@ -50,6 +50,7 @@ impl World {
             drain: Duration::from_secs(25),
             seed: 1,
             ids: Arc::new(IdSource::new(Origin::from_random(0xe317))),
+            files: HandlerFiles::new(),
         };
         let evidence =
             Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };

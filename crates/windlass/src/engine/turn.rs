@@ -343,6 +343,7 @@ impl<S: Store> Engine<S> {
         self.count(&changes);
         effects.ended.extend(changes.ended);
         effects.duplicates.extend(changes.duplicates);
+        self.tell_of_dropped(&changes.beyond_limit, effects);
         effects.cancelled.extend(changes.overdue);
         let expired = changes.expired.iter();
         effects.archive.extend(expired.map(|last| entry(&self.queues, &self.runs, last, Output::default())));

@@ -39,7 +39,7 @@ pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
                 let refused = refused.map(|why| format!("the last reload was refused, the old config holds: {why}\n"));
                 let refused = refused.unwrap_or_default();
                 let starts = flights.len();
-                let told = format!("the engine turns\nthe server is {word}\n{starts} starts under way\n{refused}ok\n");
+                let told = format!("the engine turns\nthe server is {word}\nstarts under way: {starts}\n{refused}ok\n");
                 Ok(if verbose { told.into_response() } else { "ok\n".into_response() })
             }
         },

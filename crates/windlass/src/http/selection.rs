@@ -7,7 +7,7 @@ use crate::api::base64;
 use crate::archiver::Group;
 use crate::clock;
 use crate::engine::event::Change;
-use crate::store::{Filter, JobInfo, StoreError, StoreView};
+use crate::store::{Filter, JobInfo, StoreError, StoreView, subject_of};
 use serde_json::Value;
 use std::time::Duration;
 use windlass_core::job::{Arrival, Priority};
@@ -100,6 +100,7 @@ impl Choice {
             age: self.now.since(time("admitted")),
             ended: Some(self.now.since(time("finished"))),
             data: &data,
+            subject: subject(attempt),
             ..self.ended(State::Succeeded)
         })
     }
@@ -116,6 +117,7 @@ impl Choice {
             failures: change.failures,
             error: &change.error,
             data: &change.data,
+            subject: subject_of(change.particulars.as_deref()),
             ..self.ended(change.state)
         })
     }
@@ -152,8 +154,15 @@ impl Choice {
             reason: None,
             error: "",
             data: &[],
+            subject: None,
         }
     }
+}
+
+/// The record that a listed attempt was about.
+fn subject(attempt: &Value) -> Option<(&str, &str)> {
+    let subject = attempt.get("subject")?;
+    Some((subject.get("type")?.as_str()?, subject.get("id")?.as_str()?))
 }
 
 /// A listed attempt's data, as its bytes.

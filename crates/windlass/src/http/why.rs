@@ -53,6 +53,7 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
         );
     }
     let mut reasons = vec![told(&explained.reason)];
+    reasons.extend(stalemate(&explained));
     for (state, words) in [
         (State::Running, "running"),
         (State::Scheduled, "not due yet"),
@@ -122,6 +123,7 @@ async fn reasons_of(app: &App, info: &JobInfo) -> Result<(Vec<WhyReason>, Option
     match info.state {
         State::Ready => {
             reasons.push(told(&explained.reason));
+            reasons.extend(stalemate(&explained));
             if explained.ahead > 0 {
                 let text = format!("{} of a higher priority {} before it", jobs(explained.ahead), go(explained.ahead));
                 reasons.push(WhyReason::new("behind", text).count(explained.ahead));
@@ -191,9 +193,10 @@ async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
     let ready = waiting.iter().filter(|job| job.state == State::Ready).map(|job| job.queue.to_string());
     for queue in ready.collect::<BTreeSet<_>>().into_iter().take(QUEUES_ASKED) {
         let explained = explain(app, &queue).await?;
-        let mut reason = told(&explained.reason);
-        reason.text = format!("queue `{queue}`: {}", reason.text);
-        reasons.push(reason);
+        for mut reason in [Some(told(&explained.reason)), stalemate(&explained)].into_iter().flatten() {
+            reason.text = format!("queue `{queue}`: {}", reason.text);
+            reasons.push(reason);
+        }
     }
     let name = id.to_string();
     Ok(Why { what: "run".into(), name, state: None, queue: None, table: None, reasons })
@@ -234,6 +237,14 @@ fn counted(info: &RunInfo, waiting: &[JobInfo]) -> Vec<WhyReason> {
         }
     }
     reasons
+}
+
+/// Ready work, a free slot, and nothing starts: whoever asks in the meantime is told.
+fn stalemate(explained: &QueueExplained) -> Option<WhyReason> {
+    let cured = explained.stalemate?;
+    let text = "stalemate: nothing holds its ready jobs, and none was started; if that stays so, what is ready is read \
+                from the store again";
+    Some(WhyReason::new("stalemate", text).at(cured))
 }
 
 /// The scheduler's reason in the API's words.

@@ -18,7 +18,7 @@ use crate::data_dir::{DataDir, Lock, boot_id};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
-use crate::handlers_dir::HandlersDir;
+use crate::handlers_dir::{self, HandlersDir};
 use crate::http;
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
@@ -54,19 +54,7 @@ impl Server {
         let (store, opened) = Embedded::open(&options.dir, &boot_id())?;
         let (events, receiver) = channel();
         let ids = Arc::new(IdSource::new(opened.origin));
-        let engine_options = EngineOptions {
-            policies: options.policies.clone(),
-            slots: options.slots,
-            memory: options.memory,
-            schedules: options.config.config.schedules.clone(),
-            router: options.config.config.router.clone(),
-            durability: options.durability,
-            serve_open_runs: options.serve_open_runs,
-            serves_runs: options.serves,
-            drain: options.drain,
-            seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
-            ids: Arc::clone(&ids),
-        };
+        let engine_options = engine_options(&options, &ids)?;
         let begun = |job, start| evidence.begun(job, start);
         let evidence = Evidence {
             begun: &begun,
@@ -297,6 +285,23 @@ fn start_runners(
     let trouble = trouble.clone();
     let fatal = Box::new(move |failure| trouble.fatal(failure));
     Runners::start(dir, board, options.handlers.clone(), counter, Arc::new(finished), Box::new(crewed), fatal)
+}
+
+fn engine_options(options: &ServerOptions, ids: &Arc<IdSource>) -> Result<EngineOptions, Failure> {
+    Ok(EngineOptions {
+        policies: options.policies.clone(),
+        slots: options.slots,
+        memory: options.memory,
+        schedules: options.config.config.schedules.clone(),
+        router: options.config.config.router.clone(),
+        durability: options.durability,
+        serve_open_runs: options.serve_open_runs,
+        serves_runs: options.serves,
+        drain: options.drain,
+        seed: getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?,
+        ids: Arc::clone(ids),
+        files: options.handlers_dir.as_deref().map(handlers_dir::files_in).unwrap_or_default(),
+    })
 }
 
 /// Who serves nothing, or can never be told of a directory, needs no watch.

@@ -432,14 +432,14 @@ impl Memory {
     /// generation, else a new one. Later generations are sealed from the start and take what comes until they end.
     fn joined_run(&mut self, id: RunId, now: Time) -> RunNo {
         let named = self.run_ids.get(&id).and_then(|no| self.runs.get(no));
-        if let Some(run) = named.filter(|run| !run.counts.sealed || run.counts.stopped.is_some()) {
+        if let Some(run) = named.filter(|run| !run.counts.sealed) {
             return run.no;
         }
         let newest = self.runs.rows().values().filter(|run| run.id.origin == id.origin);
         let Some(newest) = newest.max_by_key(|run| run.id.generation).cloned() else {
             return self.make_run(id, &NewRun::default(), false, now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended || newest.counts.stopped.is_some() {
+        if newest.id.generation > 1 && !newest.counts.ended && newest.counts.stopped.is_none() {
             return newest.no;
         }
         let RunInfo { id, name, spec, terms, .. } = newest;

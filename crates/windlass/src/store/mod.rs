@@ -24,7 +24,7 @@ pub mod keys;
 pub mod memory;
 mod view;
 
-pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, StoreView};
+pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, StoreView, subject_of};
 
 use chunk::Chunk;
 use keys::Duplicate;
@@ -300,6 +300,8 @@ pub struct Changes {
     pub ended: Vec<RunInfo>,
     /// Jobs that were not taken in.
     pub duplicates: Vec<Duplicate>,
+    /// How many jobs were more than their run takes, for each time.
+    pub beyond_limit: Vec<(RunNo, u64)>,
     /// The last lines of jobs that had not begun or ended in time.
     pub expired: Vec<Settlement>,
     /// Jobs that run past the time by which they had to end: the engine asks the runner to stop them.
@@ -412,10 +414,10 @@ pub trait Store {
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError>;
 
     /// Takes in a lot, but for jobs whose unique key is taken: those are told as duplicates and counted as dropped by
-    /// their run. So are jobs that are more than their run takes, but they are not told. A key is taken in the
+    /// their run. So are jobs that are more than their run takes; of those the number is told. A key is taken in the
     /// transaction that takes in its job. A run that is not known is made. Jobs for a sealed run go to its youngest
-    /// generation: one after
-    /// the first takes jobs until it ends, else the next is made, sealed from the start, with the same name and spec.
+    /// generation: one after the first takes jobs until it ends or is stopped, else the next is made, sealed from the
+    /// start, with the same name, spec and terms.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
 
     /// Who has the keys of these jobs, as far as they are unique.

@@ -49,8 +49,14 @@ impl JobInfo {
             reason: self.reason,
             error: self.errors.last().map_or("", |error| &error.text),
             data: &self.data,
+            subject: subject_of(self.particulars.as_deref()),
         })
     }
+}
+
+/// The record that a job is about, as a selector asks for it.
+pub fn subject_of(particulars: Option<&Particulars>) -> Option<(&str, &str)> {
+    particulars?.subject.as_ref().map(|subject| (subject.kind.as_str(), subject.id.as_str()))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -38,7 +38,7 @@ fn every_verb(rig: &Rig) {
         rig.call(&[verb, one]).says("has ended, which does not allow it").ended(75);
         rig.call(&[verb, "j-0000000000-1"]).says("no job j-0000000000-1").ended(66);
         let strange = rig.call(&[verb, two, "j-0000000000-1"]);
-        strange.says("1 of 2 jobs are not known").ended(66);
+        strange.says("1 of 2 jobs is not known").ended(66);
         rig.call(&[verb, "state:done"]).says("in the selector at character 1").ended(65);
         rig.call(&[verb, "queue:nobody", "--yes"]).says("0 jobs").says("; no job matches").fine();
     }

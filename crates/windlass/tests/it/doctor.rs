@@ -22,6 +22,7 @@ fn a_directory_that_is_well_is_found_well() {
     told.fine();
     for check in [
         "directory",
+        "places",
         "server",
         "format",
         "store",

@@ -13,6 +13,7 @@ mod durable;
 mod elsewhere;
 mod ending;
 mod export;
+mod fairness;
 mod flow;
 mod full_disk;
 mod handlers;

@@ -60,6 +60,21 @@ fn variables_stand_in_for_text() {
     let shown = run(&["config", "show"]).fine().to_owned();
     assert!(shown.contains("drain = \"9s\"") && shown.contains("API_TOKEN = \"***\""), "{shown}");
     assert!(run(&["config", "show", "--json"]).fine().contains("***"));
+    let server = Process::start(rig.windlass(&["serve"]).env("WHO", "s3cret"));
+    let mut server = server;
+    assert!(server.out_line().starts_with("windlass serves"));
+    let dir = windlass::data_dir::DataDir::open(&rig.dir()).unwrap();
+    let mut api = windlass::client::Connection::open(&dir).unwrap().unwrap();
+    let told = String::from_utf8(api.get("/api/v1/config").unwrap().body).unwrap();
+    assert!(told.contains("API_TOKEN = \\\"***\\\""), "{told}");
+    // Compared without its secrets a file is what the server has; a reload sees that they changed, and tells none.
+    run(&["config", "diff"]).says("no differences").fine();
+    fs::write(rig.dir().join("windlass.toml"), config.replace("API_TOKEN = \"${WHO}\"", "API_TOKEN = \"other\""))
+        .unwrap();
+    let changed = rig.call(&["config", "reload"]).fine().to_owned();
+    assert!(changed.contains("environment") && !changed.contains("other"), "{changed}");
+    server.signal(rustix::process::Signal::TERM);
+    server.end().fine();
 }
 
 #[test]

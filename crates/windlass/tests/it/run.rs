@@ -315,7 +315,7 @@ fn an_input_that_may_still_come_leaves_the_run_open_and_wait_says_so() {
     assert_eq!(bell.next(), "a");
     run.signal(Signal::INT);
     let told = run.end();
-    told.says("1 lines were taken; the rest of the input was not, and the run stays open for it").ended(130);
+    told.says("1 line was taken; the rest of the input was not, and the run stays open for it").ended(130);
     let id = told.stderr.split("windlass wait ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     rig.call(&["wait", &id, "--timeout", "1ms"]).ended(124);
     let mut waits = rig.start(&["wait", &id], std::process::Stdio::null());

@@ -144,3 +144,60 @@ fn a_job_that_is_late_fails_as_expired_whether_it_waits_or_runs() {
     }
     server.stop();
 }
+
+#[test]
+fn windlass_run_heeds_the_same_terms() {
+    let rig = Rig::new();
+    rig.feed(&["run", "--time-limit", "1s", "--end-job", "done:over", "--", "sleep", "600{}"], "1\n2\n").ended(1);
+    let runs = rig.call(&["ls", "queue:done", "--json"]).json();
+    assert_eq!((runs.as_array().unwrap().len(), &runs[0]["data"]), (1, &"over".into()), "{runs}");
+    // What is more than it takes is said, and nothing of it is lost in silence.
+    let refused = rig.feed(&["run", "--job-limit", "2", "--", "true"], "a\nb\nc\n");
+    refused.says("takes 2 jobs").ended(75);
+    rig.feed(&["run", "--job-limit", "2", "--name", "few", "--", "true"], "a\nb\n").fine();
+}
+
+#[test]
+fn jobs_are_found_by_the_record_they_are_about_waiting_and_done() {
+    let rig = Rig::new();
+    for (subject, data) in [("customer:42", "a"), ("customer:43", "b"), ("order:42", "c")] {
+        rig.call(&["push", "q", data, "--subject", subject]).fine();
+    }
+    rig.call(&["push", "q", "d"]).fine();
+    let found = |selector: &str| {
+        let rows = rig.call(&["ls", selector, "--json"]).json();
+        let mut data: Vec<String> =
+            rows.as_array().unwrap().iter().map(|row| row["data"].as_str().unwrap().to_owned()).collect();
+        data.sort();
+        data.concat()
+    };
+    let check = || {
+        assert_eq!(found("subject:customer:42"), "a");
+        assert_eq!(found("subject:customer"), "ab");
+        assert_eq!(found("subject:customer:42,order:42"), "ac");
+        assert_eq!(found("queue:q -subject:customer"), "cd");
+    };
+    check();
+    let server = rig.serve("[queue.q]\nrun = [\"true\"]\n");
+    rig.call(&["wait", "--drained"]).fine();
+    check();
+    server.stop();
+}
+
+#[test]
+fn what_comes_late_for_a_run_that_was_stopped_is_of_its_next_generation_and_what_is_too_much_is_said() {
+    let rig = Rig::new();
+    let config = "[queue.hang]\nrun = [\"sleep\", \"600\"]\n[queue.q]\nrun = [\"true\"]\n";
+    let server = rig.serve(config);
+    let run = line(&rig, &["push", "hang", "a", "--run", "new", "--time-limit", "1s"]);
+    rig.call(&["wait", &run]).ended(1);
+    let late = line(&rig, &["push", "q", "late", "--run", &run]);
+    rig.call(&["wait", &late]).fine();
+    assert_eq!(rig.call(&["show", &late, "--json"]).json()["run"], format!("{run}.2"));
+    server.stop();
+    let few = line(&rig, &["push", "nobody", "a", "b", "c", "--run", "new", "--job-limit", "2"]);
+    let server = rig.serve(config);
+    assert_eq!(rig.call(&["show", &few, "--json"]).json()["dropped"], 1);
+    let said = server.stop();
+    assert!(said.contains(&format!("run {few}: 1 job was not taken in: it takes 2 jobs")), "{said}");
+}

@@ -148,7 +148,7 @@ fn rows_and_objects_are_jobs() {
     server.stop();
     rig.feed(&["push", "-Q", "objects", "--jsonl"], "{\"a\":1}\n\n{\"b\":2}\n").says("2 jobs accepted").fine();
     let told = rig.feed(&["push", "objects", "--jsonl"], "{\"a\":1}\nnot json\n");
-    told.says("line 2 of the input: not JSON").says("1 job before that were accepted").ended(65);
+    told.says("line 2 of the input: not JSON").says("1 job before that was accepted").ended(65);
     rig.feed(&["push", "objects", "--csv"], "x,y\n").fine();
     let data = rig.call(&["ls", "queue:objects", "-o", "csv", "--fields", "data"]).fine().to_owned();
     assert!(data.contains("\"{\"\"1\"\":\"\"x\"\",\"\"2\"\":\"\"y\"\"}\""), "{data}");

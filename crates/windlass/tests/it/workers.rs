@@ -3,6 +3,8 @@
 
 use crate::rig::Rig;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use windlass::api::{WorkerStep, Workers};
 use windlass::client::Connection;
 use windlass::data_dir::DataDir;
@@ -37,23 +39,50 @@ fn fits(recorded: &[u32], cycle: &[u32]) {
     }
 }
 
+/// A site of so many pages, each with a link to the one before it; it ends with the process.
+fn site() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            while stream.read_line(&mut head).unwrap() > 2 {}
+            let page: u32 = head.split(['/', ' ']).nth(2).unwrap().parse().unwrap();
+            let body = if page > 1 { format!("<a href='/{}'>on</a>\n", page - 1) } else { "<p>the end\n".into() };
+            let answer = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    format!("http://{address}")
+}
+
+/// The stages of a crawl, with real pages: `curl` fetches, `sed` finds the links, and each feeds the other.
 #[test]
 fn a_fetcher_and_a_parser_go_through_the_cycles_of_the_seed() {
-    let rig = Rig::new();
-    let fetch = r#"while read -r page; do
-        echo phase downloading >&3; echo phase downloaded >&3
-        printf '{\"status\":\"ok\",\"emit\":[{\"queue\":\"parse\",\"data\":\"%s\"}]}\\n' $page
-    done"#;
-    let parse = r#"while read -r page; do
-        if [ $page = 1 ]; then echo ok; continue; fi
-        printf '{\"status\":\"ok\",\"emit\":[{\"queue\":\"fetch\",\"data\":\"%s\"}]}\\n' $((page - 1))
-    done"#;
-    let quoted = |script: &str| script.replace('\n', ";").replace("do;", "do ").replace(";;", ";");
-    let config = format!(
-        "[queue.fetch]\nworker = [\"sh\", \"-c\", \"{}\"]\n[queue.parse]\nworker = [\"sh\", \"-c\", \"{}\"]\n",
-        quoted(fetch),
-        quoted(parse)
+    let (rig, site) = (Rig::new(), site());
+    let place = rig.path("pages");
+    std::fs::create_dir(&place).unwrap();
+    let place = place.display();
+    let fetch = format!(
+        r#"while read -r page; do
+            echo phase downloading >&3
+            curl --silent --fail --output {place}/$page {site}/$page || exit 1
+            echo phase downloaded >&3
+            printf '{{"status":"ok","emit":[{{"queue":"parse","data":"%s"}}]}}\n' $page
+        done"#
     );
+    let parse = format!(
+        r#"while read -r page; do
+            link=$(sed -n "s/.*href='\/\([0-9]*\)'.*/\1/p" {place}/$page)
+            if [ -z "$link" ]; then echo ok; continue; fi
+            printf '{{"status":"ok","emit":[{{"queue":"fetch","data":"%s"}}]}}\n' $link
+        done"#
+    );
+    std::fs::write(rig.path("fetch"), fetch).unwrap();
+    std::fs::write(rig.path("parse"), parse).unwrap();
+    let table = |name: &str| format!("[queue.{name}]\nworker = [\"sh\", {:?}]\n", rig.path(name));
+    let config = table("fetch") + &table("parse");
     let server = rig.serve(&config);
     rig.call(&["push", "fetch", "5"]).fine();
     rig.call(&["wait", "--drained"]).fine();
@@ -66,6 +95,7 @@ fn a_fetcher_and_a_parser_go_through_the_cycles_of_the_seed() {
     fits(&fetcher, &[1, 3, 4, 6, 7, 8, 9, 5, 1]);
     fits(&parser, &[1, 3, 4, 8, 9, 5, 1]);
     assert_eq!(told.counts.transitions["working emit"], 9);
+    assert_eq!(std::fs::read_dir(rig.path("pages")).unwrap().count(), 5, "every page was fetched");
     assert!(told.counts.states["working"].spent_s > 0.0);
     server.stop();
 }

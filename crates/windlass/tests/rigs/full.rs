@@ -243,9 +243,9 @@ impl Trial {
     }
 }
 
-/// `… N jobs before that were accepted`.
+/// `… 1 job before that was accepted`, `… N jobs before that were accepted`.
 fn taken_before(told: &str) -> usize {
-    let before = told.split(" before that were accepted").next().filter(|before| before.len() < told.len());
+    let before = told.split(" before that w").next().filter(|before| before.len() < told.len());
     before.map_or(0, |before| before.rsplit(' ').nth(1).and_then(|n| n.parse().ok()).unwrap())
 }
 

@@ -18,11 +18,8 @@ const LIMITS: &str = "limits";
 
 /// What holds, with where each value comes from.
 pub(super) fn show(context: &Context) -> Result<u8, Failure> {
-    let (mut shown, _) = fetch(context)?;
+    let (shown, _) = fetch(context)?;
     if context.json {
-        for ShownEntry { entry, .. } in &mut shown.entries {
-            entry.value = entry.value.as_ref().map(|value| masked(&entry.key, value));
-        }
         return print::document(&json!(shown));
     }
     let mut out = Out::new();
@@ -57,30 +54,14 @@ fn line(shown: &ShownEntry) -> String {
         (Some(line), None) => format!("line {line}"),
         (Some(line), Some(file)) => format!("{file}:{line}"),
     };
-    let value = value.as_ref().map(|value| masked(key, value));
-    match (&shown.overridden, value) {
+    match (&shown.overridden, value.as_deref()) {
         (Some(made), file) => {
-            let file = file.as_deref().unwrap_or("none");
+            let file = file.unwrap_or("none");
             format!("{key} = {}  # override {}; {from} says {file}", made.value, steer::about(made))
         }
         (None, Some(value)) => format!("{key} = {value}  # {from}"),
         (None, None) => format!("# {key}  # {from}"),
     }
-}
-
-/// A value as everybody may see it: variables whose names speak of secrets keep theirs.
-fn masked(key: &str, value: &str) -> String {
-    const SECRET: [&str; 6] = ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "_KEY"];
-    let parsed = (key == "environment").then(|| format!("of = {value}").parse::<toml::Table>().ok()).flatten();
-    let Some(toml::Value::Table(variables)) = parsed.and_then(|mut table| table.remove("of")) else {
-        return value.to_owned();
-    };
-    let shown = |(name, value): (&String, &toml::Value)| {
-        let secret = SECRET.iter().any(|word| name.to_uppercase().contains(word));
-        if secret { format!("{name} = \"***\"") } else { format!("{name} = {value}") }
-    };
-    let pairs: Vec<String> = variables.iter().map(shown).collect();
-    if pairs.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", pairs.join(", ")) }
 }
 
 /// The config of whoever serves; where nobody does, the file that a server would read. True where somebody does.
@@ -124,7 +105,8 @@ pub(super) fn diff(file: Option<&Path>, context: &Context) -> Result<u8, Failure
         },
     };
     let old: Vec<Entry> = shown.entries.iter().map(|shown| shown.entry.clone()).collect();
-    let changes = config::diff(&old, &Loaded::load(&path)?.entries());
+    let new: Vec<Entry> = Loaded::load(&path)?.entries().into_iter().map(Entry::masked).collect();
+    let changes = config::diff(&old, &new);
     tell_changes(&changes, &shown.entries, context)
 }
 
@@ -214,13 +196,6 @@ fn split(name: &str) -> Result<(Target, Option<Key>), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_speaks_of_secrets_is_masked() {
-        let shown = masked("environment", "{ API_TOKEN = \"s3cret\", LEVEL = \"3\" }");
-        assert_eq!(shown, "{ API_TOKEN = \"***\", LEVEL = \"3\" }");
-        assert_eq!((masked("environment", "{}"), masked("slots", "4")), ("{}".into(), "4".into()));
-    }
 
     #[test]
     fn names_and_keys() {

@@ -3,6 +3,7 @@
 
 use super::{Finding, Health};
 use crate::archiver::extent;
+use crate::cli::print::counted;
 use crate::config::units::spoken_size;
 use crate::data_dir::{DataDir, FORMAT};
 use crate::store::embedded::View;
@@ -166,13 +167,14 @@ pub(super) fn formats(dir: &DataDir) -> Vec<Finding> {
     const REMEDY: &str = "what is damaged cannot be shown any more; waiting jobs are not in the archive";
     found.push(match extent::soundness(&dir.archive(), ARCHIVE_LOOK) {
         Ok(sound) if sound.damaged > 0 || sound.unreadable > 0 => {
-            let text = format!("{} bytes are damaged, {} segments unreadable", sound.damaged, sound.unreadable);
+            let text = format!("damaged bytes: {}, unreadable segments: {}", sound.damaged, sound.unreadable);
             Finding::new("archive", Health::Problem, text, REMEDY)
         }
         Ok(sound) => {
             let more =
                 if sound.left_out > 0 { format!("; {} older not looked at", sound.left_out) } else { String::new() };
-            let text = format!("{} segments, {} frames, all checksums right{more}", sound.segments, sound.frames);
+            let (segments, frames) = (counted(sound.segments as u64, "segment"), counted(sound.frames, "frame"));
+            let text = format!("{segments}, {frames}, all checksums right{more}");
             Finding::fine("archive", text)
         }
         Err(failure) => Finding::new("archive", Health::Problem, failure.text, REMEDY),

@@ -114,6 +114,8 @@ impl Feeder<'_> {
                 Err(failure) if failure.kind == Kind::Conflict => {
                     // Another process feeds the same run, or an answer was lost: where is it now?
                     match wire.door.taken() {
+                        // Neither: the run takes no more.
+                        Ok((taken, false)) if taken == self.input.at() => return Err(failure),
                         Ok(taken) => self.catch_up(&mut wire, taken)?,
                         Err(gone) if is_gone(&gone) => wire = self.rewire(wire.leg, gone)?,
                         Err(other) => return Err(other),

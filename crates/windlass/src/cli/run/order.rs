@@ -1,8 +1,9 @@
 //! What a `windlass run` asks for: its name, its queue, and the command with the caller's directory and environment.
 
+use super::super::push::Limits;
 use super::Args;
 use super::input::hashed;
-use crate::api::base64;
+use crate::api::{Terms, base64};
 use crate::error::{Failure, Kind};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -26,6 +27,7 @@ pub(super) struct Order {
     attempts: u32,
     /// Lines of the input end with NUL.
     pub(super) null: bool,
+    terms: Terms,
 }
 
 impl Order {
@@ -45,6 +47,8 @@ impl Order {
             None => digest(args.queue.as_deref(), &argv, directory.as_os_str().as_bytes()),
         };
         let slots = args.jobs.unwrap_or_else(cores);
+        let (time_limit, job_limit, end_job) = (args.time_limit.clone(), args.job_limit, args.end_job.clone());
+        let terms = Limits { time_limit, job_limit, end_job, tolerate: None }.terms()?;
         let order = Order {
             name,
             queue: args.queue.clone(),
@@ -54,6 +58,7 @@ impl Order {
             slots,
             attempts: args.retry + 1,
             null: args.null,
+            terms: Terms::from(&terms),
         };
         QueueName::new(order.queue(1).as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
         Ok(order)
@@ -82,6 +87,7 @@ impl Order {
         let variable = |(name, value): &(OsString, OsString)| {
             json!([base64::encode(name.as_bytes()), base64::encode(value.as_bytes())])
         };
+        let Terms { time_limit, job_limit, tolerate, end_job } = &self.terms;
         json!({
             "name": self.name(number),
             "service": {
@@ -93,6 +99,10 @@ impl Order {
                 "attempts": self.attempts,
                 "output_max": OUTPUT_MAX,
             },
+            "time_limit": time_limit,
+            "job_limit": job_limit,
+            "tolerate": tolerate,
+            "end_job": end_job,
         })
     }
 }
@@ -178,6 +188,8 @@ mod tests {
             &["--", ""],
             &["--shell", ""],
             &["--shell", "rm {}"],
+            &["--time-limit", "soon", "--", "x"],
+            &["--end-job", ":x", "--", "x"],
         ] {
             assert_eq!(order(words).unwrap_err().kind, Kind::Usage, "{words:?}");
         }

@@ -12,7 +12,7 @@ use crate::api::hash_from_text;
 use crate::cli::Context;
 use crate::cli::connect::{Carry, Connection, Link, encoded, is_gone};
 use crate::cli::lock_watch::LockWatch;
-use crate::cli::print::{self, Out, count, data_of, field, grouped, shortened, visible};
+use crate::cli::print::{self, Out, count, counted_do, data_of, field, grouped, shortened, visible};
 use crate::cli::signals::{Signals, exit_code};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -172,8 +172,8 @@ impl Session {
                 None
             }
             Ok(Event::Agreed { leg }) if leg == self.leg => {
-                let taken = grouped(taken_of(&self.run).lines);
-                self.say(format!("continuing run {}: {taken} lines were taken before", self.id()));
+                let taken = counted_do(taken_of(&self.run).lines, "line", ("was", "were"));
+                self.say(format!("continuing run {}: {taken} taken before", self.id()));
                 self.begin_leg()?;
                 None
             }
@@ -451,9 +451,8 @@ impl Session {
 
     fn tell_untaken(&mut self) {
         if !self.wiring.ended() {
-            let lines = grouped(self.wiring.lines());
-            let sentence =
-                format!("{lines} lines were taken; the rest of the input was not, and the run stays open for it");
+            let lines = counted_do(self.wiring.lines(), "line", ("was", "were"));
+            let sentence = format!("{lines} taken; the rest of the input was not, and the run stays open for it");
             self.say(sentence);
         }
     }

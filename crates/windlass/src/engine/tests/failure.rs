@@ -85,27 +85,36 @@ fn every_job_of_a_batch_that_fails_as_a_whole_is_told_and_what_is_cancelled_or_p
     assert_eq!((&told["job"]["reason"], &told["job"]["attempts"]["suspicions"]), (&"poison".into(), &5.into()));
 }
 
-#[test]
-fn a_job_that_a_restart_convicts_is_told_in_the_turn_that_does() {
-    let mut world = World::new(vec![told_to("q", "errors"), serving("errors")]);
+/// Lets servers die of a job until it is convicted, and tells what its handler gets.
+fn convicted(table: Policy, files: &HandlerFiles) -> Value {
+    let mut world = World::new(vec![table, serving("errors")]);
+    world.turn([Event::HandlerFiles(files.clone())]);
     let (_, _end) = push_sealed(&mut world, "q");
     let mut deaths = 0;
     while world.under_way[0].queue.as_str() == "q" {
         let World { engine, now, .. } = world;
-        let options = engine.options.clone();
+        let options = EngineOptions { files: files.clone(), ..engine.options.clone() };
         let evidence =
             Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
         let (engine, _) = Engine::new(engine.store, options, evidence, now).unwrap();
         world = World { engine, now: now.after(Duration::from_secs(60)), pushed: 9, under_way: Vec::new() };
-        world.turn([]);
+        world.turn([Event::HandlerFiles(files.clone())]);
         world.now = world.now.after(Duration::from_secs(60));
         world.turn([]);
         deaths += 1;
         assert!(deaths <= 5, "five convict");
     }
-    let told = words(&world.under_way[0]);
-    assert_eq!(told["job"]["reason"], "poison");
     assert!(!world.under_way[0].run.is_empty(), "in the run of the convicted");
+    words(&world.under_way[0])
+}
+
+#[test]
+fn a_job_that_a_restart_convicts_is_told_in_the_turn_that_does() {
+    assert_eq!(convicted(told_to("q", "errors"), &HandlerFiles::new())["job"]["reason"], "poison");
+    // The same where a file serves the queue: which files there are is known before anybody is convicted.
+    let by_file = Policy { by_file: Some(HandlerFile::Program), ..told_to("handlers", "errors") };
+    let files = HandlerFiles::from([("q".into(), HandlerFile::Program)]);
+    assert_eq!(convicted(by_file, &files)["job"]["reason"], "poison");
 }
 
 #[test]

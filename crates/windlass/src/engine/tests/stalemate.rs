@@ -31,6 +31,11 @@ fn work_that_the_scheduler_forgot_is_found_and_done() {
     // As a slip in its books would.
     world.engine.scheduler.ready(lane, -2);
     assert_eq!(world.finish(succeeded()).starts.len(), 0);
+    let (answer, explained) = answer();
+    let event = Event::Explain { queue: "q".into(), lane: None, data: Vec::new(), answer };
+    world.turn([event]);
+    let cured = explained.try_recv().unwrap().unwrap().stalemate;
+    assert_eq!(cured, Some(world.now.after(LOOK_AFTER)), "whoever asks is told");
     let (begun, mut said) = (world.now, Vec::new());
     while world.under_way.is_empty() {
         said.extend(world.wait().notes);
@@ -56,6 +61,9 @@ fn what_is_held_or_comes_in_turn_is_no_stalemate() {
     world.finish(succeeded());
     world.finish(succeeded());
     assert_eq!((world.engine.stalemates(), world.engine.is_quiet()), (0, true));
+    let (answer, explained) = answer();
+    world.turn([Event::Explain { queue: "q".into(), lane: None, data: Vec::new(), answer }]);
+    assert_eq!(explained.try_recv().unwrap().unwrap().stalemate, None);
     while world.engine.next_wake().unwrap().is_some() {
         world.wait();
     }

@@ -10,7 +10,10 @@ use windlass_core::run::terms::{EndJob, RunTerms, Stopped};
 pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
     vec![
         ("a run takes in as many jobs as its limit says, and drops the others", limited),
-        ("a stopped run is sealed, takes nothing more, and ends with the last of its jobs", stopped),
+        (
+            "a stopped run is sealed, ends with the last of its jobs, and what comes late is of its next generation",
+            stopped,
+        ),
         ("the end of a run is announced by one job, in the turn in which it ends", announced),
         ("a lot opens a run on its terms, once, and they survive", opened),
     ]
@@ -67,14 +70,18 @@ fn stopped<B: Bench>(rig: &mut Rig<'_, B>) {
     let counts = rig.run(id(1)).counts;
     assert_eq!((counts.stopped, counts.sealed, counts.ended), (Some(Stopped::TimeLimit), true, false));
     let late = rig.push_to_run("q", 2, id(1));
-    assert_eq!((rig.state(late[0]), rig.run(id(1)).counts.dropped), (None, 2));
+    let next = id(1).next_generation();
+    assert_eq!((rig.job(late[0]).run, rig.run(id(1)).counts.dropped), (Some(next), 0), "what was accepted is not lost");
     rig.amend(jobs[1], Amendment::Cancel);
     assert!(!rig.run(id(1)).counts.ended);
     rig.settle(&held[0], windlass_core::judge::Verdict::Cancel);
-    assert!(rig.run(id(1)).counts.ended);
+    assert!(rig.run(id(1)).counts.ended && !rig.run(next).counts.ended);
     let late = rig.push_to_run("q", 1, id(1));
-    assert_eq!(rig.state(late[0]), None, "nor does it take any once it has ended");
-    assert!(ok(rig.view().run(id(1).next_generation())).is_none());
+    assert_eq!(rig.job(late[0]).run, Some(next), "nor once it has ended");
+    let (no, now) = (rig.run(next).no, rig.now);
+    ok(rig.store().stop_run(no, Stopped::TimeLimit, now));
+    let late = rig.push_to_run("q", 1, id(1));
+    assert_eq!(rig.job(late[0]).run, Some(next.next_generation()));
     // One with nothing in it ends at once.
     rig.open_on(id(2), RunTerms::default());
     let (no, now) = (rig.run(id(2)).no, rig.now);

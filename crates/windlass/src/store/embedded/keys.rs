@@ -40,6 +40,7 @@ impl Turn<'_> {
             return Ok(jobs.clone());
         }
         let mut kept = vec![true; jobs.len()];
+        let mut beyond = 0;
         for (index, kept) in kept.iter_mut().enumerate() {
             let key = |unique| keys::key_of(unique, queue, run, jobs.data(index));
             let (id, key, on_conflict) = match &unique {
@@ -48,6 +49,7 @@ impl Turn<'_> {
             };
             let Some(left) = room.checked_sub(1) else {
                 *kept = false;
+                beyond += 1;
                 continue;
             };
             let Some(key) = key else {
@@ -73,6 +75,7 @@ impl Turn<'_> {
             && let Some(run) = self.m.runs.run(self.db, no)?
         {
             run.counts.dropped += dropped as u64;
+            self.m.changes.beyond_limit.extend((beyond > 0).then_some((no, beyond)));
         }
         Ok(Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |index| kept[index])))
     }

@@ -143,7 +143,7 @@ impl Runs {
     }
 
     /// The run that takes jobs addressed to `id`: itself while it is open, else its youngest generation. One that is
-    /// sealed gets the next; that one is sealed from the start and takes what comes late until it ends.
+    /// sealed gets the next; that one is sealed from the start and takes what comes late until it ends or is stopped.
     pub(super) fn for_jobs(
         &mut self,
         db: &Connection,
@@ -151,7 +151,7 @@ impl Runs {
         id: RunId,
         now: Time,
     ) -> Result<RunNo, StoreError> {
-        let takes = |run: &&mut RunInfo| !run.counts.sealed || run.counts.stopped.is_some();
+        let takes = |run: &&mut RunInfo| !run.counts.sealed;
         if let Some(run) = self.find(db, id)?.filter(takes) {
             return Ok(run.no);
         }
@@ -162,7 +162,7 @@ impl Runs {
         let Some(newest) = newest.map(|id| self.find(db, id)).transpose()?.flatten() else {
             return self.make(db, state, id, &NewRun::default(), now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended || newest.counts.stopped.is_some() {
+        if newest.id.generation > 1 && !newest.counts.ended && newest.counts.stopped.is_none() {
             return Ok(newest.no);
         }
         let RunInfo { name, spec, terms, .. } = newest.clone();

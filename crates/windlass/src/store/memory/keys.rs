@@ -17,13 +17,17 @@ impl Memory {
         let limited = run.and_then(|no| self.runs.get(&no)).and_then(|run| run.terms.room(&run.counts));
         let mut room = limited.unwrap_or(u64::MAX);
         let mut kept = vec![true; jobs.len()];
+        let mut beyond = 0;
         for (index, kept) in kept.iter_mut().enumerate() {
             let (id, unique) = (jobs.id(index), unique.as_ref());
             let key =
                 unique.and_then(|unique| Some((key_of(unique, queue, run, jobs.data(index))?, unique.on_conflict)));
             let holder = key.and_then(|(key, _)| self.keys.get(&key).copied());
             match (key, holder) {
-                _ if room == 0 => *kept = false,
+                _ if room == 0 => {
+                    *kept = false;
+                    beyond += 1;
+                }
                 (Some((_, on_conflict)), Some(of)) if !self.gives_way(of, jobs, on_conflict, now) => {
                     *kept = false;
                     self.changes.duplicates.push(Duplicate { id, of });
@@ -38,6 +42,7 @@ impl Memory {
         let dropped = kept.iter().filter(|kept| !**kept).count() as u64;
         if let Some(no) = run.filter(|_| dropped > 0) {
             self.change_run(no, |run| run.counts.dropped += dropped);
+            self.changes.beyond_limit.extend((beyond > 0).then_some((no, beyond)));
         }
         match dropped {
             0 => jobs.clone(),
