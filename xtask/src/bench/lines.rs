@@ -17,7 +17,7 @@ use windlass_core::policy::{self, Batch, Policy, Reply, Service, Worker};
 const BATCH: u32 = 2000;
 const PROCESSES: u32 = 4;
 /// Jobs of one process that only counts them: what is measured is the way there, so there are few starts.
-const COUNTED: u32 = 20_000;
+const COUNTED: u32 = 10_000;
 /// What answers each line of a batch.
 const ANSWER: [&str; 2] = ["awk", "{ print \"ok\" }"];
 /// The first argument that makes this program a kept worker. Not every `awk` answers a line before it has the next.

@@ -25,8 +25,8 @@ const MAGIC: [u8; 8] = *b"WINDLIDX";
 const VERSION: u32 = 1;
 const PREFIX: usize = 24;
 const ENTRY: usize = 56;
-/// So many entries of a turn find room in the memory that the turn before left.
-const ENTRIES_SPARE: usize = 4096;
+/// An index that grows keeps so many entries; one that has more is made from its segment when that is closed.
+const ENTRIES_KEPT: usize = 4096;
 /// Stands for no run.
 const NO_RUN: u32 = u32::MAX;
 
@@ -200,6 +200,8 @@ pub(super) struct Index {
     pub(super) entries: Vec<IndexEntry>,
     /// From here on the entries belong to a turn whose end has not been seen.
     whole: usize,
+    /// Some frames have no entry any more.
+    lacks: bool,
     queues: HashMap<Box<str>, u32>,
     runs: HashMap<RunId, u32>,
     origins: HashMap<Origin, usize>,
@@ -214,7 +216,7 @@ impl Index {
         let queues = summary.queues.iter().zip(0..).map(|(queue, no)| (queue.name.clone(), no)).collect();
         let runs = summary.runs.iter().copied().zip(0..).collect();
         let origins = summary.origins.iter().zip(0..).map(|((origin, _, _), no)| (*origin, no)).collect();
-        Index { summary, whole: entries.len(), entries, queues, runs, origins }
+        Index { summary, whole: entries.len(), entries, lacks: false, queues, runs, origins }
     }
 
     /// Notes a frame of the turn that is being written.
@@ -306,12 +308,20 @@ impl Index {
         self.entries.truncate(self.whole);
     }
 
-    /// Lets go of the frames of whole turns and keeps the summary: a segment that grows has its frames on disk, and
-    /// memory must not grow with what was archived. Such an index cannot be saved any more.
-    pub(super) fn keep_summary_only(&mut self) {
-        self.entries.drain(..self.whole);
-        self.entries.shrink_to(ENTRIES_SPARE);
-        self.whole = 0;
+    /// Lets go of the frames of whole turns where they are many, and keeps the summary: a segment that grows has its
+    /// frames on disk, and memory must not grow with what was archived. Such an index cannot be saved any more.
+    pub(super) fn keep_few(&mut self) {
+        self.lacks |= self.entries.len() > ENTRIES_KEPT;
+        if self.lacks {
+            self.entries.drain(..self.whole);
+            self.entries.shrink_to(ENTRIES_KEPT);
+            self.whole = 0;
+        }
+    }
+
+    /// Whether it has let go of frames.
+    pub(super) fn lacks_some(&self) -> bool {
+        self.lacks
     }
 
     /// Takes the frames of a turn that has no end yet for what they are: attempts that did end.

@@ -47,7 +47,7 @@ struct Open {
     written: u64,
     /// How many frames of attempts it has.
     frames: u64,
-    /// What it holds, without the frames of turns that have ended.
+    /// What it holds; without the frames of turns that have ended, where they are many.
     index: Index,
     buffer: Vec<u8>,
 }
@@ -56,7 +56,7 @@ impl Open {
     fn new(number: u32, file: File, mut index: Index) -> Open {
         let length = index.summary.length;
         let frames = index.entries.len() as u64;
-        index.keep_summary_only();
+        index.keep_few();
         let buffer = Vec::with_capacity(2 * WRITE);
         Open { number, file, length, synced: length, written: length, frames, index, buffer }
     }
@@ -92,7 +92,7 @@ impl Open {
         write_turn(&mut self.buffer, self.index.summary.seed, turn, self.synced);
         self.length += (self.buffer.len() - before) as u64;
         self.index.end_turn(turn, self.length);
-        self.index.keep_summary_only();
+        self.index.keep_few();
     }
 
     /// Gives the buffer to the kernel, all of it or nothing.
@@ -365,9 +365,13 @@ impl Writer {
         Ok(Open::new(number, file, Index::new(seed, self.turn)))
     }
 
-    /// Its index is made from the segment, which was synced before and is in the kernel's cache still.
+    /// Its index is the one that grew with it; where that has let go of much, it is made from the segment, which was
+    /// synced before and is in the kernel's cache still.
     fn close_segment(&mut self) -> Result<(), Failure> {
         match self.open.take() {
+            Some(Open { number, index, length, synced, .. }) if synced == length && !index.lacks_some() => {
+                unless_no_space(index.save(&self.options.dir, number), number)
+            }
             Some(open) => index_closed(&self.options, open.number),
             None => Ok(()),
         }

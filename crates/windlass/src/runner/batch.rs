@@ -7,7 +7,6 @@
 
 use super::command::reading;
 use super::launcher::{Cut, EMIT_MAX, End, Report};
-use super::lines::LinesFile;
 use super::reply::{self, Emits, Said};
 use super::tally::Tally;
 use super::{Finished, Flight, Output, Start, Stream};
@@ -18,10 +17,16 @@ use std::io;
 use std::time::Duration;
 use windlass_core::job::JobId;
 use windlass_core::outcome::{Exit, Outcome};
-use windlass_core::policy::{self, Reply, Service};
+use windlass_core::policy::{self, Framing, Reply, Service};
+
+mod input;
+
+use input::Input;
 
 /// The most bytes of lines that one process gets; more jobs go to the next.
 const BYTES_MOST: u64 = 16 << 20;
+/// What an object of the JSON framing has besides its data.
+const OBJECT: u64 = 160;
 /// A reply may be so long on average before the whole is noise, and so much is always heard.
 const REPLY_MOST: u64 = 4096;
 const REPLIES_LEAST: u64 = 64 << 10;
@@ -95,7 +100,7 @@ impl Batch {
     /// Makes as many of these jobs the piece as one process may get, and puts the others back.
     fn lay(&mut self, jobs: &[Job]) -> io::Result<File> {
         let framing = self.policy().framing;
-        let mut lines = LinesFile::new()?;
+        let mut lines = Input::new(self.expected(jobs, framing))?;
         let mut rest = jobs.iter();
         self.piece.clear();
         self.piece.reserve(jobs.len());
@@ -114,6 +119,19 @@ impl Batch {
         Ok(lines)
     }
 
+    /// About how many bytes the lines of these jobs have.
+    fn expected(&self, jobs: &[Job], framing: Framing) -> u64 {
+        let besides = match framing {
+            Framing::Raw => 1,
+            Framing::Json | Framing::Array => OBJECT,
+        };
+        let all = self.tallies.iter().map(|tally| tally.start.held.bytes(0, tally.start.held.count)).sum::<u64>();
+        let of: u64 = self.tallies.iter().map(|tally| u64::from(tally.start.held.count)).sum();
+        let jobs = jobs.len() as u64;
+        // A piece that is run again is some of them, and those need not be like the others: it may turn out larger.
+        (u128::from(all) * u128::from(jobs) / u128::from(of.max(1))) as u64 + jobs * besides
+    }
+
     /// How many jobs its process has.
     pub(super) fn piece_len(&self) -> u32 {
         self.piece.len() as u32
@@ -123,7 +141,9 @@ impl Batch {
     pub(super) fn span(&self) -> (JobId, u64, u32) {
         let (first, position) = self.piece.first().copied().unwrap_or((0, 0));
         let held = &self.tallies[first as usize].start.held;
-        let last = self.piece.iter().rev().find(|(tally, _)| *tally == first).map_or(position, |(_, last)| *last);
+        // Pieces are in the order of their starts.
+        let end = self.piece.partition_point(|(tally, _)| *tally <= first);
+        let last = end.checked_sub(1).map_or(position, |last| self.piece[last].1);
         (self.id((first, position)), self.id((first, last)).offset, held.start())
     }
 

@@ -5,58 +5,9 @@
 use super::{Flight, Start};
 use crate::api::base64;
 use crate::particulars::Trace;
-use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use windlass_core::job::JobId;
 use windlass_core::policy::Framing;
-
-/// So much is gathered for one write: it stays in the processor's cache on its way.
-const GATHERED: usize = 128 << 10;
-
-/// Lines on their way to a process that reads them from a file in memory.
-#[derive(Debug)]
-pub(super) struct LinesFile {
-    file: File,
-    layer: Layer,
-    gathered: Vec<u8>,
-    written: u64,
-}
-
-impl LinesFile {
-    pub(super) fn new() -> io::Result<LinesFile> {
-        let file = File::from(memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?);
-        Ok(LinesFile { file, layer: Layer::default(), gathered: Vec::with_capacity(GATHERED + (4 << 10)), written: 0 })
-    }
-
-    /// Adds the line of one job; the inner error is that of `Layer::add`.
-    pub(super) fn add(&mut self, start: &Start, at: u16, framing: Framing) -> io::Result<Result<(), &'static str>> {
-        let added = self.layer.add(start, at, framing, &mut self.gathered);
-        if self.gathered.len() >= GATHERED {
-            self.write()?;
-        }
-        Ok(added)
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.written + self.gathered.len() as u64
-    }
-
-    /// By position, so that the reader begins at the beginning.
-    fn write(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.gathered, self.written)?;
-        self.written += self.gathered.len() as u64;
-        self.gathered.clear();
-        Ok(())
-    }
-
-    /// The file, with all lines in it.
-    pub(super) fn finish(mut self) -> io::Result<File> {
-        self.write()?;
-        Ok(self.file)
-    }
-}
 
 /// Lays lines, and remembers what those of one start have in common.
 #[derive(Debug, Default)]

@@ -28,7 +28,7 @@ impl Dice {
     }
 }
 
-fn start(flight: u64, first: u64, count: u16) -> Start {
+pub(super) fn start(flight: u64, first: u64, count: u16) -> Start {
     let mut builder = ChunkBuilder::new(Origin::from_random(3));
     (first..first + u64::from(count)).for_each(|offset| builder.push(offset, b"data"));
     let command = Command { argv: vec![b"x".to_vec()], ..Command::default() };

@@ -119,10 +119,10 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
     Ok(order.lay())
 }
 
-/// Lays the record of a batch's next piece, and its lines as a file that becomes standard input.
+/// Lays the record of a batch's next piece, and its lines as what becomes standard input.
 pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
     let later = |e: std::io::Error| {
-        let error = format!("cannot run: no memory file for the lines: {e}");
+        let error = format!("cannot run: no room for the lines: {e}");
         Outcome::RetryLater { after: None, error }
     };
     // Where no job of it can be a line, all have their outcome already.

@@ -21,8 +21,8 @@ use windlass_core::template::{self, Values};
 
 /// The most bytes of one call's body; what is left over goes with the next.
 const BYTES_MOST: usize = 16 << 20;
-/// What stands around the data of a job in a frame, at least.
-const OBJECT_LEAST: usize = 80;
+/// What stands around the data of a job in a frame, mostly less.
+const OBJECT_MOST: usize = 128;
 /// The longest path and query; servers take less.
 const TARGET_MOST: usize = 60 << 10;
 
@@ -100,7 +100,7 @@ fn kind_of(data: &[u8]) -> &'static str {
 /// Many jobs in one body.
 fn frame(url: &Url, claim: &Claim, jobs: &[u32], laid: &mut Laid) -> (Vec<u8>, &'static str) {
     let framing = if url.framing == Framing::Array { Framing::Json } else { url.framing };
-    let data: usize = claim.each(jobs).map(|(_, start, at)| start.held.bytes(at, 1) as usize + OBJECT_LEAST).sum();
+    let data: usize = claim.each(jobs).map(|(_, start, at)| start.held.bytes(at, 1) as usize + OBJECT_MOST).sum();
     let mut body = Vec::with_capacity(data.min(BYTES_MOST));
     let mut layer = Layer::default();
     if url.framing == Framing::Array {

@@ -43,10 +43,10 @@ const REPLIES: u64 = 0;
 const CHANNEL: u64 = 1;
 const ROOM: u64 = 2;
 
-/// One job's end as its worker told it.
+/// The end of one job as its worker told it, or of neighbours that ended alike and emitted nothing.
 struct Answer {
     flight: Flight,
-    position: u16,
+    positions: Range<u16>,
     outcome: Outcome,
     emitted: Emits,
 }
@@ -242,7 +242,17 @@ impl Desk {
         if !emitted.is_empty() {
             worker.emits();
         }
-        self.answers.push(Answer { flight, position, outcome, emitted });
+        match self.answers.last_mut() {
+            Some(last)
+                if (last.flight, last.positions.end) == (flight, position)
+                    && last.emitted.is_empty()
+                    && emitted.is_empty()
+                    && last.outcome == outcome =>
+            {
+                last.positions.end += 1;
+            }
+            _ => self.answers.push(Answer { flight, positions: position..position + 1, outcome, emitted }),
+        }
     }
 
     /// Notes what was answered, flight by flight.
@@ -251,9 +261,12 @@ impl Desk {
         let mut rest = answers.drain(..).peekable();
         while let Some(flight) = rest.peek().map(|answer| answer.flight) {
             let mut tally = self.flights.get_mut(&flight).map(|(_, tally)| tally);
-            while let Some(Answer { position, outcome, emitted, .. }) = rest.next_if(|answer| answer.flight == flight) {
-                if let Some(tally) = &mut tally {
-                    tally.end(position, outcome, emitted);
+            while let Some(Answer { positions, outcome, emitted, .. }) = rest.next_if(|answer| answer.flight == flight)
+            {
+                match &mut tally {
+                    Some(tally) if emitted.is_empty() => tally.end_alike(positions, &outcome),
+                    Some(tally) => tally.end(positions.start, outcome, emitted),
+                    None => {}
                 }
             }
             self.is_to_be_told(flight);

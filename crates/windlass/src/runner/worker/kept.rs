@@ -370,7 +370,7 @@ impl Kept {
             Some(id) => self.lines.iter().position(|line| line.id == id)?,
             None => 0,
         };
-        let line = self.lines.remove(at)?;
+        let line = if at == 0 { self.lines.pop_front() } else { self.lines.remove(at) }?;
         self.unmarked.extend(line.place);
         if self.round.answered == 0 {
             self.round.begun = if self.is_parallel() { line.since } else { line.since.max(self.last_reply) };
