@@ -58,7 +58,7 @@ impl<S: Store> Engine<S> {
             let Some(info) = self.runs.get(no).map(|run| &run.info) else { continue };
             let why = match info.counts.stopped {
                 Some(why) => why.sentence().to_owned(),
-                None => format!("it takes {} jobs", limit(info)),
+                None => format!("it takes {}", limit(info)),
             };
             let jobs = if count == 1 { "1 job was".to_owned() } else { format!("{count} jobs were") };
             effects.notes.push(format!("run {}: {jobs} not taken in: {why}", info.id));
@@ -78,7 +78,7 @@ impl<S: Store> Engine<S> {
             if info.terms.room(&info.counts).is_some_and(|room| room < count) {
                 let why = match info.counts.stopped {
                     Some(why) => why.sentence().to_owned(),
-                    None => format!("run {id} takes no more than {} and has {}", limit(info), info.counts.total()),
+                    None => format!("run {id} takes {} and has {}", limit(info), info.counts.total()),
                 };
                 return Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}")));
             }
@@ -87,6 +87,10 @@ impl<S: Store> Engine<S> {
     }
 }
 
-fn limit(info: &crate::store::RunInfo) -> u64 {
-    info.terms.job_limit.unwrap_or(u64::MAX)
+/// `1 job`, `20 jobs`.
+fn limit(info: &crate::store::RunInfo) -> String {
+    match info.terms.job_limit.unwrap_or(u64::MAX) {
+        1 => "1 job".to_owned(),
+        most => format!("{most} jobs"),
+    }
 }

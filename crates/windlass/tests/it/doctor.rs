@@ -45,7 +45,7 @@ fn a_directory_that_is_well_is_found_well() {
         assert_ne!(finding["health"], "problem", "{finding}");
     }
     assert!(finding(&told, "server")["text"].as_str().unwrap().ends_with("answers: serving"));
-    assert!(finding(&told, "archive")["text"].as_str().unwrap().contains("1 segments"), "{told:?}");
+    assert!(finding(&told, "archive")["text"].as_str().unwrap().contains("1 segment, "), "{told:?}");
     let left = std::fs::read_dir(rig.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().contains("doctor")), "nothing is left behind");
     server.process.signal(Signal::TSTP);
