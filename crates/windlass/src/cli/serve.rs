@@ -76,7 +76,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let pid = std::process::id();
     log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
     let manager = Arc::new(ServiceManager::of_this_process());
-    manager.ready(&life::status(server.handle(), &dir));
+    life::tell_ready(server.handle(), &dir, &manager);
     // Held to the end of the server: whoever shows its life hears of that.
     let (_serving, until) = channel();
     if let Some(beat) = manager.beat() {
@@ -132,7 +132,7 @@ fn obey(
                 manager.reloading();
                 // What came of it stands in the log, whoever asked.
                 let _ = config.reload(engine, "signal".into());
-                manager.ready(&life::status(engine, dir));
+                life::tell_ready(engine, dir, manager);
                 Ok(())
             }
             libc::SIGTTIN => dump::tell(engine, board, log),

@@ -31,9 +31,11 @@ pub(super) fn show(
     }
 }
 
-/// A line for whoever looks at the service.
-pub(super) fn status(engine: &EngineHandle, dir: &DataDir) -> String {
-    line(engine, dir, &flights(engine).unwrap_or_default())
+/// Says that the server is ready; where nobody listens, nothing is looked up for it.
+pub(super) fn tell_ready(engine: &EngineHandle, dir: &DataDir, manager: &ServiceManager) {
+    if manager.beat().is_some() {
+        manager.ready(&line(engine, dir, &flights(engine).unwrap_or_default()));
+    }
 }
 
 /// What is under way; nothing where the engine has ended.
