@@ -198,8 +198,19 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     let checks: Vec<&str> =
         report["findings"].as_array().unwrap().iter().map(|f| f["check"].as_str().unwrap()).collect();
-    let of_the_directory =
-        ["directory", "server", "format", "archive", "backup", "file system", "calls", "space", "reserve", "sync"];
+    let of_the_directory = [
+        "directory",
+        "places",
+        "server",
+        "format",
+        "archive",
+        "backup",
+        "file system",
+        "calls",
+        "space",
+        "reserve",
+        "sync",
+    ];
     let of_the_machine =
         ["inotify", "open files", "processes", "file size", "cgroups", "clock", "clock pace", "time zone"];
     assert_eq!(checks, [&of_the_directory[..], &of_the_machine, &["config"]].concat());
