@@ -77,7 +77,8 @@ pub(crate) struct Traced {
 impl Traced {
     pub(crate) fn start(mut command: Command, plan: Plan) -> Traced {
         let (tell, told) = channel();
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The trace of a panic takes so many calls, each stopped here, that it looks like a hang.
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).env("RUST_BACKTRACE", "0");
         let tracer = std::thread::spawn(move || Tracer::new(plan).follow(command, &tell));
         let (pid, stdout) = told.recv().unwrap();
         Traced { pid, stdout: BufReader::new(stdout), tracer: Some(tracer) }
