@@ -292,6 +292,17 @@ impl Trace {
         self.parent.get(3..35).unwrap_or_default()
     }
 
+    /// The span that all spans made for the job come from: 16 hexadecimal digits.
+    pub fn span(&self) -> &str {
+        self.parent.get(36..52).unwrap_or_default()
+    }
+
+    /// Whether whoever began the trace chose to record it.
+    pub fn is_sampled(&self) -> bool {
+        let flags = self.parent.get(53..55).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        flags.is_some_and(|flags| flags & 1 == 1)
+    }
+
     fn check(&self) -> Result<(), BadParticulars> {
         let fields: Vec<&str> = self.parent.split('-').collect();
         let hex = |field: &str| field.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 use windlass::archiver::read::{ArchiveReader, ListFilter};
-use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, PENDING_MAX};
+use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, PENDING_MAX, Ran};
 use windlass::log::Log;
 use windlass::runner::Output;
+use windlass::spans::Spans;
 use windlass::store::chunk::{Chunk, ChunkBuilder};
 use windlass::store::{Held, Place, Settlement};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
@@ -83,7 +84,14 @@ fn entry(jobs: Chunk, queue: &Arc<QueueName>) -> Entry {
     };
     let verdict = Verdict::Succeed { message: String::new() };
     let settlement = Settlement { held, verdict, outcome: "succeeded", started: Time(2), finished: Time(3) };
-    Entry { settlement, queue: Arc::clone(queue), run: None, output: Output::default(), state: State::Succeeded }
+    Entry {
+        settlement,
+        queue: Arc::clone(queue),
+        run: None,
+        output: Output::default(),
+        state: State::Succeeded,
+        ran: Ran::Alone,
+    }
 }
 
 /// Archives all turns, holding back as an engine would; gives jobs, seconds until all is durable, and bytes.
@@ -91,7 +99,8 @@ fn archive(dir: &Path, turns: &[ArchivedTurn]) -> Result<(u64, f64, u64), Box<dy
     let options = ArchiverOptions::new(dir.join("archive"), dir.join("output"));
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).expect("the bench listens"));
-    let archiver = Archiver::spawn(options, Log::off(), on_archived, Box::new(|failure| panic!("{failure}")))?;
+    let archiver =
+        Archiver::spawn(options, Log::off(), Spans::off(), on_archived, Box::new(|failure| panic!("{failure}")))?;
     let begin = Instant::now();
     for turn in turns {
         while archiver.pending_bytes() > PENDING_MAX {

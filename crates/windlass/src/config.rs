@@ -19,6 +19,7 @@ use crate::log::LogOptions;
 use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
+use crate::spans::TraceOptions;
 use reader::limits::Machine;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -53,6 +54,7 @@ pub struct Config {
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
+    pub traces: TraceOptions,
     /// Its terms are those of every table that does not say otherwise.
     pub defaults: Policy,
     /// The directory of handlers, which goes before every table.
@@ -114,6 +116,7 @@ impl Default for Config {
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
+            traces: TraceOptions::default(),
             defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,
             queues: Vec::new(),

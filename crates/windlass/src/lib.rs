@@ -26,6 +26,7 @@ pub mod sabotage;
 pub mod schedule;
 pub mod server;
 pub mod service_manager;
+pub mod spans;
 pub mod store;
 pub mod supervisor;
 pub mod when;

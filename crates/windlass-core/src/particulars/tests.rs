@@ -121,7 +121,11 @@ fn a_trace_is_heard_as_its_specification_says() {
         (heard.parent.as_str(), heard.state.as_str(), heard.baggage.as_str()),
         (parent.as_str(), "a=1", "user=42")
     );
-    assert_eq!(heard.id(), trace);
+    assert_eq!((heard.id(), heard.span()), (trace, span));
+    for (flags, sampled) in [("01", true), ("00", false), ("02", false), ("ff", true)] {
+        let heard = Trace::heard(&format!("00-{trace}-{span}-{flags}"), "", "").unwrap();
+        assert_eq!(heard.is_sampled(), sampled, "{flags}");
+    }
     let later = Trace::heard(&format!("cc-{trace}-{span}-01-what-comes"), "", "").unwrap();
     assert_eq!(later.parent, parent, "of a later version what is known");
     let long = "x".repeat(BAGGAGE_MAX + 1);

@@ -9,6 +9,7 @@
 use crate::error::{Failure, Kind};
 use crate::log::Log;
 use crate::runner::Output;
+use crate::spans::Spans;
 use crate::store::Settlement;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -23,6 +24,7 @@ use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 mod attempt_line;
+mod attempt_span;
 pub mod extent;
 mod frame;
 mod groups;
@@ -90,6 +92,18 @@ pub struct Entry {
     pub output: Output,
     /// The state that the verdict led to.
     pub state: State,
+    pub ran: Ran,
+}
+
+/// Whether the jobs of an entry were given to anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// Put off, routed, expired or deleted.
+    Not,
+    /// Each had its process, or its turn in one, for itself.
+    Alone,
+    /// One process, or one call, may have had several at once.
+    Together,
 }
 
 impl Entry {
@@ -132,15 +146,17 @@ impl Archiver {
     /// Opens the archive, cuts off what a crash left half written, and starts the thread.
     ///
     /// After `on_failure` was told something the thread has ended. A lack of space is no failure: what does not fit
-    /// waits in memory, and in the store, until it does. Each attempt is a line of the log.
+    /// waits in memory, and in the store, until it does. Each attempt is a line of the log, and a span where it is
+    /// traced.
     pub fn spawn(
         options: ArchiverOptions,
         log: Log,
+        spans: Spans,
         on_archived: OnArchived,
         on_failure: OnFailure,
     ) -> Result<Archiver, Failure> {
         let progress = Arc::new(Progress::default());
-        let writer = writer::Writer::open(options, log, Arc::clone(&progress), on_archived)?;
+        let writer = writer::Writer::open(options, log, spans, Arc::clone(&progress), on_archived)?;
         let (requests, received) = channel();
         let body = move || {
             // The engine must hear of a panic too, or it would wait for ever for turns to be archived.

@@ -68,7 +68,9 @@ impl Rig {
 fn spawn(options: ArchiverOptions) -> (Archiver, Receiver<u64>) {
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).unwrap_or_default());
-    let archiver = Archiver::spawn(options, Log::off(), on_archived, Box::new(|failure| panic!("{failure}"))).unwrap();
+    let archiver =
+        Archiver::spawn(options, Log::off(), Spans::off(), on_archived, Box::new(|failure| panic!("{failure}")))
+            .unwrap();
     (archiver, confirmed)
 }
 
@@ -110,7 +112,7 @@ fn entry(jobs: Arc<Chunk>, finished: i64) -> Entry {
         finished: Time(finished * SECOND),
     };
     let queue = Arc::new(QueueName::new(b"mail").unwrap());
-    Entry { settlement, queue, run: None, output: Output::default(), state: State::Succeeded }
+    Entry { settlement, queue, run: None, output: Output::default(), state: State::Succeeded, ran: Ran::Alone }
 }
 
 fn failed(jobs: Arc<Chunk>, finished: i64, error: &str) -> Entry {
@@ -525,6 +527,7 @@ fn a_failed_write_is_told_once_and_nothing_more_is_written() {
     let archiver = Archiver::spawn(
         options.clone(),
         Log::off(),
+        Spans::off(),
         Box::new(move |turn| tell_turn.send(turn).unwrap()),
         Box::new(move |failure| tell_failure.send(failure).unwrap()),
     )
@@ -556,7 +559,8 @@ fn an_archive_of_a_newer_program_is_refused_untouched() {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..40].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &bytes).unwrap();
-    let refused = Archiver::spawn(rig.options(), Log::off(), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
+    let refused =
+        Archiver::spawn(rig.options(), Log::off(), Spans::off(), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
     assert_eq!(refused.kind, crate::error::Kind::Version);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(rig.reader().find(id(1, 1)).unwrap_err().kind, crate::error::Kind::Version);

@@ -6,18 +6,19 @@
 //! back to the kernel, or making an index again. It owns the open segment; after a failed write or sync that was no
 //! lack of space it writes nothing more.
 
-use super::attempt_line;
 use super::frame::{write_attempts, write_turn};
 use super::index::{Index, IndexFields, Stored};
 use super::retention::Sweep;
 use super::segment::{self, Header, segment_name, segment_path};
 use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request};
+use super::{attempt_line, attempt_span};
 use crate::allocator;
 use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
 use crate::log::Log;
 use crate::sabotage::{self, Sabotage};
+use crate::spans::Spans;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -112,6 +113,7 @@ impl Open {
 pub(super) struct Writer {
     options: ArchiverOptions,
     log: Log,
+    spans: Spans,
     progress: Arc<Progress>,
     on_archived: OnArchived,
     open: Option<Open>,
@@ -135,6 +137,7 @@ impl Writer {
     pub(super) fn open(
         options: ArchiverOptions,
         log: Log,
+        spans: Spans,
         progress: Arc<Progress>,
         on_archived: OnArchived,
     ) -> Result<Writer, Failure> {
@@ -146,6 +149,7 @@ impl Writer {
         let mut writer = Writer {
             options,
             log,
+            spans,
             progress,
             on_archived,
             open: None,
@@ -315,6 +319,7 @@ impl Writer {
             return Ok(());
         }
         attempt_line::say(&self.log, turn);
+        attempt_span::hand_over(&self.spans, turn);
         let Some(open) = &mut self.open else { unreachable!("a turn is appended to an open segment") };
         let before = open.length;
         for entry in turn.entries.iter().filter(|entry| entry.settlement.held.count > 0) {

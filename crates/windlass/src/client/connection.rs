@@ -451,7 +451,7 @@ fn connect_to_host(authority: &str) -> std::io::Result<TcpStream> {
 }
 
 /// `HOST:PORT`, `1.2.3.4:80` or `[::1]:80`.
-fn is_authority(text: &str) -> bool {
+pub(crate) fn is_authority(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let host_fits = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {

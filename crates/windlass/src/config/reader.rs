@@ -31,6 +31,7 @@ pub(super) mod profile;
 mod schedule;
 mod service;
 mod subscribe;
+mod traces;
 mod url;
 mod variables;
 
@@ -91,13 +92,14 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 11] = [
+const ROOT_KEYS: [&str; 12] = [
     "handlers",
     "limits",
     "defaults",
     "server",
     "archive",
     "log",
+    "traces",
     "queue",
     "schedule",
     "profile",
@@ -124,6 +126,9 @@ fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failur
     }
     if let Some(log) = root.section("log")? {
         config.log = read_log(&log, config.log.clone())?;
+    }
+    if let Some(table) = root.section("traces")? {
+        config.traces = traces::read(&table, config.traces.clone())?;
     }
     Ok(())
 }

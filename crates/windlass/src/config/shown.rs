@@ -39,7 +39,7 @@ pub struct Loaded {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// `limits`, `server`, `archive`, `log`, `schedule.NAME`, or the name of a queue's table.
+    /// `limits`, `server`, `archive`, `log`, `traces`, `schedule.NAME`, or the name of a queue's table.
     pub table: String,
     /// True for the table of a queue.
     pub queue: bool,
@@ -99,6 +99,7 @@ impl Loaded {
             server,
             archive,
             log,
+            traces,
             defaults,
             handlers,
             queues,
@@ -127,6 +128,8 @@ impl Loaded {
         add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
         add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
         add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
+        add("traces", false, "export", traces.export.as_ref().map(|collector| format!("\"{collector}\"")));
+        add("traces", false, "service", Some(format!("{:?}", traces.service)));
         for key in reader::defaults::KEYS {
             add("defaults", false, key, queue_value(defaults, key));
         }
@@ -390,7 +393,11 @@ mod tests {
         ] {
             assert!(shown.iter().any(|shown| shown == line), "{line} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 13 + 8 + 23, "of the server, its log, the defaults, and those of a queue with `run`");
+        assert_eq!(
+            shown.len(),
+            15 + 8 + 23,
+            "of the server, its log, traces, the defaults, and those of a queue with `run`"
+        );
     }
 
     #[test]
@@ -404,7 +411,8 @@ mod tests {
              [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
              [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
              framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
-             [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n";
+             [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
+             [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();

@@ -177,6 +177,12 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:2:9: `slots` is 99999999999999999999, expected 1 to 1000000",
             "",
         ),
+        (
+            "[traces]\nexport = \"localhost:4318\"",
+            "w.toml:2:10: `export`: \"localhost:4318\" is no collector, expected http://HOST:PORT/v1/traces",
+            "",
+        ),
+        ("[traces]\nexports = \"\"", "w.toml:2:1: unknown key `exports` in [traces]", "did you mean `export`?"),
         ("limits = 3", "w.toml:1:10: `limits` is an integer, expected a table", ""),
         ("queue = 3", "w.toml:1:9: `queue` is an integer, expected a table", ""),
         (

@@ -3,6 +3,7 @@
 //! It owns the flight numbers and which slot each flight occupies. One claim may come as several stretches; they
 //! share one slot, which is free when the last of them has ended.
 
+use crate::archiver::Ran;
 use crate::runner::{Flight, Stop};
 use crate::store::Held;
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ pub struct InFlight {
     /// Why it was told to end, if it was.
     pub stopped: Option<Stop>,
     pub crew: CrewNo,
+    pub ran: Ran,
     /// The claim it belongs to: the flights of one claim share a slot.
     pub booking: u64,
     /// By position: its end was reported and is written, or is being written by this turn. Nothing for one job.
@@ -71,6 +73,7 @@ impl Flights {
         let booking = self.last;
         self.bookings.insert(booking, held.len() as u32);
         let terms = Terms::from(policy);
+        let ran = if policy.service.jobs_a_slot() > 1 { Ran::Together } else { Ran::Alone };
         let mut departed = Vec::with_capacity(held.len());
         for held in held {
             self.last += 1;
@@ -83,6 +86,7 @@ impl Flights {
                 started: now,
                 stopped: None,
                 crew,
+                ran,
                 booking,
                 reported: Vec::new(),
                 left: held.count,

@@ -7,6 +7,7 @@ use super::effects::Effects;
 use super::stock::Spells;
 use super::turn::{Progress, entry};
 use super::{Engine, emit};
+use crate::archiver::Entry;
 use crate::runner::Finished;
 use crate::sabotage::{self, Sabotage};
 use crate::store::{FollowUp, Settlement, Store, StoreError};
@@ -59,7 +60,8 @@ impl<S: Store> Engine<S> {
                 let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
                 let output = output.take().cloned().unwrap_or_default();
-                effects.archive.push(entry(&self.queues, &self.runs, &settlement, output));
+                let entry = entry(&self.queues, &self.runs, &settlement, output);
+                effects.archive.push(Entry { ran: flight.ran, ..entry });
                 settlements.push(settlement);
             }
             if self.flights.is_over(end.flight) {

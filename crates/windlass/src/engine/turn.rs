@@ -9,7 +9,7 @@ use super::event::{Answer, Event, Followed};
 use super::stalemate::LOOK_AFTER;
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, merge, unique};
-use crate::archiver::Entry;
+use crate::archiver::{Entry, Ran};
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
@@ -477,9 +477,10 @@ fn no_space(what: &str) -> Failure {
     Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
+/// The archive's entry of something that ended without being run.
 pub(super) fn entry(queues: &Queues, runs: &super::runs::Runs, settlement: &Settlement, output: Output) -> Entry {
     let state = settlement.verdict.state();
     let queue = Arc::clone(&queues[settlement.held.lane.queue].name);
     let run = settlement.held.run.and_then(|no| runs.get(no)).map(|run| run.info.id);
-    Entry { settlement: settlement.clone(), queue, run, output, state }
+    Entry { settlement: settlement.clone(), queue, run, output, state, ran: Ran::Not }
 }

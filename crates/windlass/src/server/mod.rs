@@ -27,6 +27,7 @@ use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
 use crate::runner::{Finished, Runner};
+use crate::spans::Spans;
 use crate::store::embedded::{BodyWriter, Embedded, View};
 use crate::store::{Evidence, Recovered, StoreView};
 use std::sync::mpsc::{Sender, channel};
@@ -43,6 +44,7 @@ pub struct Server {
     times: Arc<TurnTimes>,
     config: Arc<LiveConfig>,
     board: Arc<Board>,
+    spans: Spans,
     lock: Lock,
 }
 
@@ -68,7 +70,8 @@ impl Server {
         }
         let bodies = engine.store().body_writer();
         let trouble = Trouble::new(&events, &options);
-        let archiver = start_archiver(&options, &events, &trouble)?;
+        let spans = start_spans(&options)?;
+        let archiver = start_archiver(&options, &spans, &events, &trouble)?;
         replay::replay(engine.store(), &archiver)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
         let log = options.log.clone();
@@ -105,7 +108,7 @@ impl Server {
             .name("engine".into())
             .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, board, lock })
+        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, board, spans, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -157,6 +160,8 @@ impl Server {
         if let Some(http) = self.http.take() {
             http.stop();
         }
+        // The archiver has ended with the engine: no more of them come.
+        self.spans.flush();
         drop(self.lock);
         ended
     }
@@ -215,7 +220,20 @@ impl Trouble {
     }
 }
 
-fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Trouble) -> Result<Archiver, Failure> {
+/// Who serves nothing finishes nothing that there could be spans of.
+fn start_spans(options: &ServerOptions) -> Result<Spans, Failure> {
+    match options.serves {
+        true => Spans::start(options.config.config.traces.clone(), options.log.clone()),
+        false => Ok(Spans::off()),
+    }
+}
+
+fn start_archiver(
+    options: &ServerOptions,
+    spans: &Spans,
+    events: &Sender<Event>,
+    trouble: &Trouble,
+) -> Result<Archiver, Failure> {
     let archive = ArchiverOptions {
         keep_bodies: options.archive.bodies,
         keep_succeeded: options.archive.keep_succeeded,
@@ -228,7 +246,8 @@ fn start_archiver(options: &ServerOptions, events: &Sender<Event>, trouble: &Tro
         // An engine that has ended finds the turn in the archive at its next start.
         let _ = events.send(Event::Archived { turn });
     };
-    Archiver::spawn(archive, options.log.clone(), Box::new(archived), Box::new(move |failure| trouble.fatal(failure)))
+    let failed = move |failure| trouble.fatal(failure);
+    Archiver::spawn(archive, options.log.clone(), spans.clone(), Box::new(archived), Box::new(failed))
 }
 
 /// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that, too.

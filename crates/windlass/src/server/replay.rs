@@ -1,6 +1,6 @@
 //! Gives the archive what a crash kept from it: outcomes that are committed but in no segment yet.
 
-use crate::archiver::{self, ArchivedTurn, Archiver};
+use crate::archiver::{self, ArchivedTurn, Archiver, Ran};
 use crate::error::Failure;
 use crate::runner::Output;
 use crate::store::{Settlement, Store};
@@ -31,7 +31,8 @@ pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<(), 
             let queue = names.get(&settlement.held.lane.queue).cloned()?;
             let run = settlement.held.run.and_then(|no| runs.get(&no).copied());
             let state = settlement.verdict.state();
-            Some(archiver::Entry { settlement, queue, run, output: Output::default(), state })
+            // Whether they ran alone is not stored; spans are not worth a guess.
+            Some(archiver::Entry { settlement, queue, run, output: Output::default(), state, ran: Ran::Not })
         };
         let entries = turn.settlements.into_iter().filter_map(entry).collect();
         archiver.append(ArchivedTurn { turn: turn.turn, entries });

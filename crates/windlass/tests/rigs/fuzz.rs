@@ -12,7 +12,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use windlass::archiver::read::{ArchiveReader, ListFilter};
-use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry};
+use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, Ran};
 use windlass::config::Config;
 use windlass::data_dir::DataDir;
 use windlass::inbox::frame::{self, Envelope};
@@ -246,7 +246,9 @@ fn make_segment(place: &std::path::Path) {
     let origin = Origin::from_random(5);
     let options = ArchiverOptions::new(place.to_owned(), place.join("output"));
     let failed = Box::new(|failure: windlass::error::Failure| panic!("{failure}"));
-    let archiver = Archiver::spawn(options, windlass::log::Log::off(), Box::new(|_| ()), failed).unwrap();
+    let archiver =
+        Archiver::spawn(options, windlass::log::Log::off(), windlass::spans::Spans::off(), Box::new(|_| ()), failed)
+            .unwrap();
     for turn in 1..4 {
         let mut builder = ChunkBuilder::new(origin);
         (0..3).for_each(|n| builder.push(10 * turn + n, b"some data"));
@@ -265,7 +267,7 @@ fn make_segment(place: &std::path::Path) {
         let settlement = Settlement { held, verdict, outcome: "succeeded", started: Time(2), finished: Time(3) };
         let queue = std::sync::Arc::new(QueueName::new(b"mail").unwrap());
         let output = windlass::runner::Output::default();
-        let entry = Entry { settlement, queue, run: None, output, state: State::Succeeded };
+        let entry = Entry { settlement, queue, run: None, output, state: State::Succeeded, ran: Ran::Together };
         archiver.append(ArchivedTurn { turn, entries: vec![entry] });
     }
 }
