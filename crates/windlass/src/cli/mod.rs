@@ -30,6 +30,7 @@ pub(crate) use pipeline::EXAMPLE as PIPELINE_EXAMPLE;
 mod print;
 mod progress;
 mod push;
+mod rows;
 mod run;
 mod schedule;
 mod seal;

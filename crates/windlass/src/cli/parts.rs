@@ -2,7 +2,7 @@
 
 use super::print::jobs;
 use crate::error::{Failure, Kind};
-use std::io::{ErrorKind, Read};
+use std::io::{Error, ErrorKind, Read};
 use windlass_core::job::DATA_MAX;
 
 const READ: usize = 1 << 20;
@@ -21,11 +21,7 @@ pub(super) fn in_whole(
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
             read => read.map(Some),
         };
-        let read = read.map_err(|e| match e.kind() {
-            // Said by who takes the input apart.
-            ErrorKind::InvalidData => Failure::new(Kind::BadData, e.to_string()),
-            _ => Failure::io("cannot read standard input", &e),
-        })?;
+        let read = read.map_err(|e| unreadable(&e))?;
         buffer.truncate(held + read.unwrap_or(0));
         let over = read == Some(0);
         let whole = if over { buffer.len() } else { memchr::memrchr(separator, &buffer).map_or(0, |at| at + 1) };
@@ -39,6 +35,15 @@ pub(super) fn in_whole(
         if buffer.len() > DATA_MAX {
             return Err(Failure::new(Kind::BadData, format!("a job of the input has more than {DATA_MAX} bytes")));
         }
+    }
+}
+
+/// What is said of an input that cannot be read, or not be taken apart.
+pub(super) fn unreadable(error: &Error) -> Failure {
+    match error.kind() {
+        // Said by who takes it apart.
+        ErrorKind::InvalidData => Failure::new(Kind::BadData, error.to_string()),
+        _ => Failure::io("cannot read standard input", error),
     }
 }
 

@@ -4,13 +4,13 @@
 //! accepted, not whether it could be printed.
 
 mod api_door;
-mod rows;
 
 use super::Context;
 use super::connect::{Connection, Link};
 use super::inbox_door::InboxDoor;
 use super::place::Place;
 use super::print::{Out, jobs};
+use super::rows::{Converted, Form};
 use super::signals::{Interruptible, Signals, exit_code};
 use crate::clock;
 use crate::data_dir::DataDir;
@@ -20,7 +20,6 @@ use crate::particulars::trace_of_environment;
 use crate::store::Durability;
 use crate::when;
 use api_door::ApiDoor;
-use rows::{Converted, Rows};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -101,15 +100,8 @@ pub(super) struct Args {
     /// Jobs from stdin end with NUL instead of a newline, and may be empty
     #[arg(short = '0', long)]
     null: bool,
-    /// Each line of stdin is a JSON object; one that is not is refused
-    #[arg(long, conflicts_with = "null")]
-    jsonl: bool,
-    /// Each row of stdin is CSV, and its job an object: {"1": …, "2": …}
-    #[arg(long, conflicts_with_all = ["null", "jsonl"])]
-    csv: bool,
-    /// The first row of the CSV has the names of the fields
-    #[arg(long, requires = "csv")]
-    header: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 impl Args {
@@ -133,14 +125,6 @@ impl Args {
 
     fn separator(&self) -> u8 {
         if self.null { 0 } else { b'\n' }
-    }
-
-    fn rows(&self) -> Option<Rows> {
-        match (self.jsonl, self.csv) {
-            (true, _) => Some(Rows::Objects),
-            (_, true) => Some(Rows::Table { heading: self.header }),
-            (false, false) => None,
-        }
     }
 }
 
@@ -185,7 +169,7 @@ impl Limits {
 pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
     let (terms, fresh) = terms(args, clock::now())?;
     let from_stdin = args.reads_stdin();
-    let about = [(args.null, "-0"), (args.jsonl, "--jsonl"), (args.csv, "--csv")];
+    let about = [(args.null, "-0"), (args.form.jsonl, "--jsonl"), (args.form.csv, "--csv")];
     if let Some((_, option)) = about.iter().find(|(given, _)| *given && !from_stdin) {
         return Err(Failure::new(Kind::Usage, format!("{option} is about stdin, but DATA was given")));
     }
@@ -293,7 +277,7 @@ impl Door<'_> {
         let mut input = self.input(&signals)?;
         self.make_run(&mut server)?;
         let mut door = ApiDoor::new(&mut server, &self.terms);
-        match self.args.rows() {
+        match self.args.form.rows() {
             None => door.push_input(self.args.separator(), &mut input)?,
             Some(rows) => door.push_input(self.args.separator(), &mut Converted::new(rows, &mut input))?,
         }
@@ -324,7 +308,7 @@ impl Door<'_> {
         let envelope = self.terms.envelope.clone();
         let mut inbox = InboxDoor::open(dir, &envelope, self.terms.durability)?;
         open(&mut inbox, self.fresh, &self.terms.run)?;
-        match self.args.rows() {
+        match self.args.form.rows() {
             None => inbox.push_input(self.args.separator(), &mut input)?,
             Some(rows) => inbox.push_input(self.args.separator(), &mut Converted::new(rows, &mut input))?,
         }

@@ -11,6 +11,7 @@ mod progress;
 mod session;
 
 use super::connect::Link;
+use super::rows::Form;
 use super::values;
 use super::{Context, background};
 use crate::error::{Failure, Kind};
@@ -27,9 +28,11 @@ Examples:
   windlass run --name import -- ./import-one {} < ids.txt      killed? the same command goes on
   RUN=$(windlass run --detach -- ./import-one < ids.txt); windlass watch $RUN
   windlass run --shell 'gzip -dc \"$1\" | wc -l' < files.txt
+  windlass run --csv --header -- ./invite {data.mail} {data.name} < people.csv
 
 Templates: {} the line, {.} without extension, {/} base name, {//} directory,
-           {1} {2} its columns between tabs, {#} number, {queue}, {id}. Empty lines are passed over.";
+           {1} {2} its columns between tabs, {#} number, {queue}, {id}. Empty lines are passed over.
+           Of rows and objects: {data.NAME} a field; without --header {1} {2}.";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -49,6 +52,8 @@ pub(super) struct Args {
     /// Lines of stdin end with NUL instead of a newline, as `find -print0` writes them
     #[arg(short = '0', long)]
     null: bool,
+    #[command(flatten)]
+    form: Form,
     /// Exit with 0 if no more than this many jobs failed: N or N%
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     tolerate: Tolerance,

@@ -341,3 +341,49 @@ fn columns_of_a_line_by_their_number() {
     assert_eq!(rig.call(&["logs", &id]).fine(), "y, z {1}\n");
     server.stop();
 }
+
+#[test]
+fn rows_and_objects_are_lines_of_a_run() {
+    let rig = Rig::new();
+    let csv = "to,text\nann,\"hello, \"\"you\"\"\"\n\nbob,\"two\nlines\"\n";
+    let words = ["run", "-j", "1", "--csv", "--header", "--", "printf", "%s|%s;", "{data.to}", "{data.text}"];
+    assert_eq!(rig.feed(&words, csv).fine(), "ann|hello, \"you\";bob|two\nlines;");
+    assert_eq!(rig.feed(&["run", "--csv", "--", "echo", "{2}", "{}"], "x,y\n").fine(), "y {\"1\":\"x\",\"2\":\"y\"}\n");
+    assert_eq!(rig.feed(&["run", "--jsonl", "--", "echo"], "{\"a\": 1}\n").fine(), "{\"a\": 1}\n");
+    let twice = rig.feed(&["run", "--csv", "--header", "--", "echo"], "a,a\n1,2\n");
+    twice.says("line 1 of the input: the heading has \"a\" twice; 0 jobs before that were accepted").ended(65);
+    rig.feed(&["run", "--jsonl", "--", "echo"], "[1]\n").says("expected a JSON object in braces").ended(65);
+    rig.call(&["run", "--header", "--", "echo"]).says("--csv").ended(64);
+    rig.call(&["run", "-0", "--csv", "--", "echo"]).says("--null").ended(64);
+}
+
+#[test]
+fn a_run_of_rows_goes_on_after_a_death_and_after_a_bad_row() {
+    let rig = Rig::new();
+    let (mut bell, mut gate, seen) = (rig.bell("bell"), rig.gate("gate"), rig.path("seen"));
+    let paths = [seen.to_str().unwrap().to_owned(), bell.path.clone(), gate.path.clone()];
+    let words = |name| {
+        let command =
+            ["run", "-j", "1", "--name", name, "--csv", "--header", "--", "sh", "-c", GATED, "sh", "{data.n}"];
+        command.into_iter().chain(paths.iter().map(String::as_str)).collect::<Vec<_>>()
+    };
+    let input = "n,text\n1,\"a\nb\"\n2,c\n";
+    let run = rig.start_fed(&words("dies"), input);
+    assert_eq!(bell.next(), "1");
+    run.kill();
+    gate.open(20);
+    // Under another heading the rows are other jobs. The same rows go on, also where they come through a pipe.
+    let other = rig.feed(&words("dies"), input.replace("text", "word"));
+    other.says("was begun with other lines and is left as it is").says("2 succeeded").fine();
+    let told = rig.feed(&words("dies"), input);
+    assert_eq!(told.says("continuing run").fine(), "done 1\ndone 2\n");
+    std::fs::remove_file(&seen).unwrap();
+    let bad = rig.feed(&words("bad"), format!("{input}3\n4,e\n"));
+    bad.says("line 5 of the input: fields: 1, expected 2 as in the first line; 2 jobs before that were accepted");
+    bad.ended(65);
+    rig.feed(&words("bad"), format!("{input}3,d\n4,e\n")).says("continuing run").fine();
+    let mut each = lines_of(&seen);
+    each.dedup();
+    assert_eq!(each, ["1", "2", "3", "4"]);
+    assert_eq!(rig.call(&["status", "--json"]).json()["totals"]["succeeded"], 8);
+}

@@ -6,6 +6,7 @@
 use super::Event;
 use super::input::{BATCH_LINES, Input, Reached};
 use crate::cli::connect::is_gone;
+use crate::cli::parts;
 use crate::error::{Failure, Kind};
 use crate::store::Taken;
 use std::fmt;
@@ -131,7 +132,8 @@ impl Feeder<'_> {
 
     /// One batch, or the seal where there is none left.
     fn step(&mut self, wire: &mut Wire) -> Result<(), Failure> {
-        match self.input.peek(BATCH_LINES)? {
+        let next = self.input.peek(BATCH_LINES);
+        match next.map_err(|failure| parts::after(failure, self.input.at().lines))? {
             Some(batch) => {
                 wire.door.add(self.input.at(), batch.after, self.input.bytes(batch))?;
                 self.input.consume(batch);

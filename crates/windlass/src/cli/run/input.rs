@@ -4,7 +4,12 @@
 //! An unfinished run is continued only if the input begins with the lines it has taken. Until that is certain
 //! the beginning can be read again: a file by seeking, a pipe out of a scratch file. Lines are handed out as soon
 //! as they are there; nothing here waits for more of them.
+//!
+//! Rows and objects are lines by the time they are counted and hashed, so that all of this holds for them, too; what is
+//! read again is what they were made of.
 
+use crate::cli::parts;
+use crate::cli::rows::{Converted, Rows};
 use crate::error::{Failure, Kind};
 use crate::store::Taken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,13 +41,26 @@ enum Memory {
     Forgotten,
 }
 
+/// Standard input as it is.
+#[derive(Debug)]
+struct Source {
+    file: File,
+    memory: Memory,
+}
+
+/// Where the lines come from.
+#[derive(Debug)]
+enum Lines {
+    Source(Source),
+    Rows(Converted<Source>),
+}
+
 /// The input of a `windlass run`.
 #[derive(Debug)]
 pub(super) struct Input {
-    source: File,
+    lines: Lines,
     /// What a line ends with.
     separator: u8,
-    memory: Memory,
     buffer: Vec<u8>,
     /// The part of the buffer before this is consumed.
     start: usize,
@@ -66,14 +84,18 @@ pub(super) enum Reached {
 
 impl Input {
     /// `scratch` is an empty file that nobody else has; it is used only for what cannot be seeked.
-    pub(super) fn new(mut source: File, scratch: File) -> Input {
-        let regular = source.metadata().is_ok_and(|meta| meta.is_file());
-        let memory = match source.stream_position() {
+    pub(super) fn new(mut file: File, scratch: File, rows: Option<Rows>) -> Input {
+        let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+        let memory = match file.stream_position() {
             Ok(start) if regular => Memory::Seekable { start },
             _ => Memory::Copied { copy: scratch, replaying: false },
         };
-        let separator = b'\n';
-        Input { source, separator, memory, buffer: Vec::new(), start: 0, ended: false, at: Taken::default() }
+        let source = Source { file, memory };
+        let lines = match rows {
+            None => Lines::Source(source),
+            Some(rows) => Lines::Rows(Converted::new(rows, source)),
+        };
+        Input { lines, separator: b'\n', buffer: Vec::new(), start: 0, ended: false, at: Taken::default() }
     }
 
     /// Lines that end with another byte, and may have newlines in them.
@@ -109,7 +131,7 @@ impl Input {
     /// True where nothing follows what was consumed. Does not wait: an input that may still come is not over.
     pub(super) fn is_over(&mut self) -> Result<bool, Failure> {
         let empty = self.buffer[self.start..].iter().all(|byte| *byte == self.separator);
-        if empty && !self.ended && at_hand(&self.source) {
+        if empty && !self.ended && at_hand(&self.lines.source().file) {
             self.fill()?;
             return Ok(self.ended);
         }
@@ -140,15 +162,10 @@ impl Input {
 
     /// Back to the first line.
     pub(super) fn rewind(&mut self) -> Result<(), Failure> {
-        let rewound = match &mut self.memory {
-            Memory::Seekable { start } => self.source.seek(SeekFrom::Start(*start)).map(drop),
-            Memory::Copied { copy, replaying } => {
-                *replaying = true;
-                copy.rewind()
-            }
-            Memory::Last { .. } | Memory::Forgotten => Err(ErrorKind::NotSeekable.into()),
-        };
-        rewound.map_err(|e| Failure::io("cannot read the input again", &e))?;
+        self.lines.source_mut().rewind().map_err(|e| Failure::io("cannot read the input again", &e))?;
+        if let Lines::Rows(rows) = &mut self.lines {
+            rows.restart();
+        }
         self.buffer.clear();
         (self.start, self.ended, self.at) = (0, false, Taken::default());
         Ok(())
@@ -156,10 +173,7 @@ impl Input {
 
     /// The run is known: nothing will be read twice any more.
     pub(super) fn forget(&mut self) {
-        self.memory = match std::mem::replace(&mut self.memory, Memory::Forgotten) {
-            Memory::Copied { copy, replaying: true } => Memory::Last { copy },
-            _ => Memory::Forgotten,
-        };
+        self.lines.source_mut().forget();
     }
 
     fn fill(&mut self) -> Result<(), Failure> {
@@ -167,26 +181,67 @@ impl Input {
         self.start = 0;
         let held = self.buffer.len();
         self.buffer.resize(held + READ, 0);
-        let read = self.read_more(held);
+        let into = &mut self.buffer[held..];
+        let read = match &mut self.lines {
+            Lines::Source(source) => source.read(into),
+            Lines::Rows(rows) => rows.read(into),
+        };
         self.buffer.truncate(held + *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => self.ended = true,
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::io("cannot read standard input", &error)),
+            Err(error) => return Err(parts::unreadable(&error)),
         }
         Ok(())
     }
+}
 
-    fn read_more(&mut self, held: usize) -> std::io::Result<usize> {
-        let into = &mut self.buffer[held..];
+impl Lines {
+    fn source(&self) -> &Source {
+        match self {
+            Lines::Source(source) => source,
+            Lines::Rows(rows) => rows.source(),
+        }
+    }
+
+    fn source_mut(&mut self) -> &mut Source {
+        match self {
+            Lines::Source(source) => source,
+            Lines::Rows(rows) => rows.source_mut(),
+        }
+    }
+}
+
+impl Source {
+    fn rewind(&mut self) -> std::io::Result<()> {
+        match &mut self.memory {
+            Memory::Seekable { start } => self.file.seek(SeekFrom::Start(*start)).map(drop),
+            Memory::Copied { copy, replaying } => {
+                *replaying = true;
+                copy.rewind()
+            }
+            Memory::Last { .. } | Memory::Forgotten => Err(ErrorKind::NotSeekable.into()),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.memory = match std::mem::replace(&mut self.memory, Memory::Forgotten) {
+            Memory::Copied { copy, replaying: true } => Memory::Last { copy },
+            _ => Memory::Forgotten,
+        };
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         if let Memory::Copied { copy, replaying: true } | Memory::Last { copy } = &mut self.memory {
             let read = copy.read(into)?;
             if read > 0 {
                 return Ok(read);
             }
         }
-        let read = self.source.read(into)?;
+        let read = self.file.read(into)?;
         match &mut self.memory {
             Memory::Copied { copy, replaying } => {
                 *replaying = false;
@@ -242,13 +297,13 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         file.rewind().unwrap();
-        Input::new(file, tempfile::tempfile().unwrap())
+        Input::new(file, tempfile::tempfile().unwrap(), None)
     }
 
     fn piped(bytes: &[u8]) -> Input {
         let (read, write) = rustix::pipe::pipe().unwrap();
         File::from(write).write_all(bytes).unwrap();
-        Input::new(File::from(read), tempfile::tempfile().unwrap())
+        Input::new(File::from(read), tempfile::tempfile().unwrap(), None)
     }
 
     fn all(input: &mut Input, most: u64) -> Vec<String> {
@@ -286,7 +341,7 @@ mod tests {
     fn a_line_is_handed_out_before_the_next_is_written() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let mut write = File::from(write);
-        let mut input = Input::new(File::from(read), tempfile::tempfile().unwrap());
+        let mut input = Input::new(File::from(read), tempfile::tempfile().unwrap(), None);
         write.write_all(b"first\nsec").unwrap();
         let batch = input.peek(BATCH_LINES).unwrap().unwrap();
         assert_eq!(input.bytes(batch), b"first\n");
@@ -299,7 +354,7 @@ mod tests {
     #[test]
     fn an_input_is_over_only_at_its_end() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let mut piped = Input::new(File::from(std::os::fd::OwnedFd::from(reader)), tempfile::tempfile().unwrap());
+        let mut piped = Input::new(File::from(std::os::fd::OwnedFd::from(reader)), tempfile::tempfile().unwrap(), None);
         assert!(!piped.is_over().unwrap(), "more may come");
         writer.write_all(b"a\n").unwrap();
         assert!(!piped.is_over().unwrap(), "a line is there");
@@ -327,6 +382,37 @@ mod tests {
             input.forget();
             assert_eq!(all(&mut input, 9), ["c\n"]);
         }
+    }
+
+    /// The same input, read as rows.
+    fn in_rows(input: Input, rows: Rows) -> Input {
+        let Lines::Source(source) = input.lines else { unreachable!("it was made of lines") };
+        Input { lines: Lines::Rows(Converted::new(rows, source)), ..input }
+    }
+
+    #[test]
+    fn rows_are_counted_and_hashed_as_the_lines_they_become() {
+        let csv = b"a,b\n1,\"x\ny\"\n\n2,z\n";
+        let lines = br#"{"a":"1","b":"x\ny"}|{"a":"2","b":"z"}|"#.map(|byte| if byte == b'|' { b'\n' } else { byte });
+        let same = Taken { lines: 2, hash: hashed(0, &lines) };
+        for make in [input, piped] {
+            let mut input = in_rows(make(csv), Rows::Table { heading: true });
+            assert_eq!(input.reach(Taken { lines: 1, hash: 7 }, false).unwrap(), Reached::Different);
+            input.rewind().unwrap();
+            assert_eq!(input.reach(same, true).unwrap(), Reached::Same);
+            assert!(input.is_over().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_bad_row_is_handed_out() {
+        let mut input = in_rows(input(b"{}\n[]\n"), Rows::Objects);
+        let first = input.peek(9).unwrap().unwrap();
+        assert_eq!(input.bytes(first), b"{}\n");
+        input.consume(first);
+        let failure = input.peek(9).unwrap_err();
+        let text = "line 2 of the input: expected a JSON object in braces";
+        assert_eq!((failure.kind, failure.text.as_str()), (Kind::BadData, text));
     }
 
     #[test]

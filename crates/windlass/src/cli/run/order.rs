@@ -1,6 +1,7 @@
 //! What a `windlass run` asks for: its name, its queue, and the command with the caller's directory and environment.
 
 use super::super::push::Limits;
+use super::super::rows::Rows;
 use super::Args;
 use super::input::hashed;
 use crate::api::{Terms, base64};
@@ -27,6 +28,8 @@ pub(super) struct Order {
     attempts: u32,
     /// Lines of the input end with NUL.
     pub(super) null: bool,
+    /// What else they are than lines.
+    pub(super) rows: Option<Rows>,
     terms: Terms,
 }
 
@@ -58,6 +61,7 @@ impl Order {
             slots,
             attempts: args.retry + 1,
             null: args.null,
+            rows: args.form.rows(),
             terms: Terms::from(&terms),
         };
         QueueName::new(order.queue(1).as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;

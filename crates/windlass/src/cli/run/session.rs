@@ -523,7 +523,8 @@ impl Session {
             self.context.say("reading lines from the terminal; end with Ctrl-D");
         }
         let source = rustix::io::dup(&stdin).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-        let input = Input::new(File::from(source), scratch(&self.dir)?).ending_with(self.order.separator());
+        let input = Input::new(File::from(source), scratch(&self.dir)?, self.order.rows);
+        let input = input.ending_with(self.order.separator());
         let (wiring, events) = (self.wiring.clone(), self.sender.clone());
         spawn("feeder", move || feed(input, &wiring, &events))
     }

@@ -75,7 +75,7 @@ fn start(bytes: &[u8]) -> Rig {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     file.rewind().unwrap();
-    let input = Input::new(file, tempfile::tempfile().unwrap());
+    let input = Input::new(file, tempfile::tempfile().unwrap(), None);
     let wiring = Arc::new(Wiring::default());
     let (send, events) = sync_channel(8);
     let thread = std::thread::spawn({

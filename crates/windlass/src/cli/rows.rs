@@ -1,10 +1,34 @@
-//! Input that is more than lines: `--jsonl` is checked line by line, `--csv` becomes an object for each row. What comes
-//! out has one job a line, so that it goes the way of all lines.
+//! Input that is more than lines, as `push` and `run` take it: `--jsonl` is checked line by line, `--csv` becomes an
+//! object for each row. What comes out has one job a line, so that it goes the way of all lines.
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read};
 use windlass_core::job::DATA_MAX;
+
+/// The words for it.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct Form {
+    /// Each line of stdin is a JSON object; one that is not is refused
+    #[arg(long, conflicts_with = "null")]
+    pub(super) jsonl: bool,
+    /// Each row of stdin is CSV, and its job an object: {"1": …, "2": …}
+    #[arg(long, conflicts_with_all = ["null", "jsonl"])]
+    pub(super) csv: bool,
+    /// The first row of the CSV has the names of the fields
+    #[arg(long, requires = "csv")]
+    header: bool,
+}
+
+impl Form {
+    pub(super) fn rows(&self) -> Option<Rows> {
+        match (self.jsonl, self.csv) {
+            (true, _) => Some(Rows::Objects),
+            (_, true) => Some(Rows::Table { heading: self.header }),
+            (false, false) => None,
+        }
+    }
+}
 
 /// What the input is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +40,7 @@ pub(super) enum Rows {
 }
 
 /// The input as lines of JSON; an error of the kind `InvalidData` names the line.
+#[derive(Debug)]
 pub(super) struct Converted<R> {
     rows: Rows,
     input: BufReader<R>,
@@ -38,6 +63,22 @@ impl<R: Read> Converted<R> {
             given: 0,
             trouble: None,
         }
+    }
+
+    pub(super) fn source(&self) -> &R {
+        self.input.get_ref()
+    }
+
+    pub(super) fn source_mut(&mut self) -> &mut R {
+        self.input.get_mut()
+    }
+
+    /// The source is at its beginning again: nothing is known of it.
+    pub(super) fn restart(&mut self) {
+        let held = self.input.buffer().len();
+        self.input.consume(held);
+        self.ready.clear();
+        (self.line, self.given, self.names, self.trouble) = (0, 0, None, None);
     }
 
     /// The next job, with its newline; nothing at the end of the input.
@@ -64,11 +105,28 @@ impl<R: Read> Converted<R> {
                             let (there, wanted) = (fields.len(), names.len());
                             return Err(wrong(format!("fields: {there}, expected {wanted} as in the first line")));
                         }
-                        names => return Ok(object(names.as_deref(), fields)),
+                        names => {
+                            let job = object(names.as_deref(), fields);
+                            let bytes = job.len() - 1;
+                            let fits = bytes <= DATA_MAX;
+                            let long = || wrong(format!("as an object {bytes} bytes, expected at most {DATA_MAX}"));
+                            return fits.then_some(job).ok_or_else(long);
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// True where a row is at hand as a whole, so that reading it does not wait.
+    fn has_row(&self) -> bool {
+        let table = matches!(self.rows, Rows::Table { .. });
+        let (mut open, mut blank) = (false, true);
+        self.input.buffer().iter().any(|byte| {
+            open ^= table && *byte == b'"';
+            blank &= byte.is_ascii_whitespace();
+            *byte == b'\n' && !open && !blank
+        })
     }
 
     /// A line, or several where quotes hold them together; without its end.
@@ -106,7 +164,7 @@ impl<R: Read> Read for Converted<R> {
         let mut filled = 0;
         while filled < into.len() {
             if self.given == self.ready.len() {
-                if filled > 0 && self.input.buffer().is_empty() {
+                if filled > 0 && !self.has_row() {
                     break;
                 }
                 match self.next_job() {
@@ -199,6 +257,46 @@ mod tests {
         let refused = read(Rows::Objects, "{}\n{\"a\":}\n").unwrap_err();
         assert!(refused.starts_with("line 2 of the input: not JSON: "), "{refused}");
         assert_eq!(read(Rows::Objects, "[1]").unwrap_err(), "line 1 of the input: expected a JSON object in braces");
+    }
+
+    /// Gives a piece for each read; there is no more than that.
+    struct Pieces(Vec<String>);
+
+    impl Read for Pieces {
+        fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+            assert!(!self.0.is_empty(), "waits for what is not written yet");
+            self.0.remove(0).as_bytes().read(into)
+        }
+    }
+
+    #[test]
+    fn a_row_is_handed_out_before_the_next_is_whole() {
+        for begun in ["", "bo", "\n\n", "\nbob,\"\n"] {
+            let pieces = Pieces(vec!["to,text\nann,".into(), format!("1\n{begun}")]);
+            let mut rows = Converted::new(Rows::Table { heading: true }, pieces);
+            let mut into = [0; 100];
+            let read = rows.read(&mut into).unwrap();
+            assert_eq!(&into[..read], b"{\"text\":\"1\",\"to\":\"ann\"}\n", "{begun:?}");
+        }
+    }
+
+    #[test]
+    fn what_begins_again_is_read_as_before() {
+        let file = std::io::Cursor::new("a\n1\n2\n");
+        let mut rows = Converted::new(Rows::Table { heading: true }, file);
+        let (mut once, mut again) = (String::new(), String::new());
+        rows.by_ref().take(11).read_to_string(&mut once).unwrap();
+        rows.source_mut().set_position(0);
+        rows.restart();
+        rows.read_to_string(&mut again).unwrap();
+        assert_eq!((once.as_str(), again.as_str()), ("{\"a\":\"1\"}\n{", "{\"a\":\"1\"}\n{\"a\":\"2\"}\n"));
+    }
+
+    #[test]
+    fn a_row_that_is_too_long_as_an_object_is_named() {
+        let refused = read(Rows::Table { heading: false }, &format!("x\ny{}\n", "\t".repeat(DATA_MAX / 2)));
+        let text = format!("line 2 of the input: as an object {} bytes, expected at most {DATA_MAX}", DATA_MAX + 9);
+        assert_eq!(refused.unwrap_err(), text);
     }
 
     #[test]
