@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
+use windlass_core::router::Router;
 
 /// A table and a key of it, and where the key stands.
 pub(super) type Lines = BTreeMap<(String, String), Origin>;
@@ -157,13 +158,17 @@ impl Loaded {
         for pipeline in pipelines {
             self.add_pipeline(pipeline, &mut entries);
         }
+        self.add_subscriptions(router, &mut entries);
+        entries
+    }
+
+    fn add_subscriptions(&self, router: &Router, entries: &mut Vec<Entry>) {
         for subscription in router.iter() {
             let names: Vec<String> = subscription.listeners.iter().map(|name| format!("{:?}", name.as_str())).collect();
             let (line, file) = self.origin("subscribe".to_owned(), &subscription.pattern);
             let (key, value) = (reader::quoted(&subscription.pattern), Some(format!("[{}]", names.join(", "))));
             entries.push(Entry { table: "subscribe".to_owned(), queue: false, key, value, line, file });
         }
-        entries
     }
 
     fn add_pipeline(&self, pipeline: &Pipeline, entries: &mut Vec<Entry>) {
