@@ -4,11 +4,12 @@
 //! stopped or killed goes on with the same command.
 
 use super::Context;
-use super::print::{self, Out, grouped};
+use super::missed::Missed;
+use super::print::{self, Out, counted, grouped};
 use super::run::{Progress, Tally};
 use super::signals::{Signals, exit_code};
 use super::values;
-use crate::crawler::{Crawl, Order, PageLine, Report, Wishes};
+use crate::crawler::{Counts, Crawl, Order, PageLine, Report, Wishes};
 use crate::error::{Failure, Kind};
 use crate::store::RunInfo;
 use crate::when;
@@ -162,9 +163,9 @@ fn follow(crawl: &Crawl, events: &Receiver<Event>, context: &Context) -> Result<
 
 fn tally(run: &RunInfo) -> Tally {
     let of = |state: State| run.counts.by_state[state.index()];
-    let failed = of(State::Failed) + of(State::Cancelled);
+    let missed = Missed { failed: of(State::Failed), cancelled: of(State::Cancelled) };
     let total = run.counts.by_state.iter().sum();
-    Tally { total, done: of(State::Succeeded) + failed, failed, running: of(State::Running), open: true }
+    Tally { total, done: of(State::Succeeded) + missed.all(), missed, running: of(State::Running), open: true }
 }
 
 /// The report and the last words of a crawl that has ended.
@@ -198,13 +199,21 @@ fn tell(report: &Report, place: &str, reported: bool, context: &Context) {
             context.say(print::visible(&format!("{}: {}{from}{more}", page.url, page.error)));
         }
         if broken.len() > TOLD_MOST {
-            context.say(format!("{} more broken links; all of them: --report json", broken.len() - TOLD_MOST));
+            let more = counted((broken.len() - TOLD_MOST) as u64, "more broken link");
+            context.say(format!("{more}; all of them: --report json"));
         }
     }
-    let counts = report.counts;
-    let mut parts = vec![format!("{} pages in {place}", grouped(counts.pages))];
+    let took = when::spoken(Duration::from_secs_f64(report.seconds));
+    context.say(format!("crawl ended in {took}: {}", summary(report.counts, place)));
+}
+
+/// `1,204 pages in DIR, 1 redirect, 3 broken`
+fn summary(counts: Counts, place: &str) -> String {
+    let mut parts = vec![format!("{} in {place}", counted(counts.pages, "page"))];
+    if counts.redirects > 0 {
+        parts.push(counted(counts.redirects, "redirect"));
+    }
     for (count, words) in [
-        (counts.redirects, "redirects"),
         (counts.forbidden, "forbidden by robots.txt"),
         (counts.left_out, "left out by --max-pages"),
         (counts.broken, "broken"),
@@ -213,8 +222,7 @@ fn tell(report: &Report, place: &str, reported: bool, context: &Context) {
             parts.push(format!("{} {words}", grouped(count)));
         }
     }
-    let took = when::spoken(Duration::from_secs_f64(report.seconds));
-    context.say(format!("crawl ended in {took}: {}", parts.join(", ")));
+    parts.join(", ")
 }
 
 fn spawn_signals(signals: Signals, tell: impl Fn(i32) -> bool + Send + 'static) -> Result<(), Failure> {
@@ -227,4 +235,17 @@ fn spawn_signals(signals: Signals, tell: impl Fn(i32) -> bool + Send + 'static) 
     };
     let spawned = std::thread::Builder::new().name("crawl signals".into()).spawn(watch);
     spawned.map(drop).map_err(|e| Failure::io("cannot start a thread", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_one_page_and_one_redirect() {
+        let counts = Counts { pages: 1, redirects: 1, broken: 1, ..Counts::default() };
+        assert_eq!(summary(counts, "out"), "1 page in out, 1 redirect, 1 broken");
+        let counts = Counts { pages: 1204, redirects: 2, forbidden: 3, ..Counts::default() };
+        assert_eq!(summary(counts, "out"), "1,204 pages in out, 2 redirects, 3 forbidden by robots.txt");
+    }
 }

@@ -20,6 +20,7 @@ mod listing;
 mod lock_watch;
 mod logs;
 mod ls;
+mod missed;
 mod nudge;
 mod pages;
 mod parts;

@@ -110,7 +110,8 @@ fn conclude(answer: &Value, context: &Context) -> Result<u8, Failure> {
     if context.json {
         print::document(answer)?;
     } else {
-        let how = if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed", grouped(failed)) };
+        let how =
+            if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed or cancelled", grouped(failed)) };
         context.say(format_args!("everything that was due is done: {how}"));
     }
     Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })

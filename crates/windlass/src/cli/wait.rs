@@ -7,6 +7,7 @@
 use super::Context;
 use super::amend::selector_of;
 use super::connect::{Connection, Lines, Link, encoded};
+use super::missed::Missed;
 use super::place::Place;
 use super::print::{self, Out, count, field, grouped};
 use crate::error::{Failure, Kind};
@@ -81,6 +82,12 @@ impl Goal {
             Goal::State(_) => state.is_end().then_some(true),
         }
     }
+
+    /// The same, counted.
+    fn missed(self, state: State, started: bool) -> Option<Missed> {
+        let failed = self.judge(state, started)?;
+        Some(if failed { Missed::one(state) } else { Missed::default() })
+    }
 }
 
 /// One thing that is waited for.
@@ -139,25 +146,25 @@ impl What {
 struct Ended {
     /// The run, or the one job that was enough.
     id: String,
-    failed: u64,
+    missed: Missed,
     /// What the server said of it.
     answer: Value,
 }
 
 impl Ended {
     fn new(id: String, answer: Value) -> Ended {
-        let failed = match answer.get("counts") {
+        let missed = match answer.get("counts") {
             // What a run tolerates is no failure of it.
-            Some(_) if answer.get("succeeded") == Some(&Value::Bool(true)) => 0,
-            Some(counts) => count(counts, State::Failed.word()) + count(counts, State::Cancelled.word()),
-            None => count(&answer, "failed"),
+            Some(_) if answer.get("succeeded") == Some(&Value::Bool(true)) => Missed::default(),
+            Some(counts) => Missed::of(counts),
+            None => Missed { failed: count(&answer, "failed"), cancelled: 0 },
         };
-        Ended { id, failed, answer }
+        Ended { id, missed, answer }
     }
 
-    /// A single job.
-    fn one(job: String, failed: bool) -> Ended {
-        Ended::new(job, json!({ "failed": u64::from(failed) }))
+    /// Jobs that were looked at one by one.
+    fn jobs(id: String, missed: Missed) -> Ended {
+        Ended { id, missed, answer: json!({ "failed": missed.all() }) }
     }
 }
 
@@ -199,7 +206,7 @@ fn unserved(whats: &[What], (until, goal): (Until, Goal), place: &Place) -> Resu
             None => known.push(now),
         }
     }
-    let failed = until == Until::Failure && known.iter().any(|known| known.failed > 0);
+    let failed = until == Until::Failure && known.iter().any(|known| known.missed.all() > 0);
     if live > 0 && !failed {
         let not = match goal {
             Goal::End => "not ended".to_owned(),
@@ -208,31 +215,32 @@ fn unserved(whats: &[What], (until, goal): (Until, Goal), place: &Place) -> Resu
         let text = format!("{not}: {}, and no server is running", print::jobs(live));
         return Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"));
     }
-    known.retain(|known| !failed || known.failed > 0);
+    known.retain(|known| !failed || known.missed.all() > 0);
     Ok(known)
 }
 
 /// What is known of it now, the first of it that has ended, and how many of its jobs have not.
 fn look(own: &mut Connection, what: &What, goal: Goal) -> Result<(Ended, Option<Ended>, u64), Failure> {
-    let (answer, first, live) = match what {
+    let (now, first, live) = match what {
         What::Run(run) => {
             let found: Value = own.get_json(&format!("/api/v1/runs/{run}"))?;
             let ended = found.get("ended") == Some(&Value::Bool(true));
             let live = if ended { 0 } else { count(&found, "live").max(1) };
-            (found.clone(), ended.then(|| Ended::new(run.to_string(), found)), live)
+            let found = Ended::new(run.to_string(), found);
+            (found.clone(), ended.then_some(found), live)
         }
         What::Jobs(selector) => {
             let found = Unfinished::find(own, selector, goal)?;
-            let first = found.first.map(|(job, failed)| Ended::one(job, failed));
-            (json!({ "failed": found.failed }), first, found.ids.len() as u64)
+            let first = found.first.map(|(job, missed)| Ended::jobs(job, missed));
+            (Ended::jobs(what.words(), found.missed), first, found.ids.len() as u64)
         }
         What::Drained => {
             let status: Value = own.get_json("/api/v1/status")?;
             let live = live_of(status.get("totals").unwrap_or(&Value::Null));
-            (status, None, live)
+            (Ended::new(what.words(), status), None, live)
         }
     };
-    Ok((Ended::new(what.words(), answer), first, live))
+    Ok((now, first, live))
 }
 
 /// Asks each question that is answered at the end, in a thread of its own: the first on the connection there is.
@@ -300,7 +308,7 @@ fn collect(
             }
             RecvTimeoutError::Disconnected => Failure::new(Kind::Internal, "the question was lost"),
         })??;
-        let enough = until == Until::Any || until == Until::Failure && next.failed > 0;
+        let enough = until == Until::Any || until == Until::Failure && next.missed.all() > 0;
         ended.push(next);
         if enough {
             return Ok(ended.pop().into_iter().collect());
@@ -338,21 +346,21 @@ fn jobs_end(server: Connection, place: &Place, selector: &str, (until, goal): (U
     let mut changes = Changes::open(server, &format!("/api/v1/watch?starts={starts}"))?;
     let mut found = Unfinished::find(&mut connected(None, place)?, selector, goal)?;
     match (until, found.first.take()) {
-        (Until::Any, Some((job, failed))) => return Ok(Ended::one(job, failed)),
-        (Until::Failure, _) if found.failed > 0 => {}
+        (Until::Any, Some((job, missed))) => return Ok(Ended::jobs(job, missed)),
+        (Until::Failure, _) if found.missed.all() > 0 => {}
         _ => {
             while !found.ids.is_empty() {
                 let (job, state) = changes.next_change()?;
                 // A change that is told was made by a start or by a person.
-                let Some(failed) = goal.judge(state, false).filter(|_| found.ids.remove(&job)) else { continue };
-                found.failed += u64::from(failed);
-                if until == Until::Any || until == Until::Failure && failed {
-                    return Ok(Ended::one(job, failed));
+                let Some(missed) = goal.missed(state, false).filter(|_| found.ids.remove(&job)) else { continue };
+                found.missed = found.missed.and(missed);
+                if until == Until::Any || until == Until::Failure && missed.all() > 0 {
+                    return Ok(Ended::jobs(job, missed));
                 }
             }
         }
     }
-    Ok(Ended::new(selector.to_owned(), json!({ "failed": found.failed })))
+    Ok(Ended::jobs(selector.to_owned(), found.missed))
 }
 
 /// The first job of these runs that failed or was cancelled; those that failed before count, too.
@@ -364,14 +372,14 @@ fn first_failure(server: Connection, runs: &[String], place: &Place) -> Result<E
         // One that is not read in yet has no failures.
         let found = asked.get_json::<Value>(&format!("/api/v1/runs/{run}")).unwrap_or_default();
         let known = Ended::new(run.clone(), found);
-        if known.failed > 0 {
+        if known.missed.all() > 0 {
             return Ok(known);
         }
     }
     loop {
         let (job, state) = changes.next_change()?;
         if state.is_end() {
-            return Ok(Ended::one(job, true));
+            return Ok(Ended::jobs(job, Missed::one(state)));
         }
     }
 }
@@ -406,9 +414,9 @@ impl Changes {
 #[derive(Debug, Default)]
 struct Unfinished {
     ids: HashSet<String>,
-    failed: u64,
-    /// The first that is there, and whether it failed.
-    first: Option<(String, bool)>,
+    missed: Missed,
+    /// The first that is there, and whether it is not as hoped for.
+    first: Option<(String, Missed)>,
 }
 
 impl Unfinished {
@@ -437,12 +445,12 @@ impl Unfinished {
                 let id = field(item, "id");
                 let started = item.get("attempts").is_some_and(|attempts| count(attempts, "starts") > 0);
                 let state = field(item, "state").parse::<State>();
-                let Some(failed) = state.ok().and_then(|state| goal.judge(state, started)) else {
+                let Some(missed) = state.ok().and_then(|state| goal.missed(state, started)) else {
                     found.ids.insert(id);
                     continue;
                 };
-                found.failed += u64::from(failed);
-                found.first.get_or_insert((id, failed));
+                found.missed = found.missed.and(missed);
+                found.first.get_or_insert((id, missed));
             }
             if found.ids.len() > JOBS_MOST {
                 let text =
@@ -458,7 +466,8 @@ impl Unfinished {
 }
 
 fn conclude(whats: &[What], (until, goal): (Until, Goal), context: &Context, ended: &[Ended]) -> Result<u8, Failure> {
-    let failed: u64 = ended.iter().map(|ended| ended.failed).sum();
+    let missed = ended.iter().fold(Missed::default(), |missed, ended| missed.and(ended.missed));
+    let failed = missed.all();
     let names = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<_>>().join(", ");
     let what = match until {
         Until::All => names(&mut whats.iter().map(What::words)),
@@ -478,8 +487,11 @@ fn conclude(whats: &[What], (until, goal): (Until, Goal), context: &Context, end
         }
         let has = if what.contains(", ") { "have" } else { "has" };
         context.say(match (goal, failed) {
-            (Goal::End, 0) => format!("{what} {has} ended: nothing failed"),
-            (Goal::End, failed) => format!("{what} {has} ended: {} failed", grouped(failed)),
+            // Of these the server has one number.
+            (Goal::End, 1..) if whats == [What::Drained] => {
+                format!("{what} {has} ended: {} failed or cancelled", grouped(failed))
+            }
+            (Goal::End, _) => format!("{what} {has} ended: {}", missed.words()),
             (Goal::State(state), 0) => format!("{what}: {state}"),
             (Goal::State(state), failed) => format!("{what}: {} ended and not as {state}", print::jobs(failed)),
         });

@@ -7,6 +7,7 @@ use super::Context;
 use super::amend::selector_of;
 use super::color::painted;
 use super::connect::{Connection, Link, encoded};
+use super::missed::Missed;
 use super::place::Place;
 use super::print::{self, Out, count, data_of, field, grouped, shortened, visible};
 use super::run::{Progress, Tally};
@@ -258,16 +259,18 @@ fn change_line(line: &Value, color: bool) -> Result<String, Failure> {
 /// The last line about a run, and its exit code.
 fn conclude(run: &Value, context: &Context) -> Result<u8, Failure> {
     let counts = run.get("counts").unwrap_or(&Value::Null);
-    let of = |state: State| count(counts, state.word());
-    let failed = of(State::Failed) + of(State::Cancelled);
+    let missed = Missed::of(counts);
     if context.json {
         print::document(&serde_json::json!({ "ended": run }))?;
     } else {
-        let (id, succeeded) = (field(run, "id"), grouped(of(State::Succeeded)));
-        let retry = if failed > 0 { format!("; retry: windlass retry run:{id} state:failed") } else { String::new() };
-        context.say(format_args!("{id} has ended: {succeeded} succeeded, {} failed{retry}", grouped(failed)));
+        let (id, succeeded) = (field(run, "id"), grouped(count(counts, State::Succeeded.word())));
+        let retry = match missed.failed {
+            0 => String::new(),
+            _ => format!("; retry: windlass retry run:{id} state:failed"),
+        };
+        context.say(format_args!("{id} has ended: {succeeded} succeeded, {}{retry}", missed.words()));
     }
-    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+    Ok(if missed.all() == 0 { 0 } else { Kind::JobFailed.exit_code() })
 }
 
 pub(super) fn spawn_signals(signals: Signals, tell: SyncSender<Happened>) {

@@ -90,7 +90,8 @@ fn a_deleted_job_leaves_the_counts_of_its_run_exact() {
         (&shown["ended"], &shown["total"], &shown["counts"]["cancelled"]),
         (&Value::Bool(true), &2.into(), &2.into())
     );
-    rig.call(&["wait", &run]).says("2 failed").ended(1);
+    rig.call(&["wait", &run]).says("has ended: 2 cancelled").ended(1);
+    rig.call(&["watch", &run]).says("has ended: 0 succeeded, 2 cancelled\n").ended(1);
     assert_eq!(count(&rig, ""), 0);
 }
 

@@ -291,6 +291,10 @@ fn a_storm_of_reloads_changes_nothing_but_by_whole_files() {
     assert_eq!(told.code, Some(78), "{}", told.stderr);
     assert!(told.stderr.contains("windlass.toml:"), "{}", told.stderr);
     unchanged(&rig, &server);
+    // Signals are obeyed in their order, and of those that wait HUP comes first: behind this line there is none left
+    // that could take the new file before it is asked for.
+    server.process.signal(Signal::USR1);
+    server.process.until("looking for work");
     write_config(&rig, &good.replace("weight = 3", "weight = 4"));
     assert_eq!(rig.call(&["config", "reload"]).fine(), "[queue.q] weight: 3 -> 4\n");
     std::fs::remove_file(rig.dir().join("windlass.toml")).unwrap();

@@ -104,8 +104,19 @@ fn jobs_are_waited_for_by_id_and_selector() {
     let waiting = rig.start(&["wait", "queue:nobody"], Stdio::null());
     rig.call(&["delete", "queue:nobody"]).says("1 job deleted").fine();
     let told = waiting.end();
+    if told.code == Some(1) {
+        told.says("queue:nobody has ended: 1 cancelled");
+    }
     // It either saw the end or came too late to find the job at all.
     assert!([Some(1), Some(66)].contains(&told.code), "{told:?}");
+    let ids =
+        rig.call(&["push", "nobody", "x", "--in", "1h"]).fine().to_owned() + rig.call(&["push", "bad", "x"]).fine();
+    let ids: Vec<&str> = ids.lines().collect();
+    rig.call(&["wait", ids[1]]).says(" has ended: 1 failed").ended(1);
+    rig.call(&["cancel", ids[0]]).fine();
+    rig.call(&["wait", ids[0]]).says(" has ended: 1 cancelled").ended(1);
+    rig.call(&["wait", ids[0], ids[1]]).says(" have ended: 1 failed, 1 cancelled").ended(1);
+    assert_eq!(rig.call(&["wait", ids[0], ids[1], "--json"]).ended(1), "{\"failed\":2}\n");
     rig.call(&["wait", "queue:unheard"]).says("no job matches queue:unheard").ended(66);
     rig.call(&["wait", "hello"]).says("neither a job's id").ended(64);
     server.stop();

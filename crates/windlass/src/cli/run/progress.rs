@@ -4,6 +4,7 @@
 //! in their frame are told there, too (OSC 9;4), and that is taken back at the end.
 
 use crate::cli::Context;
+use crate::cli::missed::Missed;
 use crate::cli::print::{count, grouped};
 use crate::when;
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ enum Style {
 pub(in crate::cli) struct Tally {
     pub(in crate::cli) total: u64,
     pub(in crate::cli) done: u64,
-    pub(in crate::cli) failed: u64,
+    pub(in crate::cli) missed: Missed,
     pub(in crate::cli) running: u64,
     /// More lines may come.
     pub(in crate::cli) open: bool,
@@ -70,16 +71,16 @@ impl Tally {
     /// Out of a run's counters.
     pub(in crate::cli) fn of(counts: &Value, open: bool) -> Tally {
         let of = |state: State| count(counts, state.word());
-        let failed = of(State::Failed) + of(State::Cancelled);
+        let missed = Missed::of(counts);
         let total = State::ALL.into_iter().map(of).sum();
-        Tally { total, done: of(State::Succeeded) + failed, failed, running: of(State::Running), open }
+        Tally { total, done: of(State::Succeeded) + missed.all(), missed, running: of(State::Running), open }
     }
 
     pub(in crate::cli) fn sentence(&self) -> String {
         let more = if self.open { "+" } else { "" };
         let mut text = format!("{}/{}{more} done", grouped(self.done), grouped(self.total));
-        if self.failed > 0 {
-            text.push_str(&format!(", {} failed", grouped(self.failed)));
+        if self.missed.all() > 0 {
+            text.push_str(&format!(", {}", self.missed.words()));
         }
         text.push_str(&format!(", {} running", grouped(self.running)));
         text
@@ -115,8 +116,8 @@ impl Tally {
     }
 
     fn object(&self, elapsed: Duration) -> Value {
-        json!({ "progress": { "total": self.total, "done": self.done, "failed": self.failed, "running": self.running,
-            "open": self.open, "elapsed_s": elapsed.as_secs_f64() } })
+        json!({ "progress": { "total": self.total, "done": self.done, "failed": self.missed.all(),
+            "running": self.running, "open": self.open, "elapsed_s": elapsed.as_secs_f64() } })
     }
 }
 
@@ -215,7 +216,7 @@ impl Drop for Progress {
 
 /// What the frame of a terminal shows: so much of a hundred, in red once a job has failed; or that something goes on.
 fn frame(tally: &Tally) -> String {
-    let state = if tally.failed > 0 { 2 } else { 1 };
+    let state = if tally.missed.all() > 0 { 2 } else { 1 };
     match tally.percent() {
         Some(percent) => format!("\x1b]9;4;{state};{percent}\x1b\\"),
         None => "\x1b]9;4;3\x1b\\".to_owned(),
@@ -245,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_bar_where_the_whole_is_known() {
-        let tally = Tally { total: 1000, done: 415, failed: 3, running: 8, open: false };
+        let missed = Missed { failed: 3, cancelled: 0 };
+        let tally = Tally { total: 1000, done: 415, missed, running: 8, open: false };
         let shown = tally.bar(Duration::from_secs(10));
         assert_eq!(shown, "━━━━━━━━············  41%  415/1,000 done, 3 failed, 8 running, 41.5/s, 14s left");
         let open = Tally { open: true, ..tally };
@@ -259,7 +261,7 @@ mod tests {
     #[test]
     fn the_sentence() {
         let counts = serde_json::json!({ "ready": 577, "running": 8, "succeeded": 412, "failed": 2, "cancelled": 1 });
-        assert_eq!(Tally::of(&counts, false).sentence(), "415/1,000 done, 3 failed, 8 running");
+        assert_eq!(Tally::of(&counts, false).sentence(), "415/1,000 done, 2 failed, 1 cancelled, 8 running");
         assert_eq!(Tally::of(&serde_json::json!({ "ready": 2 }), true).sentence(), "0/2+ done, 0 running");
     }
 

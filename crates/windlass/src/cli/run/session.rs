@@ -463,18 +463,19 @@ impl Session {
             return self.hand_over();
         }
         let tally = Tally::of(self.run.get("counts").unwrap_or(&Value::Null), false);
-        let code = self.verdict.exit_code(tally.failed, tally.total);
+        let code = self.verdict.exit_code(tally.missed.all(), tally.total);
         if self.context.json {
             print::say_json(&self.run);
             return code;
         }
         let (id, took) = (self.id(), when::spoken(self.begun.elapsed()));
-        let succeeded = grouped(tally.done - tally.failed);
-        match tally.failed {
+        let (missed, succeeded) = (tally.missed, grouped(tally.done - tally.missed.all()));
+        match missed.all() {
             0 => self.say(format!("run {id} ended in {took}: {succeeded} succeeded")),
-            failed => self.say(format!(
-                "run {id} ended in {took}: {succeeded} succeeded, {} failed; list: windlass ls run:{id} state:failed",
-                grouped(failed)
+            _ => self.say(format!(
+                "run {id} ended in {took}: {succeeded} succeeded, {}; list: windlass ls run:{id} {}",
+                missed.words(),
+                missed.selector()
             )),
         }
         code
