@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::process::Stdio;
 
 const CONFIG: &str = "[queue.ok]\nrun = [\"true\"]\n[queue.bad]\nrun = [\"false\"]\nattempts = 1\n\
-                      [queue.later]\nrun = [\"sh\", \"-c\", \"exit 75\"]\nattempts = 2\n";
+                      [queue.later]\nrun = [\"sh\", \"-c\", \"exit 75\"]\nattempts = 2\n\
+                      backoff = \"1000h\"\nbackoff_max = \"1000h\"\n";
 
 #[test]
 fn statistics_of_what_ended() {
