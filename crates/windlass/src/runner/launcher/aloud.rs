@@ -82,6 +82,11 @@ impl Aloud {
         }
         Some(said)
     }
+
+    /// When there is something to pass on, if it came too soon after the last.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        self.passed.filter(|_| self.news).map(|passed| passed + PAUSE)
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +132,8 @@ mod tests {
         assert!(aloud.due(now).is_some() && aloud.due(now + PAUSE).is_none(), "nothing is said twice");
         aloud.hear(b"::windlass progress 2\n");
         assert!(aloud.due(now + PAUSE / 2).is_none());
+        assert_eq!(aloud.due_at(), Some(now + PAUSE), "also where nothing more is said");
         assert!(aloud.due(now + PAUSE).unwrap().starts_with(b"progress 2 "));
+        assert_eq!(aloud.due_at(), None);
     }
 }

@@ -100,6 +100,8 @@ pub(super) struct Service {
     deadlines: BTreeSet<(Instant, usize, u32)>,
     /// When which job's use of its limits is looked at.
     looks: BTreeSet<(Instant, usize, u32)>,
+    /// When what which job has said aloud is passed on.
+    words: BTreeSet<(Instant, usize, u32)>,
     /// The table whose groups they are, until the first job that needs one comes.
     groups_of: Option<PathBuf>,
     cgroups: Option<Cgroups>,
@@ -147,6 +149,7 @@ impl Service {
             by_flight: HashMap::new(),
             deadlines: BTreeSet::new(),
             looks: BTreeSet::new(),
+            words: BTreeSet::new(),
             groups_of,
             cgroups: None,
             kernel_limits_memory: false,
@@ -185,6 +188,7 @@ impl Service {
             }
             self.enforce_deadlines();
             self.look_at_limits()?;
+            self.pass_words_on();
             if look_at_children || !self.ended.is_empty() {
                 self.bury()?;
             }
@@ -199,7 +203,7 @@ impl Service {
         if !self.waiting.is_empty() && !self.short {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let first = [&self.deadlines, &self.looks].into_iter().filter_map(|due| due.first()).min();
+        let first = [&self.deadlines, &self.looks, &self.words].into_iter().filter_map(|due| due.first()).min();
         let due = first.map(|(first, ..)| first.saturating_duration_since(Instant::now()));
         let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
@@ -346,7 +350,7 @@ impl Service {
             stream => {
                 let stream = (stream - STDOUT) as usize;
                 read_pipe(job, stream, 1, &mut self.buffer, &self.output);
-                job.pass_on(&self.control);
+                self.words.extend(job.pass_on(&self.control).map(|at| (at, index, generation)));
                 let written = job.captures.iter().map(Capture::total).sum();
                 if job.task.limits.output > 0 && written > job.task.limits.output {
                     self.end_for(index, Resource::Output, written);

@@ -20,6 +20,18 @@ impl Service {
             capture.show(|| self.output.join(file_name(job.task.job, job.task.start, stream)));
         }
     }
+
+    /// What was said too soon after the last words is passed on also where the job is silent from then on.
+    pub(super) fn pass_words_on(&mut self) {
+        let now = Instant::now();
+        while let Some((_, index, generation)) = self.words.first().copied().filter(|(at, ..)| *at <= now) {
+            self.words.pop_first();
+            let job = self.jobs.get_mut(index).and_then(Option::as_mut);
+            if let Some(job) = job.filter(|job| job.generation == generation && !job.ended) {
+                self.words.extend(job.pass_on(&self.control).map(|at| (at, index, generation)));
+            }
+        }
+    }
 }
 
 impl Running {
@@ -28,11 +40,13 @@ impl Running {
         self.task.control.is_some() && self.task.last == self.task.job.offset
     }
 
-    /// Passes on what it has said of itself aloud, if that is due.
-    pub(super) fn pass_on(&mut self, control: &ControlFiles) {
-        let Some((number, said)) = self.task.control.zip(self.aloud.due(Instant::now())) else { return };
-        // It is only shown; what cannot be written is not.
-        let _ = control.say_for(number, &said, &mut self.said_at);
+    /// Passes on what it has said of itself aloud, or tells when that is due.
+    pub(super) fn pass_on(&mut self, control: &ControlFiles) -> Option<Instant> {
+        if let Some((number, said)) = self.task.control.zip(self.aloud.due(Instant::now())) {
+            // It is only shown; what cannot be written is not.
+            let _ = control.say_for(number, &said, &mut self.said_at);
+        }
+        self.aloud.due_at()
     }
 }
 
