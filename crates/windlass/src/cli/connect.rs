@@ -137,7 +137,8 @@ impl Link {
     }
 }
 
-fn went_away() -> Failure {
+/// What is said where somebody served a moment ago, and nobody does now.
+pub(in crate::cli) fn went_away() -> Failure {
     Failure::new(Kind::NoServer, "the server went away")
 }
 

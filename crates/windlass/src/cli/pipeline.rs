@@ -6,7 +6,7 @@
 mod graph;
 
 use super::Context;
-use super::connect::{Connection, Link, configured, start_server};
+use super::connect::{Connection, Link, configured, start_server, went_away};
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
@@ -264,8 +264,7 @@ enum Ended {
 
 /// Waits for the end of the run or for a signal, which ends an own server's work in order.
 fn wait(run: RunId, dir: &DataDir, signals: Signals, own: Option<&Server>) -> Result<Ended, Failure> {
-    let gone = || Failure::new(Kind::NoServer, "the server went away");
-    let mut server = Connection::open(dir)?.ok_or_else(gone)?;
+    let mut server = Connection::open(dir)?.ok_or_else(went_away)?;
     server.set_patience(None);
     let engine = own.map(|server| server.handle().clone());
     let (tell, told) = sync_channel(2);

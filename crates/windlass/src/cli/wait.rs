@@ -6,7 +6,7 @@
 
 use super::Context;
 use super::amend::selector_of;
-use super::connect::{Connection, Lines, Link, encoded};
+use super::connect::{Connection, Lines, Link, encoded, went_away};
 use super::missed::Missed;
 use super::place::Place;
 use super::print::{self, Out, count, field, grouped};
@@ -279,12 +279,8 @@ fn ask_in_thread(
 fn connected(server: Option<Connection>, place: &Place) -> Result<Connection, Failure> {
     match server {
         Some(server) => Ok(server),
-        None => place.server()?.ok_or_else(gone),
+        None => place.server()?.ok_or_else(went_away),
     }
-}
-
-fn gone() -> Failure {
-    Failure::new(Kind::NoServer, "the server went away")
 }
 
 /// Waits for as many answers as are needed, with the patience that was named.
@@ -390,14 +386,14 @@ struct Changes(Lines);
 impl Changes {
     fn open(server: Connection, path: &str) -> Result<Changes, Failure> {
         let mut lines = server.lines(path)?;
-        lines.next_line()?.ok_or_else(gone)?;
+        lines.next_line()?.ok_or_else(went_away)?;
         Ok(Changes(lines))
     }
 
     /// The next job that changes, and the state it is in.
     fn next_change(&mut self) -> Result<(String, State), Failure> {
         loop {
-            let line = self.0.next_line()?.ok_or_else(gone)?;
+            let line = self.0.next_line()?.ok_or_else(went_away)?;
             let line: Value = serde_json::from_slice(&line)
                 .map_err(|e| Failure::new(Kind::Internal, format!("the server said something else than JSON: {e}")))?;
             if let Some(error) = line.get("error").filter(|error| error.is_object()) {

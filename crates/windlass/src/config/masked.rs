@@ -71,7 +71,7 @@ fn of_arguments(words: Vec<Value>) -> Vec<Value> {
     words.into_iter().map(mask).collect()
 }
 
-/// An address keeps its password, and what its query calls a secret.
+/// An address is shown without its password, and without what its query calls a secret.
 fn of_address(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

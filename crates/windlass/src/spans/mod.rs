@@ -144,8 +144,8 @@ impl Spans {
         let Some(collector) = options.export else { return Ok(Spans::off()) };
         let (orders, received) = sync_channel(WAITING_MOST);
         let dropped = Arc::<AtomicU64>::default();
-        let seen = Arc::clone(&dropped);
-        let exporter = Exporter { collector, service: options.service, log, seen, connection: None, lost: 0 };
+        let overflowed = Arc::clone(&dropped);
+        let exporter = Exporter { collector, service: options.service, log, overflowed, connection: None, lost: 0 };
         std::thread::Builder::new()
             .name("spans".into())
             .spawn(move || exporter.serve(&received))
@@ -183,7 +183,7 @@ struct Exporter {
     service: String,
     log: Log,
     /// Spans that found no room in front of the thread.
-    seen: Arc<AtomicU64>,
+    overflowed: Arc<AtomicU64>,
     connection: Option<Connection>,
     /// Spans that were dropped since the collector took some last.
     lost: u64,
@@ -238,7 +238,7 @@ impl Exporter {
 
     /// Says that spans are dropped when that begins, and how many there were when it is over.
     fn account(&mut self, count: u64, posted: Result<(), Failure>) {
-        let overflowed = self.seen.swap(0, Ordering::Relaxed);
+        let overflowed = self.overflowed.swap(0, Ordering::Relaxed);
         let (lost, why) = match posted {
             Err(failure) => (overflowed + count, failure.text),
             Ok(()) if overflowed > 0 => (overflowed, format!("{} takes them too slowly", self.collector)),

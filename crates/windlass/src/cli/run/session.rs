@@ -10,7 +10,7 @@ use super::order::Order;
 use super::progress::{Progress, Tally};
 use crate::api::hash_from_text;
 use crate::cli::Context;
-use crate::cli::connect::{Carry, Connection, Link, encoded, is_gone};
+use crate::cli::connect::{Carry, Connection, Link, encoded, is_gone, went_away};
 use crate::cli::lock_watch::LockWatch;
 use crate::cli::print::{self, Out, count, counted_do, data_of, field, grouped, shortened, visible};
 use crate::cli::signals::{Signals, exit_code};
@@ -224,8 +224,7 @@ impl Session {
         }
         // Following it would start what is left of it: first it must be certain that it is the run of this input.
         self.leg += 1;
-        let gone = || Failure::new(Kind::NoServer, "the server went away");
-        let connection = Link::to_server(&self.dir)?.ok_or_else(gone)?;
+        let connection = Link::to_server(&self.dir)?.ok_or_else(went_away)?;
         self.wire(connection, true);
         Ok(())
     }
@@ -533,18 +532,17 @@ impl Session {
 
 /// Passes on what the server tells of a run; comes back with why that is over.
 fn follow_leg(dir: &DataDir, id: &str, leg: u64, events: &SyncSender<Event>) -> Result<Failure, Failure> {
-    let over = || Failure::new(Kind::NoServer, "the server went away");
-    let Some(connection) = Link::to_server(dir)? else { return Ok(over()) };
+    let Some(connection) = Link::to_server(dir)? else { return Ok(went_away()) };
     let mut lines = connection.lines(&format!("/api/v1/runs/{}/follow", encoded(id)))?;
     if events.send(Event::Listening { leg }).is_err() {
-        return Ok(over());
+        return Ok(went_away());
     }
     while let Some(line) = lines.next_line()? {
         if events.send(Event::Told { leg, line }).is_err() {
             break;
         }
     }
-    Ok(over())
+    Ok(went_away())
 }
 
 /// The feeder's way into a run.
