@@ -3,7 +3,7 @@
 //!
 //! Nothing is skipped silently: a program that is missing and cannot be installed is an error that names it.
 
-use crate::steps::{root, step};
+use crate::steps::{program, root, step};
 use std::process::{Command, Stdio};
 
 /// Program, the package that brings it, and what needs it.
@@ -16,6 +16,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("pip3", "python3-pip", "the Python package of examples/webhooks"),
     ("flock", "util-linux", "the shell producer of examples/inbox"),
     ("identify", "imagemagick", "examples/list"),
+    ("pdftotext", "poppler-utils", "examples/documents"),
     ("nginx", "nginx-light", "the tests, the benches and the example of URLs"),
     ("wrk", "wrk", "the benches of URLs"),
     ("openssl", "openssl", "the tests of TLS, and secrets"),
@@ -25,6 +26,23 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs", "the rigs that cut the power of a disk and fill it up"),
     ("e2fsck", "e2fsprogs", "the rig that cuts the power of a disk"),
     ("mount", "mount", "the rigs that cut the power of a disk and fill it up"),
+    ("postgres", "postgresql", "the tests of the store on PostgreSQL"),
+    ("psql", "postgresql-client", "the tests of the store on PostgreSQL"),
+    ("mariadbd", "mariadb-server", "the tests of the store on MariaDB"),
+    ("mariadb", "mariadb-client", "the tests of the store on MariaDB"),
+    ("sqlite3", "sqlite3", "the tests of the store on SQLite"),
+    ("setpriv", "util-linux", "the databases of the tests, which do not run as root"),
+];
+
+/// Interpreter, what it must be able to load, the package that brings it, and what needs it.
+const LIBRARIES: &[(&str, &str, &str, &str)] = &[
+    ("/usr/bin/python3", "import sqlalchemy", "python3-sqlalchemy", "the application of the tests on databases"),
+    ("/usr/bin/python3", "import psycopg2", "python3-psycopg2", "the application of the tests on databases"),
+    ("/usr/bin/python3", "import pymysql", "python3-pymysql", "the application of the tests on databases"),
+    ("ruby", "require 'sinatra/base'", "ruby-sinatra", "examples/rails-like"),
+    ("ruby", "require 'active_record'", "ruby-activerecord", "examples/rails-like"),
+    ("ruby", "require 'pg'", "ruby-pg", "examples/rails-like"),
+    ("ruby", "require 'webrick'", "ruby-webrick", "examples/rails-like"),
 ];
 
 /// Where Python packages go that the distribution does not have; the scripts of the examples know it.
@@ -45,13 +63,16 @@ fn python(module: &str, package: &str, needs: &str) -> Result<(), String> {
     if import.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    step("packages", "python3", &["-m", "pip", "install", "--quiet", "--target", PYTHON, package])
+    step("packages", &mut program("python3", &["-m", "pip", "install", "--quiet", "--target", PYTHON, package]))
         .map_err(|e| format!("{e}; {needs} needs it: pip install --target {PYTHON} {package}"))
 }
 
 /// Makes sure that every needed program is there.
 fn programs() -> Result<(), String> {
-    let missing: Vec<_> = NEEDED.iter().filter(|(program, _, _)| !is_there(program)).collect();
+    let programs = NEEDED.iter().filter(|(program, _, _)| !is_there(program)).copied();
+    let libraries = LIBRARIES.iter().filter(|(interpreter, load, _, _)| !loads(interpreter, load));
+    let missing: Vec<_> =
+        programs.chain(libraries.map(|(_, load, package, needs)| (*load, *package, *needs))).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -63,14 +84,20 @@ fn programs() -> Result<(), String> {
         }
         return Err(by_hand);
     }
-    step("packages", "apt-get", &["update", "-qq"])?;
+    step("packages", &mut program("apt-get", &["update", "-qq"]))?;
     let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
     arguments.extend(&names);
-    step("packages", "apt-get", &arguments).map_err(|e| format!("{e}; {by_hand}"))?;
-    match missing.iter().find(|(program, _, _)| !is_there(program)) {
+    step("packages", &mut program("apt-get", &arguments)).map_err(|e| format!("{e}; {by_hand}"))?;
+    match NEEDED.iter().find(|(program, _, _)| !is_there(program)) {
         None => Ok(()),
         Some((program, package, _)) => Err(format!("package {package} is installed but brought no `{program}`")),
     }
+}
+
+fn loads(interpreter: &str, load: &str) -> bool {
+    let option = if interpreter.ends_with("python3") { "-c" } else { "-e" };
+    let loaded = Command::new(interpreter).args([option, load]).stderr(Stdio::null()).status();
+    loaded.is_ok_and(|status| status.success())
 }
 
 /// True where the program is there and is the one that is meant.
@@ -82,6 +109,9 @@ fn is_there(program: &str) -> bool {
     };
     if program == "identify" {
         return told("ImageMagick");
+    }
+    if program == "postgres" {
+        return crate::servers::database::postgres_programs().is_some();
     }
     let looked = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])

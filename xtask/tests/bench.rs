@@ -29,6 +29,14 @@ const FIGURES: &[&str] = &[
     "backlog.rate",
     "queues.memory",
     "idle.switches",
+    "sql.postgres",
+    "sql.postgres-none",
+    "sql.passed",
+    "sql.latency-p50",
+    "sql.latency-p99",
+    "sql.mariadb",
+    "sql.sqlite",
+    "spool.drive",
 ];
 
 #[test]

@@ -116,7 +116,8 @@ pub fn judge(outcome: Outcome, record: Record, terms: Terms, now: Time, random: 
     match outcome {
         Outcome::Succeeded { message } => Verdict::Succeed { message },
         Outcome::Snoozed { after } => Verdict::Snooze { at: now.after(after) },
-        Outcome::Interrupted => Verdict::Return,
+        Outcome::Interrupted | Outcome::NotMoved { .. } => Verdict::Return,
+        Outcome::Moved { to } => Verdict::Succeed { message: format!("moved to {to}") },
         Outcome::Cancelled => Verdict::Cancel,
         Outcome::Lost => Verdict::Suspect(suspicion::suspect(&mut record.clone(), now)),
         Outcome::FailedForGood { error } => Verdict::Fail { reason: Reason::Refused, error },

@@ -7,13 +7,16 @@
 pub mod address;
 pub mod circuit;
 pub mod destination;
+pub mod document;
 pub mod failure;
 pub mod hours;
 pub mod job;
 pub mod judge;
 pub mod life_cycle;
+pub mod look;
 pub mod outcome;
 pub mod overrides;
+pub mod pace;
 pub mod particulars;
 pub mod pipeline;
 pub mod policy;

@@ -12,6 +12,7 @@
 //!  scheduled, ready, retrying, suspended ── expire ──► failed
 //!  scheduled, ready, retrying ── suspend ──► suspended ── resume ──► ready
 //!  scheduled, ready, retrying, suspended, running ── cancel ──► cancelled ── revive ──► ready
+//!  scheduled, ready, retrying, suspended ── hold ──► running, on its way to another server
 //! ```
 //!
 //! What may be trusted: a *running* job has a start number that is on disk; a *retrying* or *scheduled* job has
@@ -101,6 +102,8 @@ pub enum Change {
     Release,
     /// A start was stored for it.
     Claim,
+    /// It was taken out of its queue, in whatever state it waited, to go to another server.
+    Hold,
     Succeed,
     /// It failed and has attempts left.
     Retry,
@@ -120,9 +123,10 @@ pub enum Change {
 }
 
 impl Change {
-    pub const ALL: [Change; 12] = [
+    pub const ALL: [Change; 13] = [
         Change::Release,
         Change::Claim,
+        Change::Hold,
         Change::Succeed,
         Change::Retry,
         Change::Fail,
@@ -137,7 +141,7 @@ impl Change {
 }
 
 /// The whole life cycle: every legal change, and nothing else is.
-pub const TRANSITIONS: [(State, Change, State); 26] = {
+pub const TRANSITIONS: [(State, Change, State); 30] = {
     use {Change as C, State as S};
     [
         (S::Scheduled, C::Release, S::Ready),
@@ -169,6 +173,11 @@ pub const TRANSITIONS: [(State, Change, State); 26] = {
         (S::Ready, C::Expire, S::Failed),
         (S::Retrying, C::Expire, S::Failed),
         (S::Suspended, C::Expire, S::Failed),
+        // What goes to another server is held as what runs is, until the other one has it or has refused it.
+        (S::Scheduled, C::Hold, S::Running),
+        (S::Ready, C::Hold, S::Running),
+        (S::Retrying, C::Hold, S::Running),
+        (S::Suspended, C::Hold, S::Running),
     ]
 };
 

@@ -30,6 +30,10 @@ pub enum Outcome {
     Lost,
     /// It was killed because a person cancelled it; its tree is proven dead.
     Cancelled,
+    /// Another server has it now, under the same id.
+    Moved { to: String },
+    /// The other server did not take it, and certainly does not have it: back, at no charge.
+    NotMoved { why: String },
 }
 
 impl Outcome {
@@ -46,6 +50,8 @@ impl Outcome {
             Outcome::Interrupted => "interrupted",
             Outcome::Lost => "lost",
             Outcome::Cancelled => "cancelled",
+            Outcome::Moved { .. } => "moved",
+            Outcome::NotMoved { .. } => "not_moved",
         }
     }
 
@@ -53,9 +59,10 @@ impl Outcome {
     pub fn sign(&self) -> Sign {
         match self {
             Outcome::Succeeded { .. } | Outcome::Snoozed { .. } | Outcome::FailedForGood { .. } => Sign::Alive,
+            Outcome::Moved { .. } => Sign::Alive,
             Outcome::RetryLater { .. } | Outcome::Failed { .. } | Outcome::Crashed { .. } => Sign::Dead,
             Outcome::TimedOut { .. } => Sign::Dead,
-            Outcome::Interrupted | Outcome::Lost | Outcome::Cancelled => Sign::None,
+            Outcome::Interrupted | Outcome::Lost | Outcome::Cancelled | Outcome::NotMoved { .. } => Sign::None,
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Flow {
     pub stage: String,
     /// What may wait here before the stages before it are held; nought means that nothing is.
     pub limit: u32,
+    /// The same in bytes, which only directories count.
+    pub limit_bytes: u64,
     pub pass: Pass,
     /// Where its results go.
     pub to: Vec<QueueName>,
@@ -52,6 +54,15 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// What of a job that has succeeded goes to every next stage beside what it emitted; its lines are emitted.
+    pub fn passes<'d>(&self, message: &'d str, data: &'d [u8]) -> Option<&'d [u8]> {
+        match self.pass {
+            Pass::Message if !message.is_empty() => Some(message.as_bytes()),
+            Pass::Data => Some(data),
+            Pass::Message | Pass::Emitted | Pass::Lines => None,
+        }
+    }
+
     /// The queue that a name means within the pipeline: one of its stages, or none of them.
     pub fn stage_named(&self, name: &[u8]) -> Option<QueueName> {
         let whole = [self.pipeline.as_bytes(), b".", name].concat();

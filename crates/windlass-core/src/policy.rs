@@ -25,6 +25,8 @@ pub enum Service {
     Url(Url),
     /// Workers elsewhere that ask for jobs over HTTP; nothing is started here.
     Remote(Remote),
+    /// Another server, which takes the jobs over for good, many at a time.
+    Forward(Forward),
     /// A Rust handler of the embedding program, by name; gets up to `batch` jobs at once.
     Handler { name: String, batch: u32 },
 }
@@ -36,7 +38,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&batch.command),
             Service::Worker(worker) => Some(&worker.command),
-            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Forward(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -45,7 +47,7 @@ impl Service {
             Service::Command(command) => Some(command),
             Service::Batch(batch) => Some(&mut batch.command),
             Service::Worker(worker) => Some(&mut worker.command),
-            Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => None,
+            Service::Url(_) | Service::Remote(_) | Service::Forward(_) | Service::Handler { .. } => None,
         }
     }
 
@@ -56,6 +58,7 @@ impl Service {
             Service::Batch(batch) => batch.size.max(1),
             Service::Worker(worker) => worker.in_flight.max(1),
             Service::Url(url) => url.size.max(1),
+            Service::Forward(_) => Forward::JOBS,
             Service::Handler { batch, .. } => (*batch).max(1),
         }
     }
@@ -65,7 +68,11 @@ impl Service {
         match self {
             Service::Batch(batch) => batch.linger,
             Service::Url(url) => url.linger,
-            Service::Command(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => Duration::ZERO,
+            Service::Command(_)
+            | Service::Worker(_)
+            | Service::Remote(_)
+            | Service::Forward(_)
+            | Service::Handler { .. } => Duration::ZERO,
         }
     }
 
@@ -85,6 +92,31 @@ pub struct Remote {
 impl Default for Remote {
     fn default() -> Remote {
         Remote { lease: Duration::from_secs(30) }
+    }
+}
+
+/// Another server that takes jobs over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    pub host: Host,
+    /// What stands in front of the API's paths there; empty or beginning with a slash, without one at its end.
+    pub base: String,
+    /// The file with the token of the other server, read for each lot; none where it asks for none.
+    pub token_file: Option<String>,
+    /// The file that says where the other server listens now, read for each try; none where its address stays. What it
+    /// says goes before `host` and `base`.
+    pub address_file: Option<String>,
+}
+
+impl Forward {
+    /// The most jobs of one claim; it goes as several lots where it is large.
+    pub const JOBS: u32 = 40_000;
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.host.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.host, self.base)
     }
 }
 
@@ -123,6 +155,25 @@ impl Reply {
     }
 }
 
+/// What a job's data is to whoever does it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataFormat {
+    /// The bytes that were pushed.
+    #[default]
+    Bytes,
+    /// YAML, handed over as JSON.
+    Yaml,
+}
+
+impl DataFormat {
+    pub fn word(self) -> &'static str {
+        match self {
+            DataFormat::Bytes => "bytes",
+            DataFormat::Yaml => "yaml",
+        }
+    }
+}
+
 /// How a job becomes a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -132,6 +183,9 @@ pub enum Framing {
     Json,
     /// The same objects as one JSON array.
     Array,
+    /// The path of a document in a directory, and behind a tab the one that its output is to be written to, if it has
+    /// one. A job of a server has no such files.
+    Paths { out: bool },
 }
 
 impl Framing {
@@ -140,6 +194,8 @@ impl Framing {
             Framing::Raw => "raw",
             Framing::Json => "json",
             Framing::Array => "array",
+            Framing::Paths { out: false } => "in",
+            Framing::Paths { out: true } => "in-out",
         }
     }
 }
@@ -334,6 +390,8 @@ pub struct Policy {
     /// It serves the queues that have such a handler file, whatever its pattern, which is then only its name.
     pub by_file: Option<HandlerFile>,
     pub service: Service,
+    /// What the data of its jobs is. A Rust handler gets the bytes all the same.
+    pub data: DataFormat,
     /// How many starts of this crew may be in flight at once.
     pub slots: u32,
     /// A queue's share of the starts among queues whose best jobs have the same priority.
@@ -377,12 +435,14 @@ impl Policy {
             | Service::Batch(_)
             | Service::Worker(_)
             | Service::Remote(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => (None, 0),
         };
         Policy {
             pattern: pattern.into(),
             by_file: None,
             service,
+            data: DataFormat::default(),
             slots: 4,
             weight: 1,
             attempts: 5,

@@ -110,14 +110,31 @@ sabotages! {
         test("it", "durable::the_bodies_of_a_flood_are_on_disk_before_the_store_refers_to_them");
     BodyGoneEarly: "a body file goes before the turn that forgot its last chunk is on disk",
         unit("store::embedded::tests::bodies::a_body_file_goes_when_its_last_chunk_is_forgotten_on_disk");
+    SharedGoneEarly: "what copies share goes with the first of them",
+        unit("store::embedded::tests::copies::what_copies_share_goes_with_the_last_of_them");
     SealOvertakes: "a run is sealed before the inbox is read up to the places that its seal names",
         unit("store::embedded::tests::runs::a_seal_does_not_overtake_the_inbox");
     KeyOutsideTransaction: "a unique key is committed before the job that has it",
         test("store_embedded", "the_embedded_store_passes_the_suite");
     KeyFreedEarly: "the key of a job that must be alone while it is active is freed when it starts",
         test("store_embedded", "the_embedded_store_passes_the_suite");
+    LotForgotten: "a server takes a lot of another one in without remembering its number",
+        unit("engine::tests::lots::a_lot_that_is_sent_twice_arrives_once");
+    LotGivenBack: "after a restart the jobs of a lot that is on its way are given back, as any that ran",
+        unit("engine::tests::lots::a_lot_on_its_way_outlives_the_server_and_is_sent_under_the_same_number");
     AfterReleasedEarly: "a job that waits for several goes on when the first of them has succeeded",
         test("store_embedded", "the_embedded_store_passes_the_suite");
+    // The store on a jobs table.
+    LeaseIgnored: "a server takes others for dead whose lease is not over",
+        test("store_sql", "others::two_servers_never_hold_the_same_job_and_learn_of_each_other");
+    LateServerCommits: "a server that was taken for dead commits all the same",
+        test("store_sql", "others::what_a_dead_server_held_goes_to_the_living_and_the_late_one_changes_nothing");
+    HolderIgnored: "an end is written whoever holds the job",
+        test("store_sql", "others::two_servers_never_hold_the_same_job_and_learn_of_each_other");
+    OutboxForgotten: "ends that were set aside while the database was away are not written by the next process",
+        test("store_sql", "others::ends_that_were_set_aside_are_written_by_the_next_process_once");
+    DoubtForgotten: "a commit whose answer is lost is taken for one that is not there",
+        test("sql", "away::a_commit_whose_answer_is_lost_is_done_once");
     // The turn.
     AnswerBeforeCommit: "pushers are answered before their jobs are committed", sim(20);
     StartBeforeCommit: "the starts of a turn that found no space are performed", sim(20);
@@ -177,6 +194,21 @@ sabotages! {
     RateIgnored: "a queue with a rate starts as much as its slots take", sim(40);
     CheckpointLost: "what a job said of how far it has come is not stored", sim(40);
     LeaseForgotten: "a new server does not know what workers elsewhere have", sim(40);
+    // Documents in directories.
+    OutputNotSynced: "an output gets its name before it is synced",
+        test("spool", "durable::an_output_is_on_disk_before_its_name_and_its_name_before_the_input_goes");
+    TryForgotten: "the count of a document's tries is not stored",
+        test("spool", "drivers::tries_are_counted_across_drivers_and_the_last_sets_aside_with_body_and_reason");
+    InputGoneEarly: "a document's input goes before the name of its output is synced",
+        test("spool", "durable::an_output_is_on_disk_before_its_name_and_its_name_before_the_input_goes");
+    DeathUncharged: "a document whose driver died has used no try",
+        test("spool", "drivers::tries_are_counted_across_drivers_and_the_last_sets_aside_with_body_and_reason");
+    DoneTooEarly: "the output says that nothing more will come while others still have documents",
+        test("spool", "foreign::the_claim_of_a_foreign_driver_is_left_alone_and_holds_the_end_up");
+    LivingTakenOver: "a driver that lives is taken for dead, and what it has is given back",
+        test("spool", "watchdog::whoever_kills_the_watchdog_harms_nothing");
+    HalfLeft: "what a dead driver was writing stays where it is",
+        test("spool", "watchdog::what_a_foreign_driver_held_goes_back_when_it_is_killed_and_another_is_started");
     StalemateUnseen: "nobody looks whether ready jobs are started",
         unit("engine::tests::stalemate::work_that_the_scheduler_forgot_is_found_and_done");
 }

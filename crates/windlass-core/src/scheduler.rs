@@ -352,6 +352,12 @@ impl Scheduler {
         self.used
     }
 
+    /// The lanes of a queue that have ready jobs, best first.
+    pub fn lanes(&self, queue: QueueNo) -> Vec<Lane> {
+        let lane = |(priority, kind)| Lane { queue, priority, kind };
+        self.queues.get(&queue).map(|known| known.lanes().map(lane).collect()).unwrap_or_default()
+    }
+
     /// Ready jobs that `plan` has not taken yet.
     pub fn waiting(&self, queue: QueueNo) -> u64 {
         self.queues.get(&queue).map_or(0, Queue::waiting)

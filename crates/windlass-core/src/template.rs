@@ -1,5 +1,5 @@
 //! Fills the templates of an argv with one job: `{}` `{data}` `{data.FIELD}` `{column.N}` `{.}` `{/}` `{//}` `{#}`
-//! `{queue}` `{id}` `{attempt}`.
+//! `{queue}` `{id}` `{attempt}`, and with a document of a directory: `{in}` `{out}`.
 //!
 //! Each argument stays one argument whatever the data holds; nothing here goes near a shell. An argv without a
 //! data template gets the data on standard input (a queue) or as its last argument (`windlass run`).
@@ -55,6 +55,16 @@ pub fn takes_data(argv: &[Vec<u8>]) -> bool {
     argv.iter().any(|argument| names(argument).any(is_data))
 }
 
+/// True where the argv names a document: where it lies, or where its output goes.
+pub fn takes_document(argv: &[Vec<u8>]) -> bool {
+    argv.iter().flat_map(|argument| names(argument)).any(|name| matches!(name, b"in" | b"out"))
+}
+
+/// True where the argv says where a document's output goes.
+pub fn makes_document(argv: &[Vec<u8>]) -> bool {
+    argv.iter().flat_map(|argument| names(argument)).any(|name| name == b"out")
+}
+
 /// The first template that means one job, in the argv of a process that gets many; `{queue}` does not.
 pub fn of_one_job(argv: &[Vec<u8>]) -> Option<String> {
     let of_one = |name: &[u8]| is_data(name) || matches!(name, b"#" | b"id" | b"attempt");
@@ -63,6 +73,17 @@ pub fn of_one_job(argv: &[Vec<u8>]) -> Option<String> {
 
 fn is_data(name: &[u8]) -> bool {
     matches!(name, b"" | b"." | b"/" | b"//" | b"data") || name.starts_with(b"data.") || column_of(name).is_some()
+}
+
+/// The data of a document: where it lies and where its output goes. No path has a NUL, so none can be mistaken.
+pub fn document(input: &[u8], output: &[u8]) -> Vec<u8> {
+    [input, output].join(&0)
+}
+
+/// The paths of a document; none where the data is no document's.
+fn paths(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let nul = data.iter().position(|byte| *byte == 0)?;
+    Some((&data[..nul], &data[nul + 1..]))
 }
 
 /// The number in `column.N`, from 1.
@@ -163,6 +184,10 @@ fn expand(name: &[u8], values: Values<'_>, put: &Put, into: &mut Vec<u8>) -> Res
         b"queue" => put(values.queue.as_bytes(), into),
         b"id" => put(values.id.as_bytes(), into),
         b"attempt" => put(values.attempt.to_string().as_bytes(), into),
+        b"in" | b"out" => match paths(values.data) {
+            Some((input, output)) => put(if name == b"in" { input } else { output }, into),
+            None => return Ok(false),
+        },
         _ => match (column_of(name), name.strip_prefix(b"data.").map(text).filter(|path| !path.is_empty())) {
             (Some(number), _) => put(&column(number, values).ok_or(NoField::Column(number))?, into),
             (None, Some(path)) => put(&(values.field)(path).ok_or_else(|| NoField::Named(path.to_owned()))?, into),
@@ -261,6 +286,18 @@ mod tests {
             assert_eq!(String::from_utf8(with_columns(short.as_bytes())).unwrap(), long);
         }
         assert!(takes_data(&[b"{column.1}".to_vec()]) && !takes_data(&[b"[0-9]{4}".to_vec()]));
+    }
+
+    #[test]
+    fn a_document_is_two_paths_and_other_data_has_none() {
+        let data = document(b"/q/a{}b.7.working", b"/out/\xff");
+        let values = Values { data: &data, queue: "q", id: "j-1", number: 7, attempt: 3, field: &field };
+        assert_eq!(fill(b"<{in}>", values).unwrap(), b"</q/a{}b.7.working>", "a name is never a template");
+        assert_eq!(fill(b"{out}", values).unwrap(), b"/out/\xff");
+        assert_eq!(filled("{in} {out}", "a line"), "{in} {out}");
+        let argv = |argument: &str| vec![b"p".to_vec(), argument.as_bytes().to_vec()];
+        assert!(takes_document(&argv("{in}")) && !takes_document(&argv("{inn}")));
+        assert!(makes_document(&argv("x={out}")) && !makes_document(&argv("{in}")));
     }
 
     #[test]

@@ -43,7 +43,11 @@ impl World {
         match start.policy.service {
             Service::Worker(_) => return self.kept_take(start),
             Service::Remote(_) => return self.remote_take(start),
-            Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Handler { .. } => {}
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Url(_)
+            | Service::Forward(_)
+            | Service::Handler { .. } => {}
         }
         let flight = start.flight.0;
         self.hands.flights.insert(flight, Flying { start, begun: None, plan: 0, stopped: None });

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
-    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs,
+    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -273,6 +273,18 @@ impl Store for Watched {
 
     fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
         self.memory.held(id)
+    }
+
+    fn hold(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
+        self.memory.hold(ids, now)
+    }
+
+    fn takes_pasts(&self) -> bool {
+        self.memory.takes_pasts()
+    }
+
+    fn arrive(&mut self, jobs: &[Arriving], now: Time) -> Result<(), StoreError> {
+        self.memory.arrive(jobs, now)
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {

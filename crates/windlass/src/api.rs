@@ -24,7 +24,7 @@ pub mod work;
 mod workers;
 
 pub use crate::particulars::{Particulars, Subject, Trace, Unique};
-pub use change::{Action, Change, Changed, NewPriority, Operation, OperationResult, OperationStatus};
+pub use change::{Action, Change, Changed, Move, NewPriority, Operation, OperationResult, OperationStatus};
 pub use stats::{Percentiles, Stats, StatsRow};
 pub use terms::{NewEndJob, NewRun, Terms};
 pub use workers::{StateCounts, Worker, WorkerCounts, WorkerStep, Workers};

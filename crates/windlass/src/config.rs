@@ -10,6 +10,7 @@ mod shown;
 pub mod units;
 mod zone;
 
+pub(crate) use reader::forward::{target as forward_target, token_file};
 pub use shown::{Change, Entry, Loaded, diff};
 
 use crate::data_dir;
@@ -20,6 +21,7 @@ use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use crate::spans::TraceOptions;
+use crate::store::place::StorePlace;
 use reader::limits::Machine;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -51,6 +53,10 @@ pub struct Config {
     machine: Machine,
     /// Hosts on this machine or in a private network that may be called: `NAME:PORT`, or `NAME` for any port.
     pub hosts: Vec<String>,
+    /// Where the jobs are.
+    pub store: StorePlace,
+    /// Where datagrams are awaited that say that there is work.
+    pub nudge: Option<SocketAddr>,
     pub server: Server,
     pub archive: ArchiveOptions,
     pub log: LogOptions,
@@ -113,6 +119,8 @@ impl Default for Config {
             slots: 8,
             machine: Machine::default(),
             hosts: Vec::new(),
+            store: StorePlace::default(),
+            nudge: None,
             server: Server { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), drain: Duration::from_secs(25) },
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),

@@ -1,7 +1,7 @@
 //! The data directory: its paths, its format line and its lock.
 //!
 //! ```text
-//! DIR/FORMAT  lock  audit.log  backup  reserve  inbox/  run/{socket,address,token,slots.K}
+//! DIR/FORMAT  lock  audit.log  backup  reserve  store  server  inbox/  run/{socket,address,token,slots.K}
 //!     state.db  bodies/  archive/  output/  quarantine/
 //! ```
 //!
@@ -20,6 +20,9 @@ use std::path::{Path, PathBuf};
 
 /// The format this program writes and the newest it reads.
 pub const FORMAT: u32 = 1;
+
+/// The file that says where the jobs are, if they are not here.
+pub const STORE_NOTE: &str = "store";
 
 /// The paths under one data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +110,11 @@ impl DataDir {
     /// When the newest backup was made, and where to.
     pub fn backup_note(&self) -> PathBuf {
         self.root.join("backup")
+    }
+
+    /// Which store the jobs are in, where that is not this directory.
+    pub fn store_note(&self) -> PathBuf {
+        self.root.join(STORE_NOTE)
     }
 
     pub fn quarantine(&self) -> PathBuf {

@@ -62,6 +62,15 @@ fn web_hooks_single_in_batches_signed_and_held_back() {
 }
 
 #[test]
+fn a_web_application_with_its_own_jobs_table() {
+    needs(&[("psql", "postgresql-client"), ("ruby", "ruby"), ("curl", "curl")]);
+    let server = std::env::var("WINDLASS_TEST_POSTGRES");
+    assert!(server.is_ok(), "WINDLASS_TEST_POSTGRES names no database server: run `cargo xtask test`, or set it");
+    let verdict = run("rails-like");
+    assert!(verdict.starts_with("right: 201 comments judged by rows"), "{verdict}");
+}
+
+#[test]
 fn a_directory_of_handlers_and_twenty_thousand_queues() {
     let verdict = run("handlers");
     assert!(verdict.starts_with("right: 20000 queues"), "{verdict}");
@@ -75,8 +84,22 @@ fn a_site_of_five_thousand_pages() {
 }
 
 #[test]
+fn two_machines_that_are_killed_in_turn() {
+    needs(&[("python3", "python3")]);
+    let verdict = run("two-machines");
+    assert!(verdict.starts_with("right: 6500 jobs done on the second machine"), "{verdict}");
+}
+
+#[test]
 fn a_night_of_two_thousand_reports() {
     needs(&[("python3", "python3"), ("bash", "bash")]);
     let verdict = run("nightly");
     assert!(verdict.starts_with("right: 2000 reports of a night"), "{verdict}");
+}
+
+#[test]
+fn documents_through_three_stages_of_directories() {
+    needs(&[("pdftotext", "poppler-utils"), ("python3", "python3"), ("bash", "bash")]);
+    let verdict = run("documents");
+    assert!(verdict.starts_with("right: 120 documents once and whole"), "{verdict}");
 }

@@ -8,6 +8,7 @@ mod backlog;
 mod bed;
 mod bulk;
 mod crawl;
+mod databases;
 mod fan_out;
 mod feed;
 mod figure;
@@ -18,19 +19,23 @@ mod ingest;
 mod latency;
 mod life;
 mod lines;
+mod moves;
+mod peers;
 mod push;
 mod raw;
 mod serving;
 mod spawn;
+mod spool;
+mod sql;
 mod urls;
 
-use crate::steps::{root, step};
+use crate::steps::{cargo, step};
 use bed::Bed;
 use std::error::Error;
-use std::process::Command;
 
 pub(crate) use lines::{WORKER, work};
 pub(crate) use serving::{WORD as SERVER, serve};
+pub(crate) use spool::{STAGE, stage};
 
 /// A bench stops at whatever goes wrong and says what it was.
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -46,6 +51,7 @@ const BENCHES: &[Bench] = &[
     ("full", full::bench),
     ("ingest", ingest::bench),
     ("life", life::bench),
+    ("move", moves::bench),
     ("spawn", spawn::bench),
     ("batch", lines::bench_batch),
     ("worker", lines::bench_worker),
@@ -57,6 +63,8 @@ const BENCHES: &[Bench] = &[
     ("queues", backlog::bench_queues),
     ("queues-known", lines::bench_queues),
     ("idle", idle::bench),
+    ("sql", sql::bench),
+    ("spool", spool::bench),
 ];
 
 /// Runs the benches whose names begin with one of the given ones; with none, all of them.
@@ -88,9 +96,9 @@ pub(crate) fn bench(words: &[&str]) -> Result<(), String> {
 
 /// A debug build measures nothing: builds for release and goes on there.
 fn in_release(words: &[&str]) -> Result<(), String> {
-    step("release build", "cargo", &["build", "--release", "--quiet", "-p", "xtask", "-p", "windlass"])?;
+    step("release build", &mut cargo(&["build", "--release", "--quiet", "-p", "xtask", "-p", "windlass"]))?;
     let arguments = ["run", "--release", "--quiet", "-p", "xtask", "--", "bench"];
-    let status = Command::new("cargo").args(arguments).args(words).current_dir(root()).status();
+    let status = cargo(&arguments).args(words).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("the release build of the benches ended with {status}")),

@@ -6,7 +6,7 @@ use super::Outcome;
 use rusqlite::{Connection, params};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -30,6 +30,31 @@ pub(super) fn appends(path: &Path, piece: &[u8], count: u64) -> Outcome<f64> {
     let rate = count as f64 / begun.elapsed().as_secs_f64();
     std::fs::remove_file(path)?;
     Ok(rate)
+}
+
+/// Jobs a second as a copy of a file in pieces: each is noted beside the original, on disk in the copy, and noted
+/// again, three syncs, as a lot is that goes to another store.
+pub(super) fn copy(folder: &Path, jobs: u64, job: usize, piece_jobs: u64) -> Outcome<f64> {
+    let (from, mut notes, mut to) =
+        (folder.join("from"), File::create(folder.join("notes"))?, File::create(folder.join("to"))?);
+    std::fs::write(&from, vec![b'x'; job * jobs as usize])?;
+    let mut from = File::open(&from)?;
+    from.sync_all()?;
+    let mut piece = vec![0; job * piece_jobs as usize];
+    let begun = Instant::now();
+    loop {
+        let read = from.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        notes.write_all(&[1; 64])?;
+        notes.sync_data()?;
+        to.write_all(&piece[..read])?;
+        to.sync_data()?;
+        notes.write_all(&[2; 64])?;
+        notes.sync_data()?;
+    }
+    Ok(jobs as f64 / begun.elapsed().as_secs_f64())
 }
 
 /// A log with one writer at a time: who finds none writes and syncs for all that wait.

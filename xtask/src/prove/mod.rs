@@ -7,18 +7,20 @@
 mod page;
 pub(crate) mod sabotage;
 
-use crate::steps::root;
+use crate::servers::Servers;
+use crate::steps::{cargo, root};
 use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, reap, store, sabotage [NAME…] or --size N";
+const KNOWN: &str =
+    "kill, cut, fail, full, flip, fuzz, sim, end, soak, several, reap, spool, store, sabotage [NAME…] or --size N";
 const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called, how large it is, and how to get its command and its figure.
 struct Proof {
     name: &'static str,
-    /// Its full size: cycles, points, trials, cases, seconds, seeds, answers or minutes.
+    /// Its full size: cycles, points, trials, cases, seconds, seeds, answers, minutes or rows.
     size: u64,
     command: fn(&Proof, u64) -> Result<Command, String>,
     /// The part of a line of its output that is a figure.
@@ -36,7 +38,9 @@ const PROOFS: &[Proof] = &[
     Proof { name: "sim", size: 1_000_000, command: sim, figure: |line| line.contains(" seeds, ").then_some(line) },
     Proof { name: "end", size: 10_000_000, command: end, figure: |line| after(line, "end: ") },
     Proof { name: "soak", size: 8 * 60, command: rig, figure: |line| after(line, "soak: ") },
+    Proof { name: "several", size: 1_000_000, command: rig, figure: |line| after(line, "several: ") },
     Proof { name: "reap", size: 10_000, command: reap, figure: |line| after(line, "reap: ") },
+    Proof { name: "spool", size: 100_000, command: spool, figure: |line| after(line, "spool: ") },
     Proof { name: "store", size: 0, command: store, figure: |line| after(line, "store: ") },
 ];
 
@@ -49,24 +53,27 @@ const RIGS: &[(&str, &str)] = &[
     ("flip", "WINDLASS_FLIP_CASES"),
     ("fuzz", "WINDLASS_FUZZ_SECONDS"),
     ("soak", "WINDLASS_SOAK_MINUTES"),
+    ("several", "WINDLASS_SEVERAL_ROWS"),
 ];
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
     let commit = commit()?;
+    let servers = Servers::start()?;
+    let told = servers.variables();
     if let [SABOTAGE, names @ ..] = words {
-        let figure = sabotage::prove(names, Whole::Seen)?;
+        let figure = sabotage::prove(names, Whole::Seen, told)?;
         eprintln!("── {SABOTAGE}: {figure}");
         // Only all of them are a proof.
         return if names.is_empty() { note(SABOTAGE, &figure, &commit) } else { Ok(()) };
     }
     let (proofs, size) = read(words)?;
     for proof in proofs {
-        let figure = run(proof, size.unwrap_or(proof.size))?;
+        let figure = run(proof, size.unwrap_or(proof.size), told)?;
         eprintln!("── {}: {figure}", proof.name);
         note(proof.name, &figure, &commit)?;
     }
     if words.is_empty() {
-        note(SABOTAGE, &sabotage::prove(&[], Whole::Seen)?, &commit)?;
+        note(SABOTAGE, &sabotage::prove(&[], Whole::Seen, told)?, &commit)?;
     }
     Ok(())
 }
@@ -123,6 +130,15 @@ fn reap(_: &Proof, size: u64) -> Result<Command, String> {
     Ok(command)
 }
 
+/// Drivers of directories: killed and cut off before every call, killed at random, a million files in one directory.
+fn spool(_: &Proof, size: u64) -> Result<Command, String> {
+    let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "spool"]);
+    command.args(["crash::", "large::", "--", "--nocapture", "--test-threads=1"]);
+    let sizes = [("STRIDE", 1), ("DOCUMENTS", size), ("KILLS_MS", 1000), ("FILES", 10 * size)];
+    command.envs(sizes.map(|(name, value)| (format!("WINDLASS_SPOOL_{name}"), value.to_string())));
+    Ok(command)
+}
+
 /// Every test binary of the stores' own: the suite, and failure at every call.
 fn store(_: &Proof, _: u64) -> Result<Command, String> {
     let mut command = cargo(&["test", "--release", "-p", "windlass"]);
@@ -135,12 +151,6 @@ fn store(_: &Proof, _: u64) -> Result<Command, String> {
     }
     command.args(["--", "--nocapture", "--test-threads=1"]);
     Ok(command)
-}
-
-fn cargo(words: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(words).current_dir(root());
-    command
 }
 
 /// The test harness may have put the name of the test in front of the line.
@@ -160,10 +170,11 @@ fn flips(line: &str) -> Option<&str> {
 }
 
 /// Runs a proof, passes on what it says, and returns its figures in one line.
-fn run(proof: &Proof, size: u64) -> Result<String, String> {
+fn run(proof: &Proof, size: u64, told: &[(&str, String)]) -> Result<String, String> {
     let wrong = |e: std::io::Error| format!("{}: {e}", proof.name);
     let mut command = (proof.command)(proof, size)?;
     eprintln!("── {}: {command:?}", proof.name);
+    command.envs(told.iter().map(|(name, value)| (name, value)));
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(wrong)?;
     let mut figures = Vec::new();
     if let Some(said) = child.stdout.take() {
@@ -209,10 +220,9 @@ mod tests {
     #[test]
     fn names_and_sizes() {
         let names = |words: &[&str]| read(words).map(|(proofs, _)| proofs.iter().map(|p| p.name).collect::<Vec<_>>());
-        assert_eq!(
-            names(&[]),
-            Ok(vec!["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "reap", "store"])
-        );
+        let all =
+            ["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "several", "reap", "spool", "store"];
+        assert_eq!(names(&[]), Ok(all.to_vec()));
         assert_eq!(names(&["sim", "--size", "5", "kill"]), Ok(vec!["sim", "kill"]));
         assert_eq!(read(&["--size", "7"]).map(|(_, size)| size), Ok(Some(7)));
         assert_eq!(read(&["kill"]).map(|(_, size)| size), Ok(None));

@@ -4,7 +4,7 @@
 //! sabotage switched on, and must fail. A check that never ends counts as noticed, but says so. What a check leaves
 //! running is killed: some sabotages are about just that. This file must not know what a sabotage does.
 
-use crate::steps::root;
+use crate::steps::{cargo, root};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,22 +28,27 @@ struct Ran {
     took: Duration,
 }
 
-/// The test programs, by the name of their target.
-struct Built(HashMap<String, PathBuf>);
+/// The test programs, by the name of their target, and what they are told of the databases.
+struct Built<'a> {
+    programs: HashMap<String, PathBuf>,
+    told: &'a [(&'a str, String)],
+    /// Children that this process had before, and that are no check's.
+    spared: Vec<Pid>,
+}
 
 /// Whether the checks are seen to pass before anything is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whole {
     Seen,
-    /// The same tests have just passed without the planted bugs.
+    /// The same tests have just passed without the planted bugs; what they say about one is not of interest then.
     Known,
 }
 
 /// Proves that every sabotage, or every named one, is noticed; returns the figure.
-pub(crate) fn prove(names: &[&str], whole: Whole) -> Result<String, String> {
+pub(crate) fn prove(names: &[&str], whole: Whole, told: &[(&str, String)]) -> Result<String, String> {
     let chosen = choose(names)?;
+    let built = Built { programs: build()?, told, spared: children() };
     adopt_orphans()?;
-    let built = build()?;
     let began = Instant::now();
     let mut clean: HashMap<String, Ran> = HashMap::new();
     let mut faults = Vec::new();
@@ -60,6 +65,7 @@ pub(crate) fn prove(names: &[&str], whole: Whole) -> Result<String, String> {
         let seconds = ran.took.as_secs_f64();
         match ran.passed {
             Some(true) => faults.push(format!("{}: {check} does not notice it", plant.name)),
+            Some(false) if whole == Whole::Known => println!("{} caught, {seconds:.1} s", plant.name),
             Some(false) => println!("{:<26} caught by {check}, {seconds:.1} s: {}", plant.name, ran.said),
             None => println!("{:<26} caught by the deadline of {check}, {seconds:.1} s", plant.name),
         }
@@ -98,12 +104,12 @@ fn words(check: Check) -> String {
 }
 
 /// Builds everything with the feature; the same commands as the tests', so little is built anew.
-fn build() -> Result<Built, String> {
+fn build() -> Result<HashMap<String, PathBuf>, String> {
     let features = ["-p", "windlass", "-p", "windlass-sim", "--features", "windlass/sabotage,windlass-sim/sabotage"];
     let mut built = HashMap::new();
     for (what, more) in [("test", "--no-run"), ("build", "--bins")] {
-        let mut command = Command::new("cargo");
-        command.arg(what).args(features).args([more, "--message-format=json"]).current_dir(root());
+        let mut command = cargo(&[what]);
+        command.args(features).args([more, "--message-format=json"]);
         eprintln!("── sabotage: {command:?}");
         let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
         if !output.status.success() {
@@ -121,7 +127,7 @@ fn build() -> Result<Built, String> {
             }
         }
     }
-    Ok(Built(built))
+    Ok(built)
 }
 
 /// The text of a field in a line of JSON that cargo wrote; paths here hold nothing that is escaped.
@@ -130,21 +136,22 @@ fn field(line: &str, name: &str) -> Option<String> {
     rest.split_once('"').map(|(text, _)| text.to_owned())
 }
 
-impl Built {
+impl Built<'_> {
     fn run(&self, check: Check, broken: Option<&Plant>) -> Result<Ran, String> {
         let target = match check {
             Check::Test { of, .. } => of,
             Check::Sim { .. } => "windlass-sim",
         };
-        let program = self.0.get(target).ok_or_else(|| format!("no test binary {target} was built"))?;
+        let program = self.programs.get(target).ok_or_else(|| format!("no test binary {target} was built"))?;
         let mut command = Command::new(program);
         match check {
             Check::Test { name, .. } => command.args(["--exact", name, "--test-threads=1"]),
             Check::Sim { seeds } => command.args(["--seeds", &seeds.to_string()]),
         };
+        command.envs(self.told.iter().map(|(name, value)| (name, value)));
         command.env_remove(VARIABLE).envs(broken.map(|plant| (VARIABLE, plant.name)));
         command.current_dir(root().join("crates/windlass")).stdin(Stdio::null()).process_group(0);
-        let ran = watch(command)?;
+        let ran = watch(command, &self.spared)?;
         let one = matches!(check, Check::Sim { .. }) || ran.1.contains("running 1 test");
         if !one {
             return Err(format!("{} is not one test", words(check)));
@@ -154,7 +161,7 @@ impl Built {
 }
 
 /// Runs a command up to the deadline and kills whatever is left of it.
-fn watch(mut command: Command) -> Result<(Ran, String), String> {
+fn watch(mut command: Command, spared: &[Pid]) -> Result<(Ran, String), String> {
     let wrong = |e: std::io::Error| format!("{command:?}: {e}");
     let mut said = tempfile().map_err(wrong)?;
     let began = Instant::now();
@@ -169,7 +176,7 @@ fn watch(mut command: Command) -> Result<(Ran, String), String> {
     let _dead_already = rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL);
     let status = child.wait().map_err(|e| e.to_string())?;
     let took = began.elapsed();
-    kill_orphans();
+    kill_orphans(spared);
     let mut text = Vec::new();
     said.rewind().and_then(|()| said.read_to_end(&mut text)).map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -199,12 +206,20 @@ fn adopt_orphans() -> Result<(), String> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| format!("no subreaper: {e}"))
 }
 
-/// Kills all children that are left, and theirs, which come here in turn.
-fn kill_orphans() {
-    let children = format!("/proc/self/task/{}/children", rustix::process::getpid().as_raw_nonzero());
-    while let Some(pids) = std::fs::read_to_string(&children).ok().filter(|pids| !pids.is_empty()) {
-        let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok().and_then(Pid::from_raw));
-        for pid in pids {
+fn children() -> Vec<Pid> {
+    let listed = format!("/proc/self/task/{}/children", rustix::process::getpid().as_raw_nonzero());
+    let pids = std::fs::read_to_string(listed).unwrap_or_default();
+    pids.split_whitespace().filter_map(|pid| pid.parse().ok().and_then(Pid::from_raw)).collect()
+}
+
+/// Kills all children that are left, and theirs, which come here in turn; but for those that were there before.
+fn kill_orphans(spared: &[Pid]) {
+    loop {
+        let left: Vec<Pid> = children().into_iter().filter(|pid| !spared.contains(pid)).collect();
+        if left.is_empty() {
+            return;
+        }
+        for pid in left {
             // A child of ours that is not waited for keeps its number: this can hit no stranger.
             let _dead_already = rustix::process::kill_process(pid, Signal::KILL);
             let _gone = rustix::process::waitpid(Some(pid), WaitOptions::empty());

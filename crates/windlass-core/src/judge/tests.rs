@@ -28,6 +28,10 @@ fn what_costs_nothing_and_what_is_final() {
     assert_eq!(verdict(Outcome::Interrupted, 4, 5), Verdict::Return);
     assert_eq!(verdict(Outcome::Lost, 4, 5), Verdict::Suspect(Ruling::Ready(LaneKind::Retry)), "no failure is charged");
     assert_eq!(verdict(Outcome::Cancelled, 0, 5), Verdict::Cancel);
+    assert_eq!(verdict(Outcome::NotMoved { why: "full".into() }, 4, 5), Verdict::Return);
+    let there = "http://there";
+    let gone = Verdict::Succeed { message: format!("moved to {there}") };
+    assert_eq!(verdict(Outcome::Moved { to: there.into() }, 4, 5), gone);
     let refused = Outcome::FailedForGood { error: "exit 65".into() };
     assert!(matches!(verdict(refused, 0, 0), Verdict::Fail { reason: Reason::Refused, .. }));
     let done = Outcome::Succeeded { message: "ok".into() };

@@ -9,6 +9,9 @@ fn every_state_meets_every_change() {
             let to = next(from, change);
             match change {
                 Change::Claim => assert_eq!(to.is_some(), from == State::Ready),
+                Change::Hold => {
+                    assert_eq!(to, Some(State::Running).filter(|_| !from.is_end() && from != State::Running));
+                }
                 Change::Succeed | Change::Retry | Change::Fail | Change::Interrupt | Change::Snooze => {
                     assert_eq!(to.is_some(), from == State::Running, "{from} {change:?}");
                 }

@@ -126,6 +126,16 @@ impl Queue {
         level.map_or(0, |level| u64::try_from(level.ready[kind as usize]).unwrap_or(0))
     }
 
+    /// The lanes that have ready jobs, best first.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (Priority, LaneKind)> + '_ {
+        let kinds = [LaneKind::Fresh, LaneKind::Retry, LaneKind::Suspect];
+        let of = move |level: &Level| {
+            let level = *level;
+            kinds.into_iter().filter(move |kind| level.waits(*kind)).map(move |kind| (level.priority, kind))
+        };
+        self.levels.iter().flat_map(of)
+    }
+
     /// Ready jobs at priorities above this one.
     pub(super) fn ahead(&self, priority: Priority) -> u64 {
         let above = self.levels.iter().filter(|level| level.priority > priority);

@@ -17,6 +17,8 @@ pub enum Stall {
     NotServing,
     /// The disk is full.
     NoSpace,
+    /// The database that holds the jobs does not answer.
+    StoreAway,
     /// A person asked for quiet with a signal.
     Quiet,
     /// What has ended waits for the archive.
@@ -103,6 +105,7 @@ impl Reason {
             Reason::Draining => "draining",
             Reason::Stalled(Stall::NotServing) => "no_server",
             Reason::Stalled(Stall::NoSpace) => "no_space",
+            Reason::Stalled(Stall::StoreAway) => "store_away",
             Reason::Stalled(Stall::Quiet) => "quiet",
             Reason::Stalled(Stall::ArchiveBehind) => "archive_behind",
             Reason::SuspectHeld => "suspect_held",
@@ -150,7 +153,7 @@ impl Reason {
             | Reason::Barren
             | Reason::Lingering
             | Reason::Draining
-            | Reason::Stalled(Stall::NoSpace | Stall::Quiet | Stall::ArchiveBehind)
+            | Reason::Stalled(Stall::NoSpace | Stall::StoreAway | Stall::Quiet | Stall::ArchiveBehind)
             | Reason::SuspectHeld
             | Reason::SuspectRunning
             | Reason::QueueSlotsTaken { .. }
@@ -184,6 +187,9 @@ impl fmt::Display for Reason {
             Reason::Draining => f.write_str("the server is draining and starts nothing new"),
             Reason::Stalled(Stall::NotServing) => f.write_str("no server is running, so nothing starts"),
             Reason::Stalled(Stall::NoSpace) => f.write_str("the disk is full, so nothing starts until there is space"),
+            Reason::Stalled(Stall::StoreAway) => {
+                f.write_str("the database does not answer, so nothing starts until it does")
+            }
             Reason::Stalled(Stall::Quiet) => {
                 f.write_str("the server was asked for quiet by a signal; CONT or USR1 ends it")
             }

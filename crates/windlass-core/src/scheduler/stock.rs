@@ -20,9 +20,16 @@ pub struct Pace(Option<Duration>);
 
 impl Pace {
     pub fn took(&mut self, time: Duration) {
+        self.took_each(time, 1);
+    }
+
+    /// So many took this long on average: a value of many counts for as many, so that the first of them are forgotten
+    /// as soon as there are better ones.
+    pub fn took_each(&mut self, time: Duration, count: u64) {
+        let weight = u32::try_from(count).unwrap_or(INERTIA).clamp(1, INERTIA);
         self.0 = Some(match self.0 {
             None => time,
-            Some(lately) => (lately * (INERTIA - 1) + time) / INERTIA,
+            Some(lately) => (lately * (INERTIA - weight) + time * weight) / INERTIA,
         });
     }
 
@@ -94,5 +101,9 @@ mod tests {
         (0..20).for_each(|_| pace.took(Duration::from_millis(1)));
         pace.took(Duration::from_millis(9));
         assert_eq!(pace, Pace(Some(Duration::from_millis(2))));
+        pace.took_each(Duration::from_millis(10), 4);
+        assert_eq!(pace, Pace(Some(Duration::from_millis(6))));
+        pace.took_each(Duration::from_millis(3), 1000);
+        assert_eq!(pace, Pace(Some(Duration::from_millis(3))), "many do");
     }
 }

@@ -94,7 +94,12 @@ impl Regeneration {
 
     /// They died too often: that is to be said.
     pub fn is_spent(&self) -> bool {
-        self.fruitless >= self.budget.fruitless || self.is_overspent()
+        self.is_fruitless() || self.is_overspent()
+    }
+
+    /// They cannot even start.
+    pub fn is_fruitless(&self) -> bool {
+        self.fruitless >= self.budget.fruitless
     }
 
     fn is_overspent(&self) -> bool {
@@ -131,7 +136,7 @@ mod tests {
         assert!(crew.may_make(at(0)));
         let waits: Vec<u128> = (0..3).map(|_| crew.died(false, at(0)).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400]);
-        assert!(crew.is_spent() && !crew.may_make(at(399)) && crew.may_make(at(400)));
+        assert!(crew.is_spent() && crew.is_fruitless() && !crew.may_make(at(399)) && crew.may_make(at(400)));
         assert_eq!(crew.in_words(), "3 times in a row");
         crew.worked(at(400));
         assert!(!crew.is_spent() && crew.may_make(at(0)) && !crew.is_well());
@@ -154,7 +159,7 @@ mod tests {
             assert!(!crew.is_spent());
         }
         assert_eq!(crew.died(true, at(4)), 15 * SECOND);
-        assert!(crew.is_spent());
+        assert!(crew.is_spent() && !crew.is_fruitless());
         assert_eq!(crew.in_words(), "5 deaths within 60s");
         crew.worked(at(5));
         assert!(crew.is_spent() && !crew.may_make(at(5)), "work does not pay for deaths");

@@ -60,6 +60,26 @@ pub struct OperationResult {
     pub sample: Vec<Job>,
 }
 
+/// Waiting jobs that are to go to another server: those of queues, those that a selector means, or those with ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<String>>,
+    /// The other server: `http://HOST:PORT`.
+    pub to: String,
+    /// The file with its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<String>,
+    /// The file that says where it listens now, for one whose address changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_file: Option<String>,
+}
+
 /// An operation under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationStatus {

@@ -26,6 +26,9 @@ pub struct StatsRow {
     pub again: u64,
     /// Removed by a person; not among the attempts.
     pub deleted: u64,
+    /// Given to another server; not among the attempts.
+    #[serde(default)]
+    pub moved: u64,
     pub per_minute: f64,
     /// From admission to the start, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -95,7 +95,9 @@ impl ShownConfig {
             let overridden = overrides.iter().find(over).cloned();
             ShownEntry { entry, overridden }
         });
-        let file = loaded.file.as_ref().map(|file| file.display().to_string());
+        // Whoever asks may stand in another directory.
+        let file = loaded.file.as_ref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+        let file = file.map(|file| file.display().to_string());
         ShownConfig { file, entries: entries.collect(), overrides }
     }
 }

@@ -46,6 +46,9 @@ pub struct ClaimedJob {
     /// The trace that it belongs to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<super::Trace>,
+    /// The application's record that it is about, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<super::Subject>,
     #[serde(flatten)]
     pub data: Data,
     /// A sign of life must come more often than this.

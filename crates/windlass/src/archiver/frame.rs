@@ -112,7 +112,7 @@ pub(super) fn write_attempts(into: &mut Vec<u8>, seed: u32, turn: u64, entry: &E
         offsets.iter().for_each(|offset| write_varint(into, *offset));
     }
     if keep_bodies {
-        into.extend_from_slice(&jobs.as_bytes()[jobs.data_range(held.range())]);
+        into.extend_from_slice(jobs.data_of(held.range()));
     }
     close(into, begin, seed);
 }

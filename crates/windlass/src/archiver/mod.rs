@@ -111,7 +111,7 @@ impl Entry {
     fn footprint(&self) -> u64 {
         let held = &self.settlement.held;
         let output = self.output.stdout.head.len() + self.output.stderr.head.len();
-        let data = held.jobs.data_range(held.range()).len();
+        let data = held.jobs.data_of(held.range()).len();
         (data + output + 12 * usize::from(held.count) + size_of::<Entry>()) as u64
     }
 }

@@ -9,7 +9,7 @@ use super::output::{Unrolled, unroll};
 use super::record::{AttemptRecord, Extent, Kept};
 use super::segment::{self, Header, Walk, segment_path};
 use crate::error::{Failure, Kind};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -157,6 +157,21 @@ impl ArchiveReader {
         Ok(found)
     }
 
+    /// The outcome's word of the last archived attempt of each of these jobs, as far as it knows them; the ids are in
+    /// order.
+    pub fn last_outcomes(&self, ids: &[JobId]) -> Result<HashMap<JobId, String>, Failure> {
+        let mut found = HashMap::new();
+        for number in segment::numbers(&self.dir)? {
+            let Some(segment) = Segment::open(&self.dir, number)? else { continue };
+            let may_hold = |stored: &Stored| ids.iter().any(|id| stored.summary.may_hold(*id));
+            if segment.is_covered() && !segment.stored.as_ref().is_some_and(may_hold) {
+                continue;
+            }
+            segment.outcomes(ids, &mut found).map_err(|e| cannot_read(number, &e))?;
+        }
+        Ok(found)
+    }
+
     /// Attempts that match, newest first, without more of data and output than fits in a line.
     pub fn list(&self, filter: &ListFilter) -> Result<Listing, Failure> {
         let mut listing = Listing { complete: true, ..Listing::default() };
@@ -269,6 +284,27 @@ impl Segment {
             self.with_frame(entry.at, |attempts| {
                 let wanted = |at: usize| attempts.head.offsets[at] == id.offset;
                 found.extend(AttemptRecord::of_frame(attempts, wanted, Extent::Whole));
+            })?;
+        }
+        Ok(())
+    }
+
+    fn outcomes(mut self, ids: &[JobId], found: &mut HashMap<JobId, String>) -> io::Result<()> {
+        let mut index = self.index()?;
+        // The first of the wanted jobs that a frame could hold, if there is one.
+        let holds = |entry: &IndexEntry| {
+            let first = JobId { origin: entry.origin, offset: entry.first };
+            let at = ids.partition_point(|id| *id < first);
+            ids.get(at).is_some_and(|id| id.origin == entry.origin && id.offset <= entry.last)
+        };
+        index.entries.retain(holds);
+        index.entries.sort_unstable_by_key(|entry| entry.at);
+        for entry in &index.entries {
+            self.with_frame(entry.at, |attempts| {
+                let head = &attempts.head;
+                let held = head.offsets.iter().map(|offset| JobId { origin: head.origin, offset: *offset });
+                let wanted = held.filter(|id| ids.binary_search(id).is_ok());
+                found.extend(wanted.map(|id| (id, head.outcome.to_owned())));
             })?;
         }
         Ok(())

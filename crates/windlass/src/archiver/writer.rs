@@ -19,6 +19,7 @@ use crate::error::{Failure, Kind};
 use crate::log::Log;
 use crate::sabotage::{self, Sabotage};
 use crate::spans::Spans;
+use crate::store::MOVED;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -64,6 +65,8 @@ impl Open {
 
     fn write_entry(&mut self, turn: u64, entry: &Entry, keep_bodies: bool) -> Result<(), Failure> {
         let before = self.buffer.len();
+        // Who has a job now has its data.
+        let keep_bodies = keep_bodies && entry.settlement.outcome != MOVED;
         write_attempts(&mut self.buffer, self.index.summary.seed, turn, entry, keep_bodies);
         let held = &entry.settlement.held;
         let range = held.range();

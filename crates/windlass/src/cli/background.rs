@@ -5,6 +5,7 @@ use super::Context;
 use super::connect::Link;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::store::place::StorePlace;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -24,6 +25,10 @@ pub(super) fn have_served(dir: &DataDir, context: &Context) -> Result<(), Failur
     let mut command = Command::new(program);
     command.args(["serve", "--idle", IDLE, "--dir"]).arg(dir.root());
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    if let (Some(_), StorePlace::Table(table)) = (&context.whereabouts.store, context.store_of(dir.root())?) {
+        // Not as an argument, which everybody on the machine can read.
+        command.env("WINDLASS_STORE", table.database.secret());
+    }
     // SAFETY: one system call between fork and exec, which takes no lock and no memory.
     unsafe {
         // Of a terminal that is closed it must not hear.

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::config::units::spoken_size;
 use crate::data_dir::{DataDir, write_durably};
 use crate::error::{Failure, Kind};
+use crate::store::place::StorePlace;
 use crate::when;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -51,13 +52,20 @@ pub(super) struct RestoreArgs {
 
 pub(super) fn backup(args: &BackupArgs, context: &Context) -> Result<u8, Failure> {
     let dir = context.existing_dir()?;
+    if let StorePlace::Table(table) = context.store_of(dir.root())? {
+        let text =
+            format!("the jobs of {} are in the {table}, which its database has to back up", dir.root().display());
+        return Err(
+            Failure::new(Kind::Usage, text).hint("what has ended is also in archive/, which can be copied as it is")
+        );
+    }
     let to = std::path::absolute(&args.to).map_err(|e| Failure::io("cannot use that name", &e))?;
     if within(&to, &dir) {
         let text = format!("{} lies in the data directory itself", args.to.display());
         return Err(Failure::new(Kind::Usage, text).hint("a backup belongs on another disk"));
     }
     let config = context.config_file(args.config.as_deref(), dir.root());
-    let mut link = Link::open_in(&dir, Carry::Idle)?;
+    let mut link = Link::open_in(&dir, &StorePlace::Embedded, Carry::Idle)?;
     // A first page is answered when everything that was in the inbox is in the store, and what has ended is archived.
     link.connection.set_patience(Some(PATIENCE));
     let caught_up = link.connection.get_json::<Value>("/api/v1/jobs?limit=1");

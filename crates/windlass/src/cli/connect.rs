@@ -12,6 +12,7 @@ use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::log::Log;
 pub(super) use crate::server::{ReadConfig, Server, ServerOptions};
+use crate::store::place::StorePlace;
 
 /// What a verb becomes where nobody serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +34,13 @@ impl Link {
     /// Connects; where nobody serves a data directory, becomes a server that only answers.
     pub(super) fn open(place: &Place) -> Result<Link, Failure> {
         match place {
-            Place::Directory(dir) => Link::open_in(dir, Carry::Idle),
+            Place::Directory { dir, store } => Link::open_in(dir, store, Carry::Idle),
             Place::Address { .. } => Ok(Link { connection: place.server()?.ok_or_else(went_away)?, own: None }),
         }
     }
 
     /// Connects, or becomes the server; a held lock whose holder does not answer is exit code 75.
-    pub(super) fn open_in(dir: &DataDir, carry: Carry) -> Result<Link, Failure> {
+    pub(super) fn open_in(dir: &DataDir, store: &StorePlace, carry: Carry) -> Result<Link, Failure> {
         if let Some(connection) = Connection::open(dir)? {
             return Ok(Link { connection, own: None });
         }
@@ -49,7 +50,7 @@ impl Link {
                 return Ok(Link { connection, own: None });
             }
             if is_free(dir) {
-                match Server::start(options(dir, carry)) {
+                match Server::start(options(dir, store, carry)) {
                     Ok(server) => return Link::to_own(dir, server, carry),
                     // Somebody was faster; whoever it is will answer or let go.
                     Err(failure) if failure.kind == Kind::TryLater => {}
@@ -169,9 +170,11 @@ pub(super) fn start_server(options: impl Fn() -> ServerOptions) -> Result<Server
 }
 
 /// Whoever serves what a config says, for good or for as long as its own work takes.
-pub(super) fn configured(loaded: &Loaded, dir: &DataDir, log: &Log) -> ServerOptions {
+pub(super) fn configured(loaded: &Loaded, dir: &DataDir, store: &StorePlace, log: &Log) -> ServerOptions {
     let config = &loaded.config;
     ServerOptions {
+        store: store.clone(),
+        nudge: config.nudge,
         policies: config.policies(),
         slots: config.slots,
         memory: config.memory(),
@@ -185,8 +188,8 @@ pub(super) fn configured(loaded: &Loaded, dir: &DataDir, log: &Log) -> ServerOpt
     }
 }
 
-fn options(dir: &DataDir, carry: Carry) -> ServerOptions {
-    let idle = ServerOptions::new(dir.clone());
+fn options(dir: &DataDir, store: &StorePlace, carry: Carry) -> ServerOptions {
+    let idle = ServerOptions { store: store.clone(), ..ServerOptions::new(dir.clone()) };
     match carry {
         Carry::Idle => idle,
         Carry::Working { slots } => ServerOptions { slots, serves: true, ..idle },

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::engine::Condition;
 use crate::error::{Failure, Kind};
+use crate::store::place::{JobsTable, StorePlace};
 use serde_json::json;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -67,7 +68,14 @@ impl Finding {
 
 pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     let findings = match place(context) {
-        Ok(dir) => [examine(&dir), vec![config(&dir, context)]].concat(),
+        Ok(dir) => {
+            let kept = match context.store_of(dir.root()) {
+                // A database is backed up by those who run it.
+                Ok(StorePlace::Table(table)) => store(&table),
+                Ok(StorePlace::Embedded) | Err(_) => disk::backup(&dir, clock::now()),
+            };
+            [examine(&dir, kept), vec![config(&dir, context)]].concat()
+        }
         Err(failure) if failure.kind == Kind::Usage => return Err(failure),
         Err(failure) => {
             let remedy = "name another one with --dir, or mend this one";
@@ -99,17 +107,35 @@ pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
     Ok(code)
 }
 
+/// The table that the jobs are in, and whether it is as it must be.
+fn store(table: &JobsTable) -> Finding {
+    match table.options("doctor").plan() {
+        Ok(plan) if plan.is_done() => Finding::fine("store", format!("{table} is ready")),
+        Ok(plan) => {
+            let text = format!("{table} is not ready: {} steps are missing", plan.steps.len());
+            Finding::new("store", Health::Problem, text, "windlass migrate does what is missing; --dry-run shows it")
+        }
+        Err(error) => Finding::new(
+            "store",
+            Health::Problem,
+            format!("{table}: {error}"),
+            "look at the database, and at the address",
+        ),
+    }
+}
+
 /// The data directory, or an empty one that may become it: whether it is fit for that is what one asks before.
 fn place(context: &Context) -> Result<DataDir, Failure> {
     let empty = context.dir_path()?.read_dir().is_ok_and(|mut entries| entries.next().is_none());
     if empty { context.data_dir() } else { context.existing_dir() }
 }
 
-fn examine(dir: &DataDir) -> Vec<Finding> {
+/// The data directory and the machine; `kept` is what there is to say of where its jobs are.
+fn examine(dir: &DataDir, kept: Finding) -> Vec<Finding> {
     let mut findings = vec![directory(dir), places(dir)];
     findings.extend(holder(dir));
     findings.extend(disk::formats(dir));
-    findings.push(disk::backup(dir, clock::now()));
+    findings.push(kept);
     findings.extend([disk::file_system(dir), disk::operations(dir), disk::space(dir), disk::reserve(dir)]);
     findings.extend([disk::sync_time(dir), machine::watches()]);
     findings.extend(machine::limits());
@@ -200,6 +226,7 @@ fn condition(owner: &str, word: &str) -> Finding {
     let (health, remedy) = match known {
         Condition::Serving => (Health::Fine, ""),
         Condition::NoSpace => (Health::Problem, "make room on its disk: it goes on by itself within seconds"),
+        Condition::StoreAway => (Health::Problem, "start its database: it goes on by itself within seconds"),
         Condition::ArchiveBehind => (Health::Warning, "its disk is too slow or too full for what is done"),
         Condition::Paused => (Health::Warning, "windlass unpause lets it start jobs again"),
         Condition::Quiet => (Health::Warning, "kill -CONT lets it start jobs again"),
@@ -220,7 +247,7 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         let dir = DataDir::open(place.path()).unwrap();
-        for finding in examine(&dir) {
+        for finding in examine(&dir, disk::backup(&dir, clock::now())) {
             assert_eq!(finding.remedy.is_empty(), finding.health == Health::Fine, "{finding:?}");
         }
     }

@@ -5,6 +5,7 @@
 
 mod aliases;
 mod amend;
+mod attach;
 mod background;
 mod backup;
 mod color;
@@ -13,14 +14,17 @@ mod confirm;
 mod connect;
 mod crawl;
 mod doctor;
+mod drive;
 mod emit;
 mod export;
+mod graph;
 mod inbox_door;
 mod listing;
 mod lock_watch;
 mod logs;
 mod ls;
 mod missed;
+mod moving;
 mod nudge;
 mod pages;
 mod parts;
@@ -38,6 +42,7 @@ mod seal;
 mod serve;
 mod show;
 mod signals;
+mod spool;
 mod stats;
 mod status;
 mod steer;
@@ -46,12 +51,14 @@ mod tick;
 mod values;
 mod wait;
 mod watch;
+mod watchdog;
 mod why;
 mod work;
 
-use crate::config as config_file;
+use crate::config::{self as config_file, Loaded};
 use crate::data_dir::{self, DataDir};
 use crate::error::{Failure, Kind};
+use crate::store::place::{DatabaseUrl, JobsTable, StorePlace};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use color::Color;
 use connect::{Connection, Link};
@@ -69,6 +76,9 @@ Examples:
   windlass ls state:failed
 
 ";
+
+/// What a store of directories begins with.
+const DIRECTORIES: &str = "dir:";
 
 /// Where an installed service has its data.
 const INSTALLED: &str = "/var/lib/windlass";
@@ -90,6 +100,9 @@ struct Arguments {
     /// the file of WINDLASS_TOKEN_FILE
     #[arg(long, global = true, value_name = "URL", conflicts_with = "dir")]
     server: Option<String>,
+    /// Where the jobs are, if not in the data directory: postgres://…, mysql://… or sqlite:PATH; else WINDLASS_STORE
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "server")]
+    store: Option<String>,
     /// A [profile.NAME] of the config, which names a data directory or a server; else WINDLASS_PROFILE
     #[arg(short = 'P', long, global = true, value_name = "NAME")]
     profile: Option<String>,
@@ -134,6 +147,12 @@ enum Verb {
     Run(run::Args),
     /// Crawl a site: save its pages, report what is broken, stop by itself
     Crawl(crawl::Args),
+    /// Drive documents through a directory: a command for each file, its output into another directory
+    Drive(drive::Args),
+    /// Put documents into a directory, take them out, retry them, and see how they stand
+    Spool(spool::Args),
+    /// Watch directories of documents: give back what dead drivers held, and start drivers again
+    Watchdog(watchdog::Args),
     /// Serve the queues that the config names
     Serve(serve::Args),
     /// Say that no more jobs will join a run from outside
@@ -172,10 +191,16 @@ enum Verb {
     Priority(amend::PriorityArgs),
     /// Remove jobs that do not run; the archive keeps a line of each
     Delete(amend::Args),
+    /// Give waiting jobs to another server, for good and under the same ids
+    Move(moving::Args),
     /// See, fire, enable or disable schedules
     Schedule(schedule::Args),
     /// Write, check, run or draw a pipeline
     Pipeline(pipeline::Args),
+    /// Make a table of a database ready for jobs; without --apply only say what that takes
+    Attach(attach::AttachArgs),
+    /// Bring the tables of a database up to date
+    Migrate(attach::MigrateArgs),
     /// Have the server look for work now
     Nudge,
     /// Do everything that is due, wait for it and end: for cron
@@ -227,12 +252,52 @@ struct Context {
 impl Context {
     /// Where a verb that goes through the API finds its engine; it makes nothing.
     fn place(&self) -> Result<Place, Failure> {
-        self.address()?.map_or_else(|| self.existing_dir().map(Place::Directory), Ok)
+        self.address()?.map_or_else(|| self.existing_dir().and_then(|dir| self.place_of(dir)), Ok)
     }
 
     /// The same of a verb that makes the data directory where it is missing.
     fn made_place(&self) -> Result<Place, Failure> {
-        self.address()?.map_or_else(|| self.data_dir().map(Place::Directory), Ok)
+        self.address()?.map_or_else(|| self.data_dir().and_then(|dir| self.place_of(dir)), Ok)
+    }
+
+    fn place_of(&self, dir: DataDir) -> Result<Place, Failure> {
+        let store = self.store_of(dir.root())?;
+        Ok(Place::Directory { dir, store })
+    }
+
+    /// Where the jobs of a data directory are: as it was named, else as its config says.
+    fn store_of(&self, root: &Path) -> Result<StorePlace, Failure> {
+        let named = self.config_file(None, root).map(|path| Loaded::load_elsewhere(&path));
+        match named.transpose() {
+            Ok(loaded) => self.store_under(&loaded.unwrap_or_default().config.store),
+            // What a config that cannot be read would say matters only where the jobs are elsewhere.
+            Err(failure) if root.join(data_dir::STORE_NOTE).exists() && self.whereabouts.store.is_none() => {
+                Err(failure)
+            }
+            Err(_) => self.store_under(&StorePlace::Embedded),
+        }
+    }
+
+    /// The directory of the stages' directories, where the store that was named is one.
+    fn directories(&self) -> Option<PathBuf> {
+        let named = self.whereabouts.store.as_ref()?;
+        named.url.strip_prefix(DIRECTORIES).map(PathBuf::from)
+    }
+
+    /// The store that was named, with the rest of what the config says of it.
+    fn store_under(&self, config: &StorePlace) -> Result<StorePlace, Failure> {
+        let Some(named) = &self.whereabouts.store else { return Ok(config.clone()) };
+        if let Some(path) = self.directories() {
+            let what = format!("{}: directories hold no jobs for windlass {}", path.display(), self.verb);
+            return Err(Failure::new(Kind::Usage, what)
+                .hint("windlass pipeline run works on them, and so do windlass drive and windlass spool"));
+        }
+        let read = |why| Failure::new(Kind::Usage, format!("{}: {why}", named.by));
+        let database: DatabaseUrl = named.url.parse().map_err(read)?;
+        Ok(StorePlace::Table(match config.table() {
+            Some(table) => JobsTable { database, ..table.clone() },
+            None => JobsTable::new(database),
+        }))
     }
 
     /// The server that was named, if one was.
@@ -283,9 +348,10 @@ impl Context {
         let path = self.dir_path()?;
         let dir = DataDir::find(&path)?;
         let connected = dir.as_ref().map_or(Ok(None), Link::to_server)?;
-        dir.map(Place::Directory).zip(connected).ok_or_else(|| {
+        let there = dir.zip(connected).map(|(dir, connected)| Ok((self.place_of(dir)?, connected)));
+        there.unwrap_or_else(|| {
             let text = format!("no server is running in {}{why}", path.display());
-            Failure::new(Kind::NoServer, text).hint("start one: windlass serve")
+            Err(Failure::new(Kind::NoServer, text).hint("start one: windlass serve"))
         })
     }
 
@@ -343,8 +409,10 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { Kind::Usage.exit_code() } else { 0 };
         }
     };
-    let Arguments { dir, server, profile, quiet, verbose, json, color, no_input, progress, verb: chosen } = arguments;
-    let whereabouts = match Whereabouts::find(dir, server, profile.as_deref(), &|name| std::env::var_os(name)) {
+    let Arguments { dir, server, store, profile, quiet, verbose, json, color, no_input, progress, verb: chosen } =
+        arguments;
+    let variable = |name: &str| std::env::var_os(name);
+    let whereabouts = match Whereabouts::find(dir, server, store, profile.as_deref(), &variable) {
         Ok(whereabouts) => whereabouts,
         Err(failure) => {
             print::failure(&failure, json);
@@ -385,6 +453,9 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Push(args) => push::push(&args, context),
         Verb::Run(args) => run::run(&args, context),
         Verb::Crawl(args) => crawl::crawl(&args, context),
+        Verb::Drive(args) => drive::drive(&args, context),
+        Verb::Spool(args) => spool::spool(&args, context),
+        Verb::Watchdog(args) => watchdog::watchdog(&args, context),
         Verb::Serve(args) => serve::serve(&args, context),
         Verb::Seal(args) => seal::seal(&args, context),
         Verb::Wait(args) => wait::wait(&args, context),
@@ -404,8 +475,11 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Resume(args) => amend::amend(amend::Verb::Resume, &args, context),
         Verb::Priority(args) => amend::priority(&args, context),
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
+        Verb::Move(args) => moving::moving(&args, context),
         Verb::Schedule(args) => schedule::schedule(&args, context),
         Verb::Pipeline(args) => pipeline::pipeline(&args, context),
+        Verb::Attach(args) => attach::attach(&args, context),
+        Verb::Migrate(args) => attach::migrate(&args, context),
         Verb::Nudge => nudge::nudge(context),
         Verb::Tick(args) => tick::tick(&args, context),
         Verb::Progress(args) => progress::progress(&args),

@@ -3,13 +3,15 @@
 //! A pipeline is a part of the config, so `check` and `graph` read the file; `run` works through the server that has
 //! it, or serves it for so long.
 
-mod graph;
+mod directories;
 
 use super::Context;
 use super::connect::{Connection, Link, configured, start_server, went_away};
+use super::graph;
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
 use super::signals::{Interruptible, Signals, exit_code};
+use crate::api::steering::ShownConfig;
 use crate::config::{Loaded, Pipeline};
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
@@ -46,7 +48,8 @@ pub(super) struct Args {
 struct Named {
     /// The pipeline; none where the config has but one
     name: Option<String>,
-    /// The config; by default windlass.toml in the data directory, else in the user's config directory
+    /// The config; by default the one of the server that runs, else windlass.toml in the data directory or in the
+    /// user's config directory
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -87,12 +90,26 @@ fn loaded(of: &Named, context: &Context) -> Result<(PathBuf, Loaded), Failure> {
         return Ok((path.clone(), Loaded::load(path)?));
     }
     let dir = context.dir_path()?;
-    let Some(path) = context.config_file(None, &dir) else {
+    let path = match served(&dir, context)? {
+        Some(path) => Some(path),
+        None => context.config_file(None, &dir),
+    };
+    let Some(path) = path else {
         let text = format!("no config: there is no {}", dir.join("windlass.toml").display());
-        return Err(Failure::new(Kind::NoInput, text).hint("name a file, or write one: windlass pipeline init"));
+        return Err(
+            Failure::new(Kind::NoInput, text).hint("name one: --config FILE; or write one: windlass pipeline init")
+        );
     };
     let loaded = Loaded::load(&path)?;
     Ok((path, loaded))
+}
+
+/// The config of the server that runs here.
+fn served(dir: &Path, context: &Context) -> Result<Option<PathBuf>, Failure> {
+    let dir = if context.directories().is_some() { None } else { DataDir::find(dir)? };
+    let Some(mut server) = dir.map_or(Ok(None), |dir| Link::to_server(&dir))? else { return Ok(None) };
+    let shown: ShownConfig = server.get_json("/api/v1/config")?;
+    Ok(shown.file.map(PathBuf::from))
 }
 
 /// The pipeline of this name, or the only one.
@@ -184,15 +201,20 @@ fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
         .zip(&pipeline.rules)
         .map(|(stage, rules)| {
             let counts = counts(&stage.name);
-            let waiting = [State::Ready, State::Retrying, State::Scheduled];
+            let of = |states: &[State]| states.iter().map(|state| count(&counts, state.word())).sum::<u64>();
+            let waiting = of(&[State::Ready, State::Retrying, State::Scheduled]);
+            let limit = rules.flow.as_ref().map_or(0, |flow| u64::from(flow.limit));
+            let most = if limit > 0 { format!(" of {}", grouped(limit)) } else { String::new() };
+            let (succeeded, failed) = (of(&[State::Succeeded]), of(&[State::Failed]));
             graph::Node {
                 name: stage.name.clone(),
-                workers: rules.slots,
-                waiting: waiting.iter().map(|state| count(&counts, state.word())).sum(),
-                running: count(&counts, State::Running.word()),
-                succeeded: count(&counts, State::Succeeded.word()),
-                failed: count(&counts, State::Failed.word()),
-                limit: rules.flow.as_ref().map_or(0, |flow| flow.limit),
+                lines: vec![
+                    format!("{}{most} waiting", grouped(waiting)),
+                    format!("{} running in {}", grouped(of(&[State::Running])), rules.slots),
+                    format!("{} succeeded, {} failed", grouped(succeeded), grouped(failed)),
+                ],
+                full: limit > 0 && waiting >= limit,
+                workers: rules.slots as usize,
                 to: stage.to.clone(),
             }
         })
@@ -207,6 +229,9 @@ fn run(of: &Named, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
+    if let Some(root) = context.directories() {
+        return directories::run(pipeline, &root, signals, context);
+    }
     let first = &pipeline.rules[0].pattern;
     let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
     let dir = context.data_dir()?;
@@ -254,7 +279,8 @@ fn serve(loaded: &Loaded, dir: &DataDir, context: &Context) -> Result<Server, Fa
     let config = &loaded.config;
     let log = LogOptions { level: Level::Warn, ..config.log.clone() };
     let log = if context.quiet { Log::off() } else { Log::start(log)? };
-    start_server(|| configured(loaded, dir, &log))
+    let store = context.store_under(&config.store)?;
+    start_server(|| configured(loaded, dir, &store, &log))
 }
 
 enum Ended {

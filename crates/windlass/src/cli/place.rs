@@ -8,6 +8,7 @@ use super::connect::Connection;
 use crate::config::{self, Profile};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
+use crate::store::place::StorePlace;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -15,15 +16,22 @@ use std::path::PathBuf;
 /// An engine's place.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    Directory(DataDir),
-    Address { url: String, token: Option<String> },
+    /// A data directory, and where its jobs are.
+    Directory {
+        dir: DataDir,
+        store: StorePlace,
+    },
+    Address {
+        url: String,
+        token: Option<String>,
+    },
 }
 
 impl Place {
     /// Connects; nothing where nobody serves a data directory. An address at which nobody listens is a failure.
     pub(super) fn server(&self) -> Result<Option<Connection>, Failure> {
         match self {
-            Place::Directory(dir) => Connection::open(dir),
+            Place::Directory { dir, .. } => Connection::open(dir),
             Place::Address { url, token } => match Connection::open_url(url, token.as_deref())? {
                 Some(connection) => Ok(Some(connection)),
                 None => Err(Failure::new(Kind::NoServer, format!("nobody listens at {url}"))
@@ -36,13 +44,13 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Directory(dir) => write!(f, "{}", dir.root().display()),
+            Place::Directory { dir, .. } => write!(f, "{}", dir.root().display()),
             Place::Address { url, .. } => f.write_str(url),
         }
     }
 }
 
-/// A server that was named, and what named it.
+/// A server or a store that was named, and what named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) url: String,
@@ -54,6 +62,8 @@ pub(super) struct Named {
 pub(super) struct Whereabouts {
     pub(super) dir: Option<PathBuf>,
     pub(super) server: Option<Named>,
+    /// An address with its password: what is told of it is its own business.
+    pub(super) store: Option<Named>,
     pub(super) profile: Profile,
 }
 
@@ -62,6 +72,7 @@ impl Whereabouts {
     pub(super) fn find(
         dir: Option<PathBuf>,
         server: Option<String>,
+        store: Option<String>,
         profile: Option<&str>,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Whereabouts, Failure> {
@@ -74,6 +85,7 @@ impl Whereabouts {
             None => Profile::default(),
         };
         let named = |url: Option<String>, by: &str| url.map(|url| Named { url, by: by.to_owned() });
+        let store = named(store, "--store").or_else(|| named(text("WINDLASS_STORE"), "WINDLASS_STORE"));
         let of_profile = |by: &str| (chosen.dir.clone(), named(chosen.server.clone(), by));
         // What a job is told of its own server is for `progress` and `emit`, with a token that is good for them alone.
         let url = text("WINDLASS_URL").filter(|_| set("WINDLASS_JOB_TOKEN").is_none());
@@ -84,7 +96,7 @@ impl Whereabouts {
             by_variable.as_ref().map(|name| of_profile(&format!("the profile {name}"))).unwrap_or_default(),
         ];
         let (dir, server) = stages.into_iter().find(|(dir, url)| dir.is_some() || url.is_some()).unwrap_or_default();
-        Ok(Whereabouts { dir, server, profile: chosen })
+        Ok(Whereabouts { dir, server, store, profile: chosen })
     }
 
     /// What shows a server that one may use it: WINDLASS_TOKEN, or the first line of a file.
@@ -110,7 +122,8 @@ mod tests {
 
     fn found(dir: Option<&str>, server: Option<&str>, variables: &[(&str, &str)]) -> (Option<String>, Option<String>) {
         let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        let found = Whereabouts::find(dir.map(PathBuf::from), server.map(str::to_owned), None, &variable).unwrap();
+        let found =
+            Whereabouts::find(dir.map(PathBuf::from), server.map(str::to_owned), None, None, &variable).unwrap();
         (found.dir.map(|dir| dir.display().to_string()), found.server.map(|named| named.url))
     }
 

@@ -180,7 +180,7 @@ pub(super) fn push(args: &Args, context: &Context) -> Result<u8, Failure> {
         return Err(Failure::new(Kind::Usage, text).hint("give them as DATA, without --run new"));
     }
     match (from_stdin, &place) {
-        (true, Place::Directory(dir)) => door.lines(dir),
+        (true, Place::Directory { dir, .. }) => door.lines(dir),
         (true, Place::Address { .. }) => door.lines_elsewhere(&place),
         (false, _) => door.arguments(&place),
     }
@@ -226,8 +226,8 @@ impl Door<'_> {
         let listens = server.is_some();
         let whole = self.terms.durability == Durability::Full && self.fresh.is_none();
         let ids = match (place, server) {
-            (Place::Directory(dir), None) => self.through_inbox(dir, &data)?,
-            (Place::Directory(dir), Some(_)) if !whole => self.through_inbox(dir, &data)?,
+            (Place::Directory { dir, .. }, None) => self.through_inbox(dir, &data)?,
+            (Place::Directory { dir, .. }, Some(_)) if !whole => self.through_inbox(dir, &data)?,
             (_, Some(mut server)) => {
                 self.make_run(&mut server)?;
                 self.through(&mut server, &data)?

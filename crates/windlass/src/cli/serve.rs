@@ -13,10 +13,10 @@ use super::print::Out;
 use super::signals::Signals;
 use crate::allocator;
 use crate::config::Loaded;
-use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::http::OpenView;
 use crate::log::{Level, Log};
 use crate::runner::progress::Board;
 use crate::server::LiveConfig;
@@ -60,6 +60,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     };
     let loaded = read()?;
     let config = &loaded.config;
+    let store = context.store_under(&config.store)?;
     let dir = context.data_dir()?;
     let log = Log::start(config.log.clone().under(std::env::var_os("WINDLASS_LOG"))?)?;
     let reload: ReadConfig = Arc::new(read);
@@ -67,7 +68,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         serve_open_runs: true,
         listen: Some(config.server.listen),
         reload: Some(reload.clone()),
-        ..configured(&loaded, &dir, &log)
+        ..configured(&loaded, &dir, &store, &log)
     })?;
     let mut out = Out::new();
     out.line(format_args!("windlass serves {} with data directory {}", server.address(), dir.root().display()));
@@ -76,12 +77,12 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     let pid = std::process::id();
     log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
     let manager = Arc::new(ServiceManager::of_this_process());
-    life::tell_ready(server.handle(), &dir, &manager);
+    life::tell_ready(server.handle(), server.view(), &manager);
     // Held to the end of the server: whoever shows its life hears of that.
     let (_serving, until) = channel();
     if let Some(beat) = manager.beat() {
-        let (engine, manager, dir) = (server.handle().clone(), Arc::clone(&manager), dir.clone());
-        spawn("watchdog", move || life::show(&engine, &dir, &manager, beat, &until))?;
+        let (engine, manager, view) = (server.handle().clone(), Arc::clone(&manager), Arc::clone(server.view()));
+        spawn("watchdog", move || life::show(&engine, &view, &manager, beat, &until))?;
     }
     // As for the beat: it hears of the server's end.
     let (_busy, ended) = channel();
@@ -90,8 +91,8 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
         spawn("idle", move || idle::end_when_idle(&dir, &engine, length, &log, &ended))?;
     }
     let (engine, live, orders_log) = (server.handle().clone(), Arc::clone(server.config()), log.clone());
-    let (told, board) = (Arc::clone(&manager), Arc::clone(server.board()));
-    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told, &dir))?;
+    let (told, board, view) = (Arc::clone(&manager), Arc::clone(server.board()), Arc::clone(server.view()));
+    spawn("orders", move || obey(&signals, &engine, &live, &board, &orders_log, &told, &view))?;
     let ended = server.join();
     manager.stopping();
     log.info("stopped");
@@ -112,7 +113,7 @@ fn obey(
     board: &Board,
     log: &Log,
     manager: &ServiceManager,
-    dir: &DataDir,
+    view: &OpenView,
 ) {
     let mut interrupted = false;
     while let Some(signal) = signals.next() {
@@ -132,7 +133,7 @@ fn obey(
                 manager.reloading();
                 // What came of it stands in the log, whoever asked.
                 let _ = config.reload(engine, "signal".into());
-                life::tell_ready(engine, dir, manager);
+                life::tell_ready(engine, view, manager);
                 Ok(())
             }
             libc::SIGTTIN => dump::tell(engine, board, log),

@@ -18,14 +18,14 @@ pub(super) fn stop(args: &Args, context: &Context) -> Result<u8, Failure> {
     let mode = if args.now { "now" } else { "drain" };
     // Elsewhere there is no lock to wait for: a stream that only the server's end ends stands for it.
     let stream = match &place {
-        Place::Directory(_) => None,
+        Place::Directory { .. } => None,
         Place::Address { .. } => place.server()?.map(|second| second.lines("/api/v1/watch?selector=id:j-0000000000-0")),
     };
     let stream = stream.transpose()?;
     let _: Value = server.post_json("/api/v1/stop", &json!({ "mode": mode }))?;
     drop(server);
     match (&place, stream) {
-        (Place::Directory(dir), _) => lock_watch::wait_for_release(dir)?,
+        (Place::Directory { dir, .. }, _) => lock_watch::wait_for_release(dir)?,
         (Place::Address { .. }, stream) => {
             let Some(mut lines) = stream else { return Ok(0) };
             // However it ends, nobody is at the other end any more.

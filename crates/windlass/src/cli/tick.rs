@@ -12,6 +12,7 @@ use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
 use crate::log::{Level, Log, LogOptions};
+use crate::store::place::StorePlace;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,12 +37,13 @@ pub(super) fn tick(args: &Args, context: &Context) -> Result<u8, Failure> {
     // The config is checked first: a wrong one must not make a data directory.
     let file = context.config_file(args.config.as_deref(), &context.dir_path()?);
     let loaded = file.map_or_else(|| Ok(Loaded::default()), |path| Loaded::load(&path))?;
+    let store = context.store_under(&loaded.config.store)?;
     let dir = context.data_dir()?;
     if let Some(mut server) = Link::to_server(&dir)? {
         let _: Value = server.post_empty("/api/v1/nudge")?;
         return through(server, signals, context);
     }
-    alone(&loaded, &dir, signals, context)
+    alone(&loaded, &dir, &store, signals, context)
 }
 
 /// Somebody serves: a signal ends the wait, not the work.
@@ -65,7 +67,13 @@ fn through(server: Connection, signals: Signals, context: &Context) -> Result<u8
 }
 
 /// Nobody serves: this does, until nothing is left that could run now.
-fn alone(loaded: &Loaded, dir: &DataDir, signals: Signals, context: &Context) -> Result<u8, Failure> {
+fn alone(
+    loaded: &Loaded,
+    dir: &DataDir,
+    store: &StorePlace,
+    signals: Signals,
+    context: &Context,
+) -> Result<u8, Failure> {
     let config = &loaded.config;
     // Cron mails what is said: where the log has no file of its own only what is wrong is worth a mail.
     let options = match &config.log.file {
@@ -73,7 +81,7 @@ fn alone(loaded: &Loaded, dir: &DataDir, signals: Signals, context: &Context) ->
         None => LogOptions { level: Level::Warn, ..config.log.clone() },
     };
     let log = if context.quiet { Log::off() } else { Log::start(options)? };
-    let server = start_server(|| configured(loaded, dir, &log))?;
+    let server = start_server(|| configured(loaded, dir, store, &log))?;
     let stopped_by = Arc::new(AtomicI32::new(0));
     let (engine, noted) = (server.handle().clone(), stopped_by.clone());
     std::thread::spawn(move || {

@@ -266,7 +266,7 @@ impl Client {
                 self.avoid();
                 Delivery::Nobody
             }
-            Kind::Internal if sabotage::on(Sabotage::UnknownSaidRefused) => Delivery::Nobody,
+            Kind::Io if sabotage::on(Sabotage::UnknownSaidRefused) => Delivery::Nobody,
             _ => Delivery::Failed(failure),
         }
     }

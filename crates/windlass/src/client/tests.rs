@@ -92,7 +92,7 @@ fn only_a_sure_refusal_leads_to_the_inbox() {
     let client = self::client(&rig);
     assert_eq!(client.push("no_space", b"x", PushOptions::default()).unwrap_err().kind, Kind::Full);
     let unknown = client.push("dies", b"x", PushOptions::default()).unwrap_err();
-    assert_eq!(unknown.kind, Kind::Internal);
+    assert_eq!(unknown.kind, Kind::Io);
     assert!(unknown.hint.unwrap().contains("may or may not"));
     assert_eq!(in_inbox(&rig), 1, "a job that may exist must not be pushed again");
     assert_eq!(client.push("", b"x", PushOptions::default()).unwrap_err().kind, Kind::BadData);

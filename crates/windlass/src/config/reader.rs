@@ -6,14 +6,11 @@
 use super::shown::{Lines, Origin};
 use super::units::{nearest, size};
 use super::zone::hours;
-use super::{Config, Handlers, Server, checks, path_bytes};
+use super::{Config, Handlers, checks, path_bytes};
 use crate::error::{Failure, Kind};
 use crate::handlers_dir;
-use crate::log::{Format, Level, LogOptions};
-use crate::server::ArchiveOptions;
 use crate::when;
 use std::ffi::OsStr;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -21,15 +18,18 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use windlass_core::job::{QUEUE_NAME_MAX, QueueName};
-use windlass_core::policy::{Backoff, Command, HandlerFile, Policy, Service};
+use windlass_core::policy::{Backoff, Command, DataFormat, Framing, HandlerFile, Policy, Service};
 
 pub(super) mod defaults;
+pub(super) mod forward;
 pub(super) mod limits;
 mod pace;
 mod pipeline;
 pub(super) mod profile;
 mod schedule;
+mod sections;
 mod service;
+mod store;
 mod subscribe;
 mod traces;
 mod url;
@@ -64,7 +64,7 @@ pub(super) fn read(files: &[(&Path, &str)], asks_machine: bool) -> Result<Config
     for root in &roots {
         root.only(&ROOT_KEYS)?;
         config.profiles.extend(profile::read(root)?);
-        read_sections(root, &mut config)?;
+        sections::read(root, &mut config)?;
     }
     for root in &roots {
         config.handlers = read_handlers(root, &config)?.or(config.handlers);
@@ -92,10 +92,12 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 12] = [
+const ROOT_KEYS: [&str; 14] = [
     "handlers",
     "limits",
     "defaults",
+    "store",
+    "nudge",
     "server",
     "archive",
     "log",
@@ -106,32 +108,6 @@ const ROOT_KEYS: [&str; 12] = [
     "subscribe",
     "pipeline",
 ];
-
-/// The tables that all files share key by key.
-fn read_sections(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
-    if let Some(limits) = root.section("limits")? {
-        limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
-        config.slots = limits.count("slots")?.unwrap_or(config.slots);
-        if limits.get("hosts").is_some() {
-            config.hosts = url::read_hosts(&limits)?;
-        }
-        config.machine = limits::read_machine(&limits, &config.machine)?;
-    }
-    defaults::read(root, config)?;
-    if let Some(server) = root.section("server")? {
-        config.server = read_server(&server, config.server.clone())?;
-    }
-    if let Some(archive) = root.section("archive")? {
-        config.archive = read_archive(&archive, config.archive)?;
-    }
-    if let Some(log) = root.section("log")? {
-        config.log = read_log(&log, config.log.clone())?;
-    }
-    if let Some(table) = root.section("traces")? {
-        config.traces = traces::read(&table, config.traces.clone())?;
-    }
-    Ok(())
-}
 
 /// The tables of all files in the order in which they are tried: what lies in `conf.d` before what is in the main file,
 /// and a table that two files have as the later one has it.
@@ -160,8 +136,9 @@ pub(super) fn lines(files: &[(&Path, &str)]) -> Lines {
         let origin = |span| Origin { file: file.clone(), line: line(span) };
         for (name, value) in parsed.get_ref() {
             let (kind, DeValue::Table(table)) = (name.get_ref(), value.get_ref()) else {
-                // The short form of a table with a path.
-                lines.insert((name.get_ref().to_string(), "path".to_owned()), origin(name.span()));
+                // The short form of a table with a path, or with an address.
+                let key = if name.get_ref() == "store" { "url" } else { "path" };
+                lines.insert((name.get_ref().to_string(), key.to_owned()), origin(name.span()));
                 continue;
             };
             if kind != "queue" && kind != "schedule" && kind != "pipeline" {
@@ -197,54 +174,6 @@ fn note(lines: &mut Lines, section: &str, table: &DeTable<'_>, origin: &dyn Fn(R
     }
 }
 
-fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
-    table.only(&["listen", "drain"])?;
-    let listen = table.map("listen", |text| {
-        let refused = || format!("cannot read the address {text:?}; expected an address such as 127.0.0.1:8737");
-        let address: SocketAddr = text.parse().map_err(|_| refused())?;
-        match address.ip().is_loopback() {
-            true => Ok(address),
-            false => Err(format!("{text} is not a loopback address, and this listener asks nobody for a password")),
-        }
-    })?;
-    let drain = table.map("drain", when::duration)?;
-    Ok(Server { listen: listen.unwrap_or(default.listen), drain: drain.unwrap_or(default.drain) })
-}
-
-fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<ArchiveOptions, Failure> {
-    table.only(&["bodies", "keep_succeeded", "keep_failed", "max_size"])?;
-    Ok(ArchiveOptions {
-        bodies: table.flag("bodies")?.unwrap_or(default.bodies),
-        keep_succeeded: table.map("keep_succeeded", when::duration)?.unwrap_or(default.keep_succeeded),
-        keep_failed: table.map("keep_failed", when::duration)?.unwrap_or(default.keep_failed),
-        max_size: table.map("max_size", size)?.unwrap_or(default.max_size),
-    })
-}
-
-fn read_log(table: &Table<'_, '_>, default: LogOptions) -> Result<LogOptions, Failure> {
-    table.only(&["format", "level", "file"])?;
-    let format = table.map("format", |text| match text {
-        "logfmt" => Ok(Format::Logfmt),
-        "json" => Ok(Format::Json),
-        other => Err(format!("{other:?} is not a format, expected \"logfmt\" or \"json\"")),
-    })?;
-    let level = table.map("level", |text| {
-        let known = Level::ALL.into_iter().find(|level| level.word() == text);
-        known.ok_or_else(|| format!("{text:?} is not a level, expected debug, info, warn or error"))
-    })?;
-    let file = table.map("file", |text| match text {
-        "" => Err("the name is empty; without `file` the log goes to stderr".to_owned()),
-        // As for directories: a relative one is meant from where the config stands.
-        name => std::path::absolute(table.source.path.parent().unwrap_or(Path::new("")).join(name))
-            .map_err(|e| e.to_string()),
-    })?;
-    Ok(LogOptions {
-        format: format.unwrap_or(default.format),
-        level: level.unwrap_or(default.level),
-        file: file.or(default.file),
-    })
-}
-
 fn read_queues(root: &Table<'_, '_>, config: &Config) -> Result<Vec<Policy>, Failure> {
     let Some(queues) = root.section("queue")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = queues.table.iter().collect();
@@ -273,7 +202,8 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 14] = [
+const QUEUE_KEYS: [&str; 15] = [
+    "data",
     "slots",
     "weight",
     "unique",
@@ -296,7 +226,14 @@ fn all_queue_keys() -> Vec<&'static str> {
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&all_queue_keys())?;
-    read_policy(table, pattern, config, place)
+    let policy = read_policy(table, pattern, config, place)?;
+    match &policy.service {
+        Service::Worker(worker) if matches!(worker.framing, Framing::Paths { .. }) => {
+            let text = "this `framing` is of files, and a job is none; expected it in a stage of a pipeline only";
+            Err(table.refuse_value("framing", text))
+        }
+        _ => Ok(policy),
+    }
 }
 
 /// What a table of a queue, or of a stage, says of how it is served.
@@ -351,7 +288,12 @@ fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure>
         let key = if table.get("backoff").is_some() { "backoff" } else { "backoff_max" };
         return Err(table.refuse_value(key, "`backoff` is longer than `backoff_max`"));
     }
+    let format = |text: &str| {
+        let known = [DataFormat::Bytes, DataFormat::Yaml].into_iter().find(|format| format.word() == text);
+        known.ok_or_else(|| format!("{text:?} is no form of data, expected \"bytes\" or \"yaml\""))
+    };
     let policy = Policy {
+        data: table.map("data", format)?.unwrap_or(default.data),
         slots: table.count("slots")?.unwrap_or(default.slots),
         weight: table.count("weight")?.unwrap_or(default.weight),
         unique: table.map("unique", str::parse)?,

@@ -8,6 +8,7 @@ use super::reader::limits;
 use super::{Config, Handlers, Pipeline, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
+use crate::store::place::StorePlace;
 use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,10 +98,8 @@ impl Loaded {
             slots,
             machine,
             hosts,
-            server,
-            archive,
-            log,
-            traces,
+            store,
+            nudge,
             defaults,
             handlers,
             queues,
@@ -120,17 +119,13 @@ impl Loaded {
         add("limits", false, "users", Some(format!("{:?}", machine.users)));
         let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
         add("limits", false, "hosts", Some(format!("[{}]", names.join(", "))));
-        add("server", false, "listen", Some(format!("\"{}\"", server.listen)));
-        add("server", false, "drain", Some(format!("\"{}\"", when::exact(server.drain))));
-        add("archive", false, "bodies", Some(archive.bodies.to_string()));
-        add("archive", false, "keep_succeeded", Some(format!("\"{}\"", when::exact(archive.keep_succeeded))));
-        add("archive", false, "keep_failed", Some(format!("\"{}\"", when::exact(archive.keep_failed))));
-        add("archive", false, "max_size", Some(format!("\"{}\"", exact_size(archive.max_size))));
-        add("log", false, "format", Some(format!("\"{}\"", log.format.word())));
-        add("log", false, "level", Some(format!("\"{}\"", log.level.word())));
-        add("log", false, "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string())));
-        add("traces", false, "export", traces.export.as_ref().map(|collector| format!("\"{collector}\"")));
-        add("traces", false, "service", Some(format!("{:?}", traces.service)));
+        for (key, value) in store_values(store) {
+            add("store", false, key, value);
+        }
+        add("nudge", false, "udp", nudge.map(|address| format!("\"{address}\"")));
+        for (table, key, value) in self.of_the_server() {
+            add(table, false, key, value);
+        }
         for key in reader::defaults::KEYS {
             add("defaults", false, key, queue_value(defaults, key));
         }
@@ -141,7 +136,7 @@ impl Loaded {
             }
         }
         for policy in queues {
-            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_));
+            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_) | Service::Forward(_));
             let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");
             for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
@@ -160,6 +155,24 @@ impl Loaded {
         }
         self.add_subscriptions(router, &mut entries);
         entries
+    }
+
+    /// What the server itself goes by, table by table.
+    fn of_the_server(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
+        let Config { server, archive, log, traces, .. } = &self.config;
+        vec![
+            ("server", "listen", Some(format!("\"{}\"", server.listen))),
+            ("server", "drain", Some(format!("\"{}\"", when::exact(server.drain)))),
+            ("archive", "bodies", Some(archive.bodies.to_string())),
+            ("archive", "keep_succeeded", Some(format!("\"{}\"", when::exact(archive.keep_succeeded)))),
+            ("archive", "keep_failed", Some(format!("\"{}\"", when::exact(archive.keep_failed)))),
+            ("archive", "max_size", Some(format!("\"{}\"", exact_size(archive.max_size)))),
+            ("log", "format", Some(format!("\"{}\"", log.format.word()))),
+            ("log", "level", Some(format!("\"{}\"", log.level.word()))),
+            ("log", "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string()))),
+            ("traces", "export", traces.export.as_ref().map(|collector| format!("\"{collector}\""))),
+            ("traces", "service", Some(format!("{:?}", traces.service))),
+        ]
     }
 
     fn add_subscriptions(&self, router: &Router, entries: &mut Vec<Entry>) {
@@ -207,6 +220,20 @@ impl Loaded {
     }
 }
 
+/// Without a table elsewhere only the address could be said, and there is none.
+fn store_values(store: &StorePlace) -> Vec<(&'static str, Option<String>)> {
+    let Some(table) = store.table() else { return vec![("url", None)] };
+    let pairs: Vec<String> = table.map.iter().map(|(column, name)| format!("{column} = {name:?}")).collect();
+    vec![
+        ("url", Some(format!("{:?}", table.database.secret()))),
+        ("table", Some(format!("{:?}", table.table))),
+        ("schema", table.schema.as_ref().map(|schema| format!("{schema:?}"))),
+        ("map", Some(if pairs.is_empty() { "{}".into() } else { format!("{{ {} }}", pairs.join(", ")) })),
+        ("keep", Some(format!("\"{}\"", table.keep.word()))),
+        ("lease", Some(format!("\"{}\"", when::exact(table.lease)))),
+    ]
+}
+
 fn schedule_values(schedule: &Schedule) -> [(&'static str, String); 6] {
     let Schedule { cron, overlap, catch_up, enabled, push, .. } = schedule;
     let what = match &push.what {
@@ -241,6 +268,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
     match key {
         "run" | "batch" | "worker" if command.argv.is_empty() => None,
         "run" | "batch" | "worker" => Some(argv_value(command)),
+        "data" => Some(format!("\"{}\"", policy.data.word())),
         "slots" => Some(policy.slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
         "unique" => policy.unique.map(|scope| format!("\"{}\"", scope.word())),
@@ -271,6 +299,11 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
             Service::Remote(remote) => match key {
                 "remote" => Some("true".into()),
                 "lease" => Some(time(remote.lease)),
+                _ => None,
+            },
+            Service::Forward(forward) => match key {
+                "forward" => Some(format!("\"{forward}\"")),
+                "token_file" => forward.token_file.as_ref().map(|file| format!("{file:?}")),
                 _ => None,
             },
             Service::Command(_) | Service::Handler { .. } => None,
@@ -400,8 +433,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            15 + 8 + 23,
-            "of the server, its log, traces, the defaults, and those of a queue with `run`"
+            17 + 8 + 24,
+            "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
 
@@ -417,7 +450,9 @@ mod tests {
              [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
              framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
-             [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n";
+             [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n\
+             [store]\nurl = \"postgres://ann:pw@db/app\"\ntable = \"work\"\nmap = { queue = \"kind\" }\n\
+             keep = \"none\"\nlease = \"9s\"\n[nudge]\nudp = \"127.0.0.1:4488\"\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();

@@ -204,7 +204,8 @@ fn refusals_name_place_value_and_what_was_expected() {
         (
             "[queue.a]\nslots = 1",
             "w.toml:1:8: [queue.a] has no `run`, so nothing would do its jobs",
-            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url` or `remote` in its place",
+            "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url`, `remote` or \
+             `forward` in its place",
         ),
         ("[queue.a]\nrun = []", "w.toml:2:7: `run` is empty, expected a program and its arguments", ""),
         (

@@ -7,11 +7,13 @@ use super::Engine;
 use super::ask::Ask;
 use super::effects::Effects;
 use super::turn::Progress;
+use crate::lot::Manner;
 use crate::runner::{Flight, Lent, Start};
 use crate::store::{Held, Order, Store, StoreError};
+use std::collections::HashMap;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
-use windlass_core::policy::Policy;
+use windlass_core::policy::{Policy, Service};
 use windlass_core::scheduler::Planned;
 use windlass_core::time::Time;
 
@@ -88,7 +90,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(u32, bool), StoreError> {
         let order = Order { lane: planned.lane, most: planned.most };
-        let held = self.store.claim(&[order], now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
+        let held = self.claim_known(order, now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
         let got = count_of(&held);
         self.scheduler.claimed(planned, got);
         if got > 0 {
@@ -118,12 +120,33 @@ impl<S: Store> Engine<S> {
             self.scheduler.finished(planned.crew, planned.lane);
             return Err(error);
         }
+        let lots = match &policy.service {
+            Service::Forward(to) => self.pack(&held, to, Manner::Forward, HashMap::new(), None, progress),
+            _ => Ok(Vec::new()),
+        };
+        let lots = lots.inspect_err(|_| self.scheduler.finished(planned.crew, planned.lane))?;
         let (claim, departed) = self.flights.depart(planned.crew, &policy, held, now);
         progress.departed.extend(departed.iter().map(|(flight, _)| *flight));
-        for (flight, held) in departed {
-            effects.starts.push(self.start(flight, claim, held, Arc::clone(&policy), lent.clone())?);
+        for (at, (flight, held)) in departed.into_iter().enumerate() {
+            let lot = lots.get(at).cloned();
+            lot.iter().for_each(|lot| self.flights.belongs_to(flight, lot));
+            let start = self.start(flight, claim, held, Arc::clone(&policy), lent.clone())?;
+            effects.starts.push(Start { lot, ..start });
         }
         Ok((going, going == got))
+    }
+
+    /// Claims, and learns of runs that another server opened.
+    fn claim_known(&mut self, order: Order, now: Time) -> Result<Vec<Held>, StoreError> {
+        let held = self.store.claim(&[order], now)?;
+        for no in held.iter().filter_map(|held| held.run) {
+            if self.runs.get(no).is_none()
+                && let Some(info) = self.store.run_numbered(no)?
+            {
+                self.runs.learn(info, self.options.serve_open_runs, &mut self.scheduler);
+            }
+        }
+        Ok(held)
     }
 
     pub(super) fn start(
@@ -139,7 +162,7 @@ impl<S: Store> Engine<S> {
         let run = run.map(|id| id.to_string()).unwrap_or_default();
         let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
         let (checkpoint, lent) = (self.checkpoint_for(&held)?, lent.map(Box::new));
-        Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent })
+        Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent, lot: None })
     }
 }
 

@@ -12,6 +12,8 @@ pub enum Condition {
     Draining,
     /// The disk is full: nothing is accepted or started, what runs is still settled.
     NoSpace,
+    /// The database does not answer: what runs goes on, nothing is accepted or started.
+    StoreAway,
     /// Finished attempts wait for the archive, too many of them.
     ArchiveBehind,
     /// Somebody paused the whole server: jobs are accepted, nothing is started.
@@ -23,10 +25,11 @@ pub enum Condition {
 }
 
 impl Condition {
-    pub const ALL: [Condition; 7] = [
+    pub const ALL: [Condition; 8] = [
         Condition::Halting,
         Condition::Draining,
         Condition::NoSpace,
+        Condition::StoreAway,
         Condition::ArchiveBehind,
         Condition::Paused,
         Condition::Quiet,
@@ -38,6 +41,7 @@ impl Condition {
             Condition::Halting => "halting",
             Condition::Draining => "draining",
             Condition::NoSpace => "no_space",
+            Condition::StoreAway => "store_away",
             Condition::ArchiveBehind => "archive_behind",
             Condition::Paused => "paused",
             Condition::Quiet => "quiet",

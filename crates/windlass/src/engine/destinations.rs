@@ -7,7 +7,7 @@
 use super::Engine;
 use super::effects::Effects;
 use super::turn::entry;
-use crate::runner::{Output, field};
+use crate::runner::{Output, field, given};
 use crate::store::{Held, Settlement, Store, StoreError};
 use windlass_core::circuit::Sign;
 use windlass_core::destination::{Hold, Limits, Told};
@@ -68,7 +68,7 @@ impl<S: Store> Engine<S> {
 
     fn ask_for(&mut self, crew: CrewNo, policy: &Policy, template: &str, held: &Held, position: u16) -> Told {
         let index = usize::from(held.first + position);
-        let key = key(template, self.queue_name(held.lane.queue).as_str(), held.jobs.data(index));
+        let key = key(template, policy, self.queue_name(held.lane.queue).as_str(), held.jobs.data(index));
         let returns = held.record.starts > 0;
         self.destinations.ask(crew, &key, Limits::from(policy), returns, self.steady)
     }
@@ -84,7 +84,7 @@ impl<S: Store> Engine<S> {
     fn end_keys(&mut self, crew: CrewNo, policy: &Policy, held: &Held, sign: Sign) {
         let Some(template) = &policy.rate_key else { return };
         for index in held.range() {
-            let key = key(template, self.queue_name(held.lane.queue).as_str(), held.jobs.data(index));
+            let key = key(template, policy, self.queue_name(held.lane.queue).as_str(), held.jobs.data(index));
             self.destinations.ended(crew, &key, sign, Limits::from(policy), self.steady);
         }
     }
@@ -92,7 +92,7 @@ impl<S: Store> Engine<S> {
     /// What holds back the destination of a job with this data, and its name.
     pub(super) fn held_destination(&self, queue: &str, crew: CrewNo, data: &[u8]) -> Option<(String, Reason)> {
         let policy = self.scheduler.policy(crew)?;
-        let key = key(policy.rate_key.as_ref()?, queue, data);
+        let key = key(policy.rate_key.as_ref()?, &policy, queue, data);
         let reason = match self.destinations.hold(crew, &key, Limits::from(&*policy), self.steady)? {
             Hold::Rate(rate, next) => Reason::RateReached { rate, next: self.now.after(next.since(self.steady)) },
             Hold::Dead { failures } => Reason::DestinationDead { failures, probe: None },
@@ -102,7 +102,9 @@ impl<S: Store> Engine<S> {
 }
 
 /// A job without the field that the key asks for shares one destination with all such jobs.
-fn key(template: &str, queue: &str, data: &[u8]) -> Vec<u8> {
+fn key(template: &str, policy: &Policy, queue: &str, data: &[u8]) -> Vec<u8> {
+    // Data that can never be given goes nowhere; its start will say so.
+    let data = &*given(policy, data).unwrap_or_default();
     let field = |path: &str| field(data, path);
     let values = Values { data, queue, id: "", number: 0, attempt: 0, field: &field };
     template::fill(template.as_bytes(), values).unwrap_or_default()

@@ -124,6 +124,9 @@ impl<S: Store> Driver<S> {
         for (flight, why) in effects.stops {
             self.runner.stop(flight, why);
         }
+        for lot in effects.confirms {
+            self.runner.confirm(lot);
+        }
         if effects.make_room > 0 {
             self.runner.make_room(effects.make_room);
         }

@@ -4,10 +4,12 @@ use super::event::Answer;
 use crate::archiver::Entry;
 use crate::audit::Audited;
 use crate::error::Failure;
+use crate::lot::Departing;
 use crate::runner::{Flight, Start, Stop};
 use crate::store::RunInfo;
 use crate::store::keys::Duplicate;
 use std::fmt;
+use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::life_cycle::State;
 
@@ -17,6 +19,8 @@ pub struct Effects {
     pub answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
+    /// Lots that are settled here: the servers that have them may forget their numbers.
+    pub confirms: Vec<Arc<Departing>>,
     /// Bytes of memory that idle processes hold and a start lacks.
     pub make_room: u64,
     /// Running jobs that a person cancelled: told to stop only if the turn that says so is committed.

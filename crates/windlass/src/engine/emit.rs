@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::judge::Verdict;
 use windlass_core::particulars::Particulars;
-use windlass_core::pipeline::Pass;
 use windlass_core::policy::Policy;
 use windlass_core::scheduler::Scheduler;
 
@@ -68,12 +67,7 @@ pub(super) fn passed_on(
     let Verdict::Succeed { message } = verdict else { return Vec::new() };
     let mut passed = Vec::new();
     for (by, index) in (0..).zip(held.range()) {
-        let data = match flow.pass {
-            Pass::Message if !message.is_empty() => message.as_bytes(),
-            Pass::Data => held.jobs.data(index),
-            // The runner has the lines, and emits them.
-            Pass::Message | Pass::Emitted | Pass::Lines => continue,
-        };
+        let Some(data) = flow.passes(message, held.jobs.data(index)) else { continue };
         let to = flow.to.iter();
         passed.extend(to.map(|queue| Emitted { by, queue: queue.clone(), data: data.to_vec() }));
     }

@@ -4,11 +4,12 @@
 //! given after the commit of that turn, and only then.
 
 use crate::error::Failure;
+use crate::lot::{self, LotNo};
 use crate::runner::progress::Channel;
 use crate::runner::{Finished, Flight, Output};
 use crate::schedule::Schedule;
 use crate::store::keys::Duplicate;
-use crate::store::{Amended, Amendment, Durability, Lot, RunInfo};
+use crate::store::{Amended, Amendment, Arriving, Durability, Lot, RunInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::particulars::Particulars;
-use windlass_core::policy::{Command, HandlerFiles, Policy};
+use windlass_core::policy::{Command, Forward, HandlerFiles, Policy};
 use windlass_core::router::Router;
 use windlass_core::run::terms::RunTerms;
 use windlass_core::schedule::Memory;
@@ -194,6 +195,26 @@ pub enum Event {
     Dump {
         answer: Answer<super::dump::Dump>,
     },
+    /// Some jobs are to go to another server; answered when it is known what became of each.
+    Depart {
+        departure: Departure,
+        answer: Answer<Departed>,
+    },
+    /// What was answered to a lot of another server, if this one has taken it.
+    KnownLot {
+        number: LotNo,
+        answer: Answer<Option<lot::Answer>>,
+    },
+    /// A lot of another server.
+    Parcel {
+        parcel: Parcel,
+        answer: Answer<lot::Answer>,
+    },
+    /// The other server has settled a lot and will not ask about it again.
+    LotSettled {
+        number: LotNo,
+        answer: Answer<()>,
+    },
     /// A remote worker wants jobs; they come as starts with the ask's number, as soon as there are some.
     Ask(super::ask::Ask),
     /// It wants them no longer.
@@ -202,6 +223,8 @@ pub enum Event {
     },
     /// Look for work now; ends a quiet time.
     Nudge,
+    /// Somebody says that there may be work in the store that no door took in.
+    Look,
     /// Accept jobs, let what runs go on, start nothing.
     Quiet,
     /// Stop claiming, let what runs end for the drain time, then stop.
@@ -286,6 +309,74 @@ pub struct NewOperation {
     /// The moment at which ages are meant.
     pub asked: Time,
     pub by: String,
+}
+
+/// Jobs that are to go to another server.
+#[derive(Clone, Debug)]
+pub struct Departure {
+    pub wanted: Wanted,
+    pub to: Forward,
+    /// Who wants it, and in which words the jobs were chosen: for the audit log.
+    pub by: String,
+    pub chosen: String,
+}
+
+/// Which jobs, about one claim of them.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// Ready ones, from the heads of a queue's lanes.
+    Ready(String),
+    /// These, in whatever state they wait.
+    Ids(Vec<JobId>),
+}
+
+/// What became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departed {
+    /// Jobs that were taken out of their queues for it.
+    pub held: u64,
+    pub moved: u64,
+    /// Could not be kept there, and have failed here with the reason.
+    pub failed: u64,
+    /// Jobs that were left where they are, by why.
+    pub left: BTreeMap<String, u64>,
+    /// Why the other server did not take the rest, which is back.
+    pub refused: Option<String>,
+}
+
+impl Departed {
+    pub fn leave(&mut self, why: &str, count: u64) {
+        *self.left.entry(why.to_owned()).or_default() += count;
+    }
+
+    /// Takes in what became of further jobs.
+    pub fn add(&mut self, other: Departed) {
+        let Departed { held, moved, failed, left, refused } = other;
+        self.held += held;
+        self.moved += moved;
+        self.failed += failed;
+        left.into_iter().for_each(|(why, count)| self.leave(&why, count));
+        self.refused = self.refused.take().or(refused);
+    }
+}
+
+/// A lot that another server sent, as far as it is new here.
+#[derive(Debug)]
+pub struct Parcel {
+    pub number: LotNo,
+    pub lot: Lot,
+    /// Jobs that have a past, each with how far it had come.
+    pub pasts: Vec<(Arriving, String)>,
+    /// Jobs of it that are here already and are left as they are.
+    pub known: u64,
+}
+
+impl Parcel {
+    pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
+        let fresh = self.lot.jobs.iter().map(|new| &new.jobs);
+        let chunks = fresh.chain(self.pasts.iter().map(|(arriving, _)| &arriving.jobs));
+        chunks.flat_map(|jobs| (0..jobs.len()).map(|index| jobs.id(index)))
+    }
 }
 
 /// The account of an operation.

@@ -4,9 +4,11 @@
 //! share one slot, which is free when the last of them has ended.
 
 use crate::archiver::Ran;
+use crate::lot::Departing;
 use crate::runner::{Flight, Stop};
 use crate::store::Held;
 use std::collections::HashMap;
+use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::judge::Terms;
 use windlass_core::policy::Policy;
@@ -36,7 +38,19 @@ pub struct InFlight {
     pub leased: bool,
     /// So many words of its job are stored with its lease.
     pub spoken: u32,
+    /// The lot with which it goes to another server.
+    pub lot: Option<Arc<Departing>>,
 }
+
+impl InFlight {
+    /// The store says who else has it, or may have it: it goes on without this server.
+    pub fn stays(&self) -> bool {
+        self.leased || self.lot.is_some()
+    }
+}
+
+/// The crew of what no crew's slot is taken for.
+const NO_CREW: CrewNo = CrewNo(u32::MAX);
 
 /// What one crew has in flight, claimed ahead or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,8 +84,25 @@ impl Flights {
     /// Puts the stretches of one claim in flight under one slot.
     pub fn depart(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> (u64, Vec<(Flight, Held)>) {
         self.last += 1;
+        self.bookings.insert(self.last, held.len() as u32);
+        self.take_off(crew, policy, held, now)
+    }
+
+    /// The same for jobs that no slot was planned for.
+    pub fn depart_unbooked(&mut self, policy: &Policy, held: Vec<Held>, now: Time) -> (u64, Vec<(Flight, Held)>) {
+        self.last += 1;
+        self.take_off(NO_CREW, policy, held, now)
+    }
+
+    /// It goes with this lot.
+    pub fn belongs_to(&mut self, flight: Flight, lot: &Arc<Departing>) {
+        if let Some(flight) = self.by_number.get_mut(&flight.0) {
+            flight.lot = Some(Arc::clone(lot));
+        }
+    }
+
+    fn take_off(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> (u64, Vec<(Flight, Held)>) {
         let booking = self.last;
-        self.bookings.insert(booking, held.len() as u32);
         let terms = Terms::from(policy);
         let ran = if policy.service.jobs_a_slot() > 1 { Ran::Together } else { Ran::Alone };
         let mut departed = Vec::with_capacity(held.len());
@@ -94,6 +125,7 @@ impl Flights {
                 released: false,
                 leased: policy.service.is_remote(),
                 spoken: 0,
+                lot: None,
             };
             self.by_number.insert(self.last, flight);
             departed.push((Flight(self.last), held));
@@ -152,7 +184,7 @@ impl Flights {
 
     /// How many end with this server; what workers elsewhere have goes on without it.
     pub fn end_here(&self) -> usize {
-        self.by_number.values().filter(|flight| !flight.leased).count()
+        self.by_number.values().filter(|flight| !flight.stays()).count()
     }
 
     /// Frees the slot of a flight that has ended, if it was the last of its claim; it stays known until its turn

@@ -4,6 +4,7 @@
 //! policy: core decides. It does no I/O but through its store: what a turn leads to comes back as `Effects`, which
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
+mod arrivals;
 pub mod ask;
 mod checkpoint;
 mod claim;
@@ -19,6 +20,8 @@ mod failure;
 pub mod flights;
 pub mod handle;
 pub mod linger;
+mod look;
+mod lots;
 pub mod merge;
 mod obey;
 mod operate;
@@ -45,6 +48,7 @@ use crate::store::{Durability, Evidence, JobInfo, Recovered, Store, StoreError};
 use ask::Leases;
 use event::NewRules;
 use flights::Flights;
+use lots::{Lots, Travelling};
 use operations::Operations;
 use runs::Runs;
 use schedules::Schedules;
@@ -116,6 +120,7 @@ pub struct Engine<S> {
     runs: Runs,
     waiters: Waiters,
     asks: ask::Asks,
+    lots: Lots,
     /// What workers elsewhere have kept through the restart, for the runner to know of.
     resumed: Vec<Start>,
     operations: Operations,
@@ -150,6 +155,14 @@ pub struct Engine<S> {
     sync_by: Option<Time>,
     /// No space was found: nothing is admitted or started, and what has ended is settled next at this time.
     full_until: Option<Time>,
+    /// It is not for lack of space but because the store is away; what memory holds of it is to be read anew.
+    away: bool,
+    /// Somebody said that there may be work in the store.
+    asked_to_look: bool,
+    /// This server is the one that fires schedules.
+    controls: bool,
+    /// What runs was told to end, because others may soon take this server for dead.
+    fenced: bool,
     /// Somebody asked for quiet: nothing is started until somebody asks for work.
     hushed: bool,
     /// The last turn that settled anything, and the last one that the archive holds.
@@ -190,7 +203,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<(Engine<S>, Recovered), StoreError> {
         crate::sabotage::choose();
         let handlers = Handlers::of(&options.policies, &options.router);
-        let (leases, recovered) = take_back(&mut store, &options, &handlers, evidence, now)?;
+        let (leases, lots, recovered) = take_back(&mut store, &options, &handlers, evidence, now)?;
         // A server can come up on a full disk: what is done there has to be known before anything else.
         let full_until = (!store.has_room()).then_some(now);
         let scheduler = Scheduler::new(options.policies.clone(), options.slots);
@@ -205,6 +218,7 @@ impl<S: Store> Engine<S> {
             runs: Runs::default(),
             waiters: Waiters::default(),
             asks: ask::Asks::default(),
+            lots: Lots::default(),
             resumed: Vec::new(),
             operations: Operations::default(),
             schedules: Schedules::default(),
@@ -226,6 +240,10 @@ impl<S: Store> Engine<S> {
             drain_until: None,
             sync_by: None,
             full_until,
+            away: false,
+            asked_to_look: false,
+            controls: false,
+            fenced: false,
             hushed: false,
             settled: 0,
             archived: 0,
@@ -238,8 +256,10 @@ impl<S: Store> Engine<S> {
         engine.scheduler.set_memory(engine.options.memory);
         engine.scheduler.hold_suspects();
         engine.scheduler.set_stall(engine.stall());
+        engine.controls = engine.store.controls();
         engine.fill()?;
         engine.resume(leases)?;
+        engine.resume_lots(lots, now)?;
         Ok((engine, recovered))
     }
 
@@ -291,12 +311,20 @@ impl<S: Store> Engine<S> {
             return Ok(Some(Time::ZERO));
         }
         // Without space nothing is released: a job that is due must not keep the engine turning.
-        let due = if self.full_until.is_none() { self.store.next_due()? } else { None };
+        let due = match self.full_until {
+            None => match self.store.next_due() {
+                // The turn will find out what that means.
+                Err(StoreError::Away(_)) => return Ok(Some(Time::ZERO)),
+                due => due?,
+            },
+            Some(_) => None,
+        };
+        let beat = self.store.next_look().filter(|_| self.full_until.is_none());
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
         let steering = self.next_steering();
         let (paced, schedule) = (self.next_paced(), self.next_schedule());
         let look = self.stalemates.look_at.filter(|_| self.full_until.is_none() && self.stopping == Stopping::No);
-        let within = [due, self.sync_by, self.full_until, self.drain_until, self.suspects_at, look];
+        let within = [due, beat, self.sync_by, self.full_until, self.drain_until, self.suspects_at, look];
         let beside = [steering, lingers, schedule, paced, self.next_run_limit()];
         Ok(within.into_iter().chain(beside).flatten().min())
     }
@@ -323,6 +351,7 @@ impl<S: Store> Engine<S> {
         match self.stopping {
             Stopping::Halting => Condition::Halting,
             Stopping::Draining => Condition::Draining,
+            Stopping::No if self.away => Condition::StoreAway,
             Stopping::No if self.full_until.is_some() => Condition::NoSpace,
             Stopping::No if !self.archive_keeps_up => Condition::ArchiveBehind,
             Stopping::No if self.scheduler.is_paused() => Condition::Paused,
@@ -381,10 +410,13 @@ fn take_back(
     handlers: &Handlers,
     evidence: Evidence<'_>,
     now: Time,
-) -> Result<(Leases, Recovered), StoreError> {
+) -> Result<(Leases, Travelling, Recovered), StoreError> {
     let (leases, returned) = Leases::read(store, &options.policies)?;
+    let lots = Travelling::read(store)?;
+    let on_their_way = lots.starts();
     let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
-    let elsewhere = |job, start| leases.has(job, start) || (evidence.elsewhere)(job, start);
+    let elsewhere =
+        |job, start| leases.has(job, start) || on_their_way.contains(&(job, start)) || (evidence.elsewhere)(job, start);
     let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, options, handlers);
     let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
     let recovered = match store.recover(evidence, now) {
@@ -396,7 +428,7 @@ fn take_back(
         }
         other => other?,
     };
-    Ok((leases, recovered))
+    Ok((leases, lots, recovered))
 }
 
 /// The known queues by number. Numbers are small and given out in order, so a plain list serves.

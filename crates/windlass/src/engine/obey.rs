@@ -38,15 +38,8 @@ impl<S: Store> Engine<S> {
                 effects.answers.add(answer, Ok(()));
             }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
-            Event::Archived { turn } => {
-                // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
-                self.archived = turn;
-                let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
-                caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
-                self.store.archived(turn)?;
-                return Ok(true);
-            }
-            Event::Forget { before } => return Ok(self.store.forget(before, super::RELEASE_MOST)? > 0),
+            Event::Archived { turn } => return self.archived_up_to(turn, effects),
+            Event::Forget { before } => return self.forget(before, now),
             Event::SealRun { run, answer } => self.after_inbox(Then::Seal(run, answer), effects),
             Event::AwaitRun { run, answer } => {
                 if let Err(answer) = self.runs.await_end(run, answer) {
@@ -75,20 +68,38 @@ impl<S: Store> Engine<S> {
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
+            Event::KnownLot { number, answer } => self.tell_of_lot(number, answer, effects)?,
+            Event::Parcel { parcel, answer } => return self.take_parcel(parcel, answer, now, effects),
             Event::Ask(ask) => self.ask(ask, now),
             Event::Unask { number } => self.unask(number),
             Event::Nudge => {
                 self.hushed = false;
+                self.asked_to_look = true;
                 effects.nudge = true;
             }
+            Event::Look => self.asked_to_look = true,
             Event::Quiet => self.hushed = true,
             Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),
-            Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => {
-                unreachable!("absorbed before the commands")
-            }
+            Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => unreachable!("absorbed before"),
+            Event::Depart { .. } | Event::LotSettled { .. } => unreachable!("obeyed before"),
         }
         Ok(false)
+    }
+
+    fn archived_up_to(&mut self, turn: u64, effects: &mut Effects) -> Result<Wrote, StoreError> {
+        // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
+        self.archived = turn;
+        let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
+        caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
+        self.store.archived(turn)?;
+        Ok(true)
+    }
+
+    /// What ended long ago goes, and what was taken from other servers long ago.
+    fn forget(&mut self, before: Time, now: Time) -> Result<Wrote, StoreError> {
+        let lots = self.forget_old_lots(now)?;
+        Ok(self.store.forget(before, super::RELEASE_MOST)? > 0 || lots)
     }
 
     fn after_inbox(&mut self, then: Then, effects: &mut Effects) {
@@ -261,7 +272,7 @@ impl<S: Store> Engine<S> {
     fn halt(&mut self, effects: &mut Effects) {
         self.stopping = Stopping::Halting;
         self.scheduler.set_draining(true);
-        effects.stops.extend(self.flights.stop(|flight| !flight.leased, Stop::Kill));
+        effects.stops.extend(self.flights.stop(|flight| !flight.stays(), Stop::Kill));
     }
 
     /// Does a command and notes how strongly the turn must be committed for it.
@@ -272,10 +283,23 @@ impl<S: Store> Engine<S> {
         progress: &mut super::turn::Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        if self.command(event, now, effects)? {
-            progress.needs(Durability::Full);
+        match event {
+            Event::Depart { departure, answer } => self.depart(departure, answer, now, progress, effects),
+            Event::LotSettled { number, answer } => {
+                effects.answers.add(answer, Ok(()));
+                if self.forget_lot(number)? {
+                    // One that is remembered after all costs a little room and nothing else.
+                    progress.needs(Durability::Os);
+                }
+                Ok(())
+            }
+            event => {
+                if self.command(event, now, effects)? {
+                    progress.needs(Durability::Full);
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 

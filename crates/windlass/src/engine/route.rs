@@ -9,7 +9,7 @@ use super::turn;
 use super::{Engine, IdSource, emit};
 use crate::runner::Output;
 use crate::sabotage::{self, Sabotage};
-use crate::store::chunk::ChunkBuilder;
+use crate::store::chunk::{Chunk, ChunkBuilder};
 use crate::store::{FollowUp, Held, Order, Settlement, Store, StoreError};
 use std::sync::Arc;
 use windlass_core::job::{Origin, QueueName, RunNo};
@@ -20,6 +20,8 @@ use windlass_core::time::Time;
 
 /// So many copies are made in one turn; the next turn goes on.
 const COPIES_MOST: u64 = 40 << 10;
+/// Messages with so much data share it with their copies.
+const SHARED_LEAST: u64 = 4 << 10;
 
 impl<S: Store> Engine<S> {
     /// Hands on what waits in topics, and what that brings to other topics.
@@ -74,30 +76,44 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// A copy of each message for each listener, which knows the message as its parent; laid together by listener and run.
+/// A copy of each message for each listener, which knows the message as its parent. Messages that lie together share
+/// their data with all copies; lonely ones are laid together for each listener.
 fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowUp> {
     let mut follow_ups = Vec::new();
-    for queue in listeners {
-        for run in held.chunk_by(|one, next| alike(one) == alike(next)) {
-            let count = run.iter().map(|held| u64::from(held.count)).sum();
-            let (origin, mut offset) = ids.take(count);
-            let mut builder = ChunkBuilder::new(origin).with(emit::same_lineage(run[0].jobs.particulars()));
-            let (priority, run_no) = (run[0].lane.priority, run[0].run);
-            let mut close = |builder: &mut ChunkBuilder| {
-                let jobs = Arc::new(builder.finish());
-                follow_ups.push(FollowUp { queue: queue.clone(), priority, run: run_no, jobs });
+    for run in held.chunk_by(|one, next| alike(one) == alike(next) && !shares(one) && !shares(next)) {
+        let lineage = emit::same_lineage(run[0].jobs.particulars());
+        let shared = shares(&run[0]).then(|| run[0].jobs.laid(run[0].range()));
+        for queue in listeners {
+            let (origin, base) = ids.take(run.iter().map(|held| u64::from(held.count)).sum());
+            let chunks = match &shared {
+                Some(messages) => vec![messages.copied(origin, base, lineage.clone())],
+                None => lay(run, ChunkBuilder::new(origin).with(lineage.clone()), base),
             };
-            for (held, index) in run.iter().flat_map(|held| held.range().map(move |index| (held, index))) {
-                if builder.is_full() {
-                    close(&mut builder);
-                }
-                builder.push_from(held.jobs.id(index), offset, held.jobs.data(index));
-                offset += 1;
-            }
-            close(&mut builder);
+            let (priority, run) = (run[0].lane.priority, run[0].run);
+            let follow_up = |jobs| FollowUp { queue: queue.clone(), priority, run, jobs: Arc::new(jobs) };
+            follow_ups.extend(chunks.into_iter().map(follow_up));
         }
     }
     follow_ups
+}
+
+/// Copies with their data, in as many chunks as it takes.
+fn lay(messages: &[Held], mut builder: ChunkBuilder, base: u64) -> Vec<Chunk> {
+    let mut chunks = Vec::new();
+    let each = messages.iter().flat_map(|held| held.range().map(move |index| (held, index)));
+    for (offset, (held, index)) in (base..).zip(each) {
+        if builder.is_full() {
+            chunks.push(builder.finish());
+        }
+        builder.push_from(held.jobs.id(index), offset, held.jobs.data(index));
+    }
+    chunks.push(builder.finish());
+    chunks
+}
+
+/// Whether what is stored beside each copy of these messages is worth the data that it saves.
+fn shares(held: &Held) -> bool {
+    held.bytes(0, held.count) >= SHARED_LEAST
 }
 
 /// What messages have in common whose copies lie together.

@@ -23,7 +23,7 @@ use windlass_core::schedule::{LOOK_MAX, Memory, Step, look};
 use windlass_core::time::Time;
 
 /// Notes of schedules: this and the name.
-const NOTES: &str = "schedule/";
+const NOTES: &str = crate::store::SHARED;
 
 /// The schedules of the config, each with what is remembered of it.
 #[derive(Debug, Default)]
@@ -67,9 +67,9 @@ impl<S: Store> Engine<S> {
         over.map_or(schedule.enabled, |made| made.value != 0)
     }
 
-    /// When the next time comes; an engine that was told to stop or has no space fires nothing.
+    /// When the next time comes; an engine that was told to stop, has no space or does not control fires nothing.
     pub(super) fn next_schedule(&self) -> Option<Time> {
-        if self.stopping != Stopping::No || self.full_until.is_some() {
+        if self.stopping != Stopping::No || self.full_until.is_some() || !self.controls {
             return None;
         }
         let new = self.schedules.0.iter().any(|kept| kept.memory.is_none()).then_some(Time::ZERO);
@@ -84,7 +84,7 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        if self.stopping != Stopping::No || self.full_until.is_some() {
+        if self.stopping != Stopping::No || self.full_until.is_some() || !self.controls {
             return Ok(());
         }
         for at in 0..self.schedules.0.len() {

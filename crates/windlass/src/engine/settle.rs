@@ -12,6 +12,7 @@ use crate::runner::Finished;
 use crate::sabotage::{self, Sabotage};
 use crate::store::{FollowUp, Settlement, Store, StoreError};
 use windlass_core::judge::{Verdict, in_time, judge};
+use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
 
 impl<S: Store> Engine<S> {
@@ -51,6 +52,11 @@ impl<S: Store> Engine<S> {
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
                 let verdict = in_time(verdict, finish_by, now);
+                let verdict = match (&flight.lot, outcome) {
+                    (Some(lot), Outcome::NotMoved { .. }) => progress.lots.back(lot, &held, verdict),
+                    _ => verdict,
+                };
+                flight.lot.iter().for_each(|lot| progress.lots.ended(lot, *count, outcome));
                 if matches!(verdict, Verdict::Succeed { .. }) {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                     let (ids, scheduler) = (&self.options.ids, &self.scheduler);
@@ -71,23 +77,39 @@ impl<S: Store> Engine<S> {
         }
         self.note_spells(spells);
         if !settlements.is_empty() {
-            self.write_ends(&settlements, follow_ups, now)?;
+            let settlements = self.write_ends(settlements, follow_ups, now, effects)?;
             self.keep_checkpoints(finished, &settlements)?;
             for (held, spoken) in leased {
                 self.end_lease(&held, spoken)?;
             }
+            self.close_lots(now, progress)?;
         }
         Ok(())
     }
 
     /// Stores ends together with the jobs that follow from them.
-    fn write_ends(&mut self, ends: &[Settlement], follow_ups: Vec<FollowUp>, now: Time) -> Result<(), StoreError> {
-        let handled = self.tell_handlers(ends, now)?;
+    fn write_ends(
+        &mut self,
+        ends: Vec<Settlement>,
+        follow_ups: Vec<FollowUp>,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Result<Vec<Settlement>, StoreError> {
+        let handled = self.tell_handlers(&ends, now)?;
         if sabotage::on(Sabotage::HandlerAfterwards) {
-            self.store.settle(ends, &follow_ups, now)?;
-            return self.store.settle(&[], &handled, now);
+            self.store.settle(&ends, &follow_ups, now)?;
+            self.store.settle(&[], &handled, now)?;
+            return Ok(ends);
         }
         let all: Vec<FollowUp> = follow_ups.into_iter().chain(handled).collect();
-        self.store.settle(ends, &all, now)
+        match self.store.settle(&ends, &all, now) {
+            Ok(()) => Ok(ends),
+            Err(StoreError::Stale(why)) => self.write_what_is_held(ends, &all, why, now, effects),
+            Err(StoreError::Away(why)) => {
+                self.store.set_aside(&ends, &all)?;
+                Err(StoreError::Away(why))
+            }
+            Err(other) => Err(other),
+        }
     }
 }

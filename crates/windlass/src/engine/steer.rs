@@ -214,7 +214,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// The overrides as the store has them: at start, and after a turn that had to be dropped.
+    /// The overrides as the store has them: at start, with each look at what others did, and after a turn that had to
+    /// be dropped.
     pub(super) fn fill_overrides(&mut self) -> Result<(), StoreError> {
         let stored = Overrides::new(self.store.overrides()?);
         if stored != *self.scheduler.overrides() {
@@ -237,6 +238,8 @@ impl<S: Store> Engine<S> {
     pub(super) fn stall(&self) -> Option<Stall> {
         if self.only_answers() {
             Some(Stall::NotServing)
+        } else if self.away {
+            Some(Stall::StoreAway)
         } else if self.full_until.is_some() {
             Some(Stall::NoSpace)
         } else if self.hushed {

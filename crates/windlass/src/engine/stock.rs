@@ -21,6 +21,8 @@ const AT_ONCE_MOST: u32 = 32 << 10;
 const CALLED_MOST: u32 = 1000;
 /// The most data that is claimed ahead for a crew's kept workers; what runs is held beside it.
 const STOCK_BYTES: u64 = 32 << 20;
+/// So many batches of a slot wait while it has one, where processes are shorter than turns.
+const BATCHES_AHEAD: u32 = 4;
 /// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end.
 const CLAIMS_MOST: u32 = 2048;
 
@@ -68,7 +70,7 @@ impl<S: Store> Engine<S> {
                 self.scheduler.set_at_once(crew, at_once);
             }
             // A thread cannot be killed, so nothing may wait behind it; and elsewhere nothing is claimed ahead.
-            Service::Handler { .. } | Service::Remote(_) => {}
+            Service::Handler { .. } | Service::Remote(_) | Service::Forward(_) => {}
         }
     }
 
@@ -79,7 +81,7 @@ impl<S: Store> Engine<S> {
             let workers = policy.slots.min(spell.starts);
             let took = spell.to.since(spell.from) * workers / u32::try_from(spell.jobs).unwrap_or(u32::MAX).max(1);
             let pace = self.paces.entry(crew).or_default();
-            pace.took(took);
+            pace.took_each(took, spell.jobs);
             self.scheduler.set_at_once(crew, pace.at_once(self.turns, AT_ONCE_MOST));
         }
     }
@@ -92,6 +94,7 @@ impl<S: Store> Engine<S> {
         for crew in crews {
             let (Some(pace), Some(policy)) = (self.paces.get(&crew), self.scheduler.policy(crew)) else { continue };
             let stock = pace.stock(self.turns, policy.slots);
+            let load = self.flights.load_of(crew);
             let (claims, jobs) = match policy.service {
                 Service::Command(_) => (stock, u64::MAX),
                 // One lot more for each slot is there by the time the last one has ended.
@@ -99,11 +102,18 @@ impl<S: Store> Engine<S> {
                 // The same counted in jobs, because a lot may lie in as many queues as it has jobs.
                 Service::Worker(_) if stock > 0 => {
                     let lots = 2 * u64::from(policy.slots) * u64::from(pace.at_once(self.turns, AT_ONCE_MOST));
-                    (CLAIMS_MOST, within(lots, self.flights.load_of(crew)))
+                    (CLAIMS_MOST, within(lots, load))
                 }
-                Service::Worker(_) | Service::Handler { .. } | Service::Remote(_) => (0, 0),
+                Service::Worker(_) | Service::Handler { .. } | Service::Remote(_) | Service::Forward(_) => (0, 0),
             };
+            let slots = policy.slots;
+            let is_batch = matches!(policy.service, Service::Batch(_));
             planned.extend(self.scheduler.plan_stock(crew, claims, jobs));
+            if is_batch {
+                // A process may be shorter than a turn: more than one for each slot wait while their data is little.
+                let ahead = stock.min(slots.saturating_mul(BATCHES_AHEAD));
+                planned.extend(self.scheduler.plan_stock(crew, ahead, within(u64::MAX, load)));
+            }
         }
         planned
     }
@@ -125,8 +135,9 @@ fn begun(outcome: &Outcome) -> bool {
         | Outcome::FailedForGood { .. }
         | Outcome::Failed { .. }
         | Outcome::Crashed { .. }
-        | Outcome::TimedOut { .. } => true,
-        Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost => false,
+        | Outcome::TimedOut { .. }
+        | Outcome::Moved { .. } => true,
+        Outcome::Interrupted | Outcome::Cancelled | Outcome::Lost | Outcome::NotMoved { .. } => false,
     }
 }
 

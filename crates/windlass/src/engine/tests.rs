@@ -3,6 +3,7 @@
 mod asks;
 mod checkpoint;
 mod failure;
+mod lots;
 mod nightly;
 mod rates;
 mod route;
@@ -310,6 +311,23 @@ fn a_turn_that_takes_in_very_many_chunks_leaves_the_starts_to_the_next() {
     assert_eq!(world.engine.next_wake().unwrap(), Some(Time::ZERO));
     assert_eq!(world.turn([]).ingested, 1);
     assert!(world.engine.pending.is_empty());
+}
+
+#[test]
+fn a_turn_takes_in_lots_that_came_together_while_they_are_few_chunks() {
+    let full = |chunks: u64| {
+        let chunk = |n| {
+            let mut builder = ChunkBuilder::new(Origin::from_random(n));
+            (0..5).for_each(|k| builder.push(k, &vec![b'.'; (5 << 20) / (5 * chunks as usize)]));
+            NewJobs { jobs: Arc::new(builder.finish()), ..World::new(Vec::new()).lot("q", 1).jobs.remove(0) }
+        };
+        Event::Ingested(Lot { jobs: (0..chunks).map(chunk).collect(), ..Lot::default() })
+    };
+    for (chunks, taken) in [([20, 20, 20, 20], 3), ([20, 600, 20, 20], 1), ([600, 20, 20, 20], 1)] {
+        let mut world = World::new(Vec::new());
+        let effects = world.turn(chunks.map(full));
+        assert_eq!((effects.ingested, world.engine.pending.len() as u64), (taken, 4 - u64::from(taken)), "{chunks:?}");
+    }
 }
 
 #[test]

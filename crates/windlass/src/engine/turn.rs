@@ -6,6 +6,8 @@
 
 use super::effects::Effects;
 use super::event::{Answer, Event, Followed};
+use super::look::Dropped;
+use super::lots::LotNews;
 use super::stalemate::LOOK_AFTER;
 use super::waiters::{DrainedWaiter, Then};
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, merge, unique};
@@ -25,13 +27,32 @@ use windlass_core::time::Time;
 
 /// The most bytes of pushed jobs that one turn takes in.
 const PUSHED_MOST: usize = 8 << 20;
-/// The same for the inbox: one full lot. More would make the turn longer and save little, and what a turn cannot
-/// start is read back from disk.
-const INGESTED_MOST: usize = 4 << 20;
+/// The same for the inbox: a full lot, and two more where they are few chunks. The bodies of those are on disk already,
+/// so it is the sync of the turn that counts, and lots that came while the one before was under way share it.
+const INGESTED_LEAST: usize = 4 << 20;
+const INGESTED_MOST: usize = 12 << 20;
 
 /// A turn that takes in lots of so many chunks, which are rows of the store, is long already: it starts nothing and
 /// forgets nothing. The next one does, and takes nothing in from the inbox.
 const WIDE: usize = 512;
+
+/// What a turn has taken in from the inbox. Lots stay in order: where one has to wait, those behind it do.
+#[derive(Debug)]
+struct InboxRoom {
+    bytes: usize,
+    chunks: usize,
+    shut: bool,
+}
+
+impl InboxRoom {
+    /// Whether there is room for one more lot; then it is counted.
+    fn takes(&mut self, lot: &Lot) -> bool {
+        self.chunks += lot.jobs.len();
+        self.shut |= self.bytes >= if self.chunks < WIDE { INGESTED_MOST } else { INGESTED_LEAST };
+        self.bytes += footprint(lot);
+        !self.shut
+    }
+}
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
@@ -56,6 +77,7 @@ pub(super) struct Progress {
     pub(super) landed: BTreeSet<Flight>,
     /// What ended, of which crew, and what it says of where it went.
     pub(super) heard: Vec<(CrewNo, Held, Sign)>,
+    pub(super) lots: LotNews,
 }
 
 impl Progress {
@@ -78,7 +100,8 @@ impl<S: Store> Engine<S> {
         self.cure_stalemate()?;
         self.look_at_the_steady_clock(now);
         let mut effects = Effects::default();
-        let settles = self.look_at_the_clock(now, &mut effects);
+        let settles = self.look_at_the_clock(now, &mut effects)?;
+        self.stop_before_others_start(&mut effects);
         let said = effects.notes.len();
         let mut absorbed = self.absorb(settles);
         let mut progress = Progress::default();
@@ -86,13 +109,17 @@ impl<S: Store> Engine<S> {
         match worked {
             Ok(()) => {
                 self.watch_for_stalemate(happened, now, &mut effects);
-                self.after_commit(absorbed, &progress, now, &mut effects);
+                self.after_commit(absorbed, progress, now, &mut effects);
                 Ok(effects)
             }
+            // What a dropped turn said of itself did not happen; whoever does it will say it.
             Err(StoreError::Full(what)) => {
-                // What the turn said of itself did not happen; whoever does it will say it.
                 effects.notes.truncate(said);
-                self.give_back(absorbed, &progress, &what, now, effects)
+                self.give_back(absorbed, &progress, Dropped::Full(what), now, effects)
+            }
+            Err(StoreError::Away(what)) => {
+                effects.notes.truncate(said);
+                self.give_back(absorbed, &progress, Dropped::Away(what), now, effects)
             }
             Err(other) => Err(other),
         }
@@ -101,15 +128,17 @@ impl<S: Store> Engine<S> {
     /// Ends what is over. A clock that was set back must not stretch a wait of a second to hours, so a deadline that
     /// is further away than it was made is due as well. Tells whether what has ended may be settled in this turn:
     /// without space that is done once a second, because every turn costs some of the reserve.
-    fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> bool {
+    fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> Result<bool, StoreError> {
         let was_full = self.full_until;
         let set_back = |by: Time, most| by > now.after(most) && !sabotage::on(Sabotage::WallClockTrusted);
         let due = was_full.is_none_or(|until| until <= now || set_back(until, FULL_RETRY));
         if was_full.is_some() && due {
-            let room = self.store.has_room();
+            let was_away = self.away;
+            let room = self.store.has_room() && self.read_what_was_missed()?;
             self.full_until = if room { None } else { Some(now.after(FULL_RETRY)) };
             if room {
-                effects.notes.push("there is space again: jobs are accepted and started".into());
+                let back = if was_away { "the database answers again" } else { "there is space again" };
+                effects.notes.push(format!("{back}: jobs are accepted and started"));
             }
         }
         let (sync, suspects, drain) = (&mut self.sync_by, &mut self.suspects_at, &mut self.drain_until);
@@ -118,7 +147,7 @@ impl<S: Store> Engine<S> {
         for (deadline, most) in most {
             *deadline = deadline.map(|by| if set_back(by, most) { now } else { by });
         }
-        due
+        Ok(due)
     }
 
     /// Everything up to and including the commit.
@@ -138,6 +167,7 @@ impl<S: Store> Engine<S> {
         }
         self.go_on_with_operations(now, progress, effects)?;
         self.go_on_sweeping(now, progress, effects)?;
+        self.look(now, progress)?;
         self.admit(absorbed, now, progress, effects)?;
         self.look_at_schedules(now, progress, effects)?;
         if !sabotage::on(Sabotage::DueForgotten) {
@@ -171,6 +201,8 @@ impl<S: Store> Engine<S> {
                 Durability::Full => None,
                 Durability::Os => self.sync_by.or(Some(now.after(OS_SYNC))),
             };
+        } else {
+            self.store.rest()?;
         }
         Ok(())
     }
@@ -179,24 +211,22 @@ impl<S: Store> Engine<S> {
     fn absorb(&mut self, settles: bool) -> Absorbed {
         let mut absorbed = Absorbed::default();
         let rests = std::mem::take(&mut self.was_wide);
-        let (mut budget, mut inbox_budget) = (PUSHED_MOST, if rests { 0 } else { INGESTED_MOST });
+        let (mut budget, mut inbox) = (PUSHED_MOST, InboxRoom { bytes: 0, chunks: 0, shut: rests });
         let accepts = self.full_until.is_none();
         let mut archived = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         for event in pending {
             match event {
                 Event::Finished(finished) if settles => absorbed.finished.push(finished),
-                Event::Ingested(lot) if accepts && inbox_budget > 0 => {
-                    inbox_budget = inbox_budget.saturating_sub(footprint(&lot));
-                    absorbed.ingested.push(lot);
-                }
+                Event::Ingested(lot) if accepts && inbox.takes(&lot) => absorbed.ingested.push(lot),
                 Event::Archived { .. } => archived.push(event),
                 Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
                     budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
                 }
                 Event::Pushed { answer, .. } if !accepts => {
-                    answer.give(Err(no_space("the disk was full a moment ago")))
+                    let why = self.dropped_before();
+                    answer.give(Err(why.failure()))
                 }
                 Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
                 Event::OpenRun { .. }
@@ -226,9 +256,14 @@ impl<S: Store> Engine<S> {
                 | Event::Closed { .. }
                 | Event::Flights { .. }
                 | Event::Dump { .. }
+                | Event::Depart { .. }
+                | Event::KnownLot { .. }
+                | Event::Parcel { .. }
+                | Event::LotSettled { .. }
                 | Event::Ask(_)
                 | Event::Unask { .. }
                 | Event::Nudge
+                | Event::Look
                 | Event::Quiet
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
@@ -317,7 +352,7 @@ impl<S: Store> Engine<S> {
     fn stop_what_overstays(&mut self, now: Time, effects: &mut Effects) {
         if self.drain_until.is_some_and(|until| until <= now) {
             self.drain_until = None;
-            effects.stops.extend(self.flights.stop(|flight| !flight.leased, Stop::Interrupt));
+            effects.stops.extend(self.flights.stop(|flight| !flight.stays(), Stop::Interrupt));
         }
     }
 
@@ -381,8 +416,11 @@ impl<S: Store> Engine<S> {
     }
 
     /// The turn is on disk: now others may hear of it.
-    fn after_commit(&mut self, absorbed: Absorbed, progress: &Progress, now: Time, effects: &mut Effects) {
+    fn after_commit(&mut self, absorbed: Absorbed, progress: Progress, now: Time, effects: &mut Effects) {
+        self.asked_to_look = false;
+        self.turn_again |= self.store.has_news();
         self.keep_rules();
+        self.lots.keep(progress.lots, now, effects);
         self.tell_of_operations(effects);
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
         self.asks.keep();
@@ -424,12 +462,13 @@ impl<S: Store> Engine<S> {
         effects.read_inbox.push(self.waiters.read_inbox(Then::Drained));
     }
 
-    /// No space: the turn never was. Finished attempts and inbox lots wait for the next one; pushers are told.
+    /// No space, or nobody there: the turn never was. Finished attempts and inbox lots wait for the next one; pushers
+    /// are told.
     fn give_back(
         &mut self,
         absorbed: Absorbed,
         progress: &Progress,
-        what: &str,
+        why: Dropped,
         now: Time,
         dropped: Effects,
     ) -> Result<Effects, StoreError> {
@@ -446,9 +485,13 @@ impl<S: Store> Engine<S> {
         self.drop_rules();
         self.asks.give_back();
         self.waiters.failed_now = 0;
-        self.start_over()?;
-        dropped.answers.refuse(&no_space(what));
-        self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(no_space(what))));
+        self.lots.drop_packed(&progress.lots, &why.failure());
+        match &why {
+            Dropped::Full(_) => self.start_over()?,
+            Dropped::Away(_) => self.store.rollback()?,
+        }
+        dropped.answers.refuse(&why.failure());
+        self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(why.failure())));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
         let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
         let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };
@@ -456,25 +499,22 @@ impl<S: Store> Engine<S> {
             effects.starts = starts;
         }
         for (_, _, answer) in absorbed.pushed {
-            effects.answers.add(answer, Err(no_space(what)));
+            effects.answers.add(answer, Err(why.failure()));
         }
         let finished = absorbed.finished.into_iter().map(Event::Finished);
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
         self.pending = finished.chain(ingested).chain(std::mem::take(&mut self.pending)).collect();
         if self.full_until.is_none() {
-            effects.notes.push(format!("no space left ({what}): nothing is admitted or started until there is"));
+            effects.notes.push(why.note());
         }
         self.full_until = Some(now.after(FULL_RETRY));
+        self.away = matches!(why, Dropped::Away(_));
         Ok(effects)
     }
 }
 
 fn footprint(lot: &Lot) -> usize {
     lot.jobs.iter().map(|new| new.jobs.footprint()).sum()
-}
-
-fn no_space(what: &str) -> Failure {
-    Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
 }
 
 /// The archive's entry of something that ended without being run.

@@ -96,7 +96,8 @@ impl App {
             let _ = give.send(result);
         })))?;
         answer.await.unwrap_or_else(|_| {
-            Err(Failure::new(Kind::Internal, "the engine ended before it answered")
+            // The same to whoever asks as a server that goes away: a run goes on with the next one.
+            Err(Failure::new(Kind::Io, "the engine ended before it answered")
                 .hint("the change may or may not have been made; look before you ask again"))
         })
     }

@@ -32,6 +32,9 @@ pub(super) async fn ready(call: Call) -> Result<Response, Problem> {
         _ if call.app.draining.load(Ordering::Relaxed) => Err(super::app::stopping().into()),
         Ok(Ok(flights)) => match call.app.handle.condition() {
             Condition::Halting | Condition::Draining => Err(super::app::stopping().into()),
+            Condition::StoreAway => {
+                Err(Failure::new(Kind::TryLater, "the database does not answer: nothing is accepted").into())
+            }
             Condition::NoSpace => Err(Failure::new(Kind::TryLater, "the disk is full: nothing is accepted").into()),
             condition @ (Condition::ArchiveBehind | Condition::Paused | Condition::Quiet | Condition::Serving) => {
                 let word = condition.word().replace('_', " ");

@@ -13,6 +13,7 @@ use crate::log::Log;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
 use crate::store::{Filter, StoreView};
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ mod follow;
 mod guard;
 mod import;
 mod jobs;
+mod lots;
+mod moves;
 mod operations;
 mod output;
 mod problem;
@@ -88,7 +91,7 @@ impl fmt::Debug for Options {
 }
 
 /// A view of the committed state, opened for one question.
-pub type OpenView = Box<dyn Fn() -> Result<Box<dyn StoreView + Send>, Failure> + Send + Sync>;
+pub type OpenView = Arc<dyn Fn() -> Result<Box<dyn StoreView + Send>, Failure> + Send + Sync>;
 
 /// What the routes read: they never ask the engine for what the store can tell.
 pub struct Reads {
@@ -116,9 +119,14 @@ pub type ArchivedOutput = Box<dyn Fn(JobId, Option<u32>, bool) -> Result<Option<
 /// Shows what finished at or after a time, grouped as it ended.
 pub type GroupsArchived = Box<dyn Fn(Time, &mut dyn FnMut(&Group<'_>)) -> Result<(), Failure> + Send + Sync>;
 
+/// How the last archived attempt of each of these jobs came out, in the archive's word, as far as it knows them; the
+/// ids are given in order.
+pub type LastArchived = Box<dyn Fn(&[JobId]) -> Result<HashMap<JobId, String>, Failure> + Send + Sync>;
+
 /// The archive as the routes see it.
 pub struct Archive {
     pub find: FindArchived,
+    pub last: LastArchived,
     pub groups: GroupsArchived,
     pub list: ListArchived,
     pub output: ArchivedOutput,

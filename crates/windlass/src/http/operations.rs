@@ -141,24 +141,24 @@ impl Drop for Staging {
 }
 
 /// Where the jobs come from, a slice at a time.
-enum Search {
+pub(super) enum Search {
     Ids(Vec<JobId>),
     Scan { choice: Arc<Choice>, from: Option<Arrival> },
 }
 
 #[derive(Default)]
-struct Found {
-    ids: Vec<JobId>,
+pub(super) struct Found {
+    pub(super) ids: Vec<JobId>,
     sample: Vec<api::Job>,
-    unknown: u64,
+    pub(super) unknown: u64,
 }
 
 impl Search {
-    fn by_selector(choice: Choice) -> Search {
+    pub(super) fn by_selector(choice: Choice) -> Search {
         Search::Scan { choice: Arc::new(choice), from: Some(Arrival(0)) }
     }
 
-    fn by_id(ids: &[String]) -> Result<Search, Problem> {
+    pub(super) fn by_id(ids: &[String]) -> Result<Search, Problem> {
         let read = |text: &String| text.parse().map_err(|bad| Problem::refused(format!("{text} is {bad}")));
         let mut ids = ids.iter().map(read).collect::<Result<Vec<JobId>, Problem>>()?;
         ids.sort_unstable();
@@ -167,7 +167,7 @@ impl Search {
     }
 
     /// The next jobs, and up to so many of them to show; nothing at the end.
-    async fn next(&mut self, app: &App, samples: usize) -> Result<Option<Found>, Failure> {
+    pub(super) async fn next(&mut self, app: &App, samples: usize) -> Result<Option<Found>, Failure> {
         match self {
             Search::Ids(ids) if ids.is_empty() => Ok(None),
             Search::Ids(ids) => {

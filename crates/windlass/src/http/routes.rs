@@ -7,7 +7,8 @@ use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
 use super::{
-    control, follow, import, jobs, operations, output, push, runs, schedules, stats, steer, watch, why, work, workers,
+    control, follow, import, jobs, lots, moves, operations, output, push, runs, schedules, stats, steer, watch, why,
+    work, workers,
 };
 use crate::error::Kind;
 use axum::Router;
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 43] = [
+pub const TABLE: [Route; 47] = [
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/healthz", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
@@ -56,6 +57,10 @@ pub const TABLE: [Route; 43] = [
     get("/api/v1/stats", |call| Box::pin(stats::stats(call))),
     get("/api/v1/watch", |call| Box::pin(watch::watch(call))),
     post("/api/v1/import", |call| Box::pin(import::import(call))),
+    post("/api/v1/moves", |call| Box::pin(moves::start(call))),
+    post("/api/v1/lots/{id}", |call| Box::pin(lots::take(call))),
+    get("/api/v1/lots/{id}", |call| Box::pin(lots::show(call))),
+    post("/api/v1/lots/{id}/settled", |call| Box::pin(lots::settled(call))),
     post("/api/v1/runs", |call| Box::pin(runs::open(call))),
     get("/api/v1/runs", |call| Box::pin(runs::list(call))),
     get("/api/v1/runs/{id}", |call| Box::pin(runs::show(call))),

@@ -6,7 +6,7 @@ use super::selection::{self, Choice};
 use crate::api::{self, StatsRow};
 use crate::archiver::Group;
 use crate::clock;
-use crate::store::DELETED;
+use crate::store::{DELETED, MOVED};
 use axum::http::StatusCode;
 use axum::response::Response;
 use std::collections::BTreeMap;
@@ -86,6 +86,7 @@ struct Tally {
     attempts: u64,
     by_state: [u64; State::ALL.len()],
     deleted: u64,
+    moved: u64,
     waited: Spread,
     ran: Spread,
 }
@@ -155,6 +156,10 @@ impl Tally {
             self.deleted += group.count;
             return;
         }
+        if group.outcome == MOVED {
+            self.moved += group.count;
+            return;
+        }
         self.attempts += group.count;
         self.by_state[group.state.index()] += group.count;
         self.waited.add(group.started.since(group.admitted), group.count);
@@ -172,6 +177,7 @@ impl Tally {
             cancelled,
             again: self.attempts - succeeded - failed - cancelled,
             deleted: self.deleted,
+            moved: self.moved,
             per_minute: self.attempts as f64 / minutes,
             wait_s: self.waited.percentiles(),
             run_s: self.ran.percentiles(),

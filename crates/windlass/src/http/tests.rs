@@ -6,6 +6,7 @@ use rig::{Rig, job_id, run_id, run_info};
 use serde_json::{Value, json};
 use windlass_core::time::Time;
 
+mod lots;
 mod refusals;
 pub(crate) mod rig;
 mod streams;

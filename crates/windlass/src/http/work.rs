@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use windlass_core::particulars::Subject;
 
 /// The most jobs of one ask, and the longest it may wait.
 const MOST: u32 = 100;
@@ -78,6 +79,7 @@ fn check_queues(queues: &[String]) -> Result<(), Problem> {
 }
 
 fn claimed(job: Handed) -> work::ClaimedJob {
+    let (trace, subject) = job.particulars.map(|all| (all.trace.clone(), all.subject.clone())).unwrap_or_default();
     work::ClaimedJob {
         id: job.job.to_string(),
         token: job.token,
@@ -85,7 +87,8 @@ fn claimed(job: Handed) -> work::ClaimedJob {
         attempt: job.attempt,
         run: Some(job.run).filter(|run| !run.is_empty()),
         checkpoint: Some(job.checkpoint).filter(|text| !text.is_empty()),
-        trace: job.trace.map(Into::into),
+        trace: trace.map(Into::into),
+        subject: subject.map(|Subject { kind, id }| api::Subject { kind, id }),
         data: api::Data::new(&job.data),
         lease_s: job.lease.as_secs_f64(),
         time_limit_s: job.policy.time_limit.map(|limit| limit.as_secs_f64()),

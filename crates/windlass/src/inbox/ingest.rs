@@ -1,7 +1,7 @@
 //! The thread that reads the inbox: sleeps on the kernel's events, reads to the end, hands over lots.
 //!
 //! This file owns the thread's orders and its sleep; `reader` has the files. A lot is handed over when its bytes
-//! are on disk, at most three are under way, and the engine says `committed` after each durable commit, in order.
+//! are on disk, at most six are under way, and the engine says `committed` after each durable commit, in order.
 //! The first record after a sleep goes at once. Records that trickle in while it is under way go together, when it is
 //! committed and a breath later, or four where they pour in: each lot costs a sync of the file, for which its writers
 //! wait, and a turn.
@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most lots that are handed over and not committed.
-pub(super) const LOTS_UNDER_WAY: u64 = 3;
+/// The most lots that are handed over and not committed: three that one turn takes in, and as many for the next.
+pub(super) const LOTS_UNDER_WAY: u64 = 6;
 
 /// How long records that trickle in are gathered after the last lot was committed.
 const BREATH: Duration = Duration::from_millis(10);

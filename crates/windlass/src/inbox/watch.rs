@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,13 @@ impl Bell {
     /// Sleeps until the bell rings, but no longer than this.
     pub(crate) fn wait_up_to(&self, time: Duration) -> Result<(), Failure> {
         self.wait_until(Timespec::try_from(time).ok())
+    }
+
+    /// Sleeps until the bell rings or there is something to read.
+    pub(crate) fn wait_with(&self, other: impl AsFd) -> Result<(), Failure> {
+        wait_for(&mut [PollFd::new(&*self.0, PollFlags::IN), PollFd::new(&other, PollFlags::IN)], None)?;
+        self.hear();
+        Ok(())
     }
 
     fn wait_until(&self, time: Option<Timespec>) -> Result<(), Failure> {

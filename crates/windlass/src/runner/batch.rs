@@ -73,6 +73,7 @@ impl Batch {
             | Service::Worker(_)
             | Service::Url(_)
             | Service::Remote(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => {
                 panic!("a batch is made for a batch command only")
             }
@@ -109,7 +110,7 @@ impl Batch {
         {
             match lines.add(&self.tallies[tally as usize].start, position, framing)? {
                 Ok(()) => self.piece.push((tally, position)),
-                Err(error) => self.end((tally, position), Outcome::FailedForGood { error: error.into() }),
+                Err(error) => self.end((tally, position), Outcome::FailedForGood { error }),
             }
         }
         let lines = lines.finish()?;
@@ -122,7 +123,7 @@ impl Batch {
     /// About how many bytes the lines of these jobs have.
     fn expected(&self, jobs: &[Job], framing: Framing) -> u64 {
         let besides = match framing {
-            Framing::Raw => 1,
+            Framing::Raw | Framing::Paths { .. } => 1,
             Framing::Json | Framing::Array => OBJECT,
         };
         let all = self.tallies.iter().map(|tally| tally.start.held.bytes(0, tally.start.held.count)).sum::<u64>();

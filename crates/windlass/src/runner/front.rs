@@ -3,6 +3,7 @@
 //! It keeps no books of its own; it must not know what a runner does with a start.
 
 use super::command::{CommandRunner, Crewed, Fatal, Settings};
+use super::forward::ForwardRunner;
 use super::handler::{HandlerRunner, Handlers};
 use super::progress::Board;
 use super::remote::Counter;
@@ -10,6 +11,7 @@ use super::url::UrlRunner;
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::data_dir::DataDir;
 use crate::error::Failure;
+use crate::lot::Departing;
 use std::sync::Arc;
 use windlass_core::policy::Service;
 
@@ -20,6 +22,7 @@ pub struct Runners {
     commands: Option<CommandRunner>,
     handlers: HandlerRunner,
     urls: UrlRunner,
+    forwards: ForwardRunner,
     counter: Arc<Counter>,
 }
 
@@ -37,13 +40,14 @@ impl Runners {
         let threads = handlers.threads();
         let theirs = Arc::clone(&hear);
         let urls = UrlRunner::new(Arc::clone(&hear), Arc::clone(board.workers()));
+        let forwards = ForwardRunner::new(Arc::clone(&hear), Arc::clone(&board));
         counter.open(Arc::clone(&hear), Arc::clone(&board))?;
         let workers = Arc::clone(board.workers());
         let handlers = HandlerRunner::new(handlers, threads, workers, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
         let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;
-        Ok(Runners { commands, handlers, urls, counter })
+        Ok(Runners { commands, handlers, urls, forwards, counter })
     }
 }
 
@@ -55,13 +59,15 @@ impl Drop for Runners {
 
 impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
-        let (mut commands, mut handlers, mut urls, mut remote) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut handlers, mut urls) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut remote, mut forwards) = (Vec::new(), Vec::new());
         for start in starts {
             match start.policy.service {
                 Service::Command(_) | Service::Batch(_) | Service::Worker(_) => commands.push(start),
                 Service::Handler { .. } => handlers.push(start),
                 Service::Url(_) => urls.push(start),
                 Service::Remote(_) => remote.push(start),
+                Service::Forward(_) => forwards.push(start),
             }
         }
         if let Some(runner) = self.commands.as_mut().filter(|_| !commands.is_empty()) {
@@ -76,6 +82,9 @@ impl Runner for Runners {
         if !remote.is_empty() {
             self.counter.start(remote);
         }
+        if !forwards.is_empty() {
+            self.forwards.start(forwards);
+        }
     }
 
     /// Flights are never reused, so the runner that does not know it does nothing.
@@ -86,6 +95,10 @@ impl Runner for Runners {
         self.handlers.stop(flight, why);
         self.urls.stop(flight, why);
         self.counter.stop(flight, why);
+    }
+
+    fn confirm(&mut self, lot: Arc<Departing>) {
+        self.forwards.confirm(lot);
     }
 
     fn make_room(&mut self, bytes: u64) {

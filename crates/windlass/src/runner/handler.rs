@@ -402,9 +402,12 @@ impl Shared {
             Service::Handler { name, .. } => {
                 self.handlers.by_name.get(name).ok_or_else(|| format!("no handler is named `{name}`"))
             }
-            Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Url(_) | Service::Remote(_) => {
-                Err("a job of another runner came to the handlers".into())
-            }
+            Service::Command(_)
+            | Service::Batch(_)
+            | Service::Worker(_)
+            | Service::Url(_)
+            | Service::Remote(_)
+            | Service::Forward(_) => Err("a job of another runner came to the handlers".into()),
         }
     }
 }

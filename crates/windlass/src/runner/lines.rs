@@ -2,12 +2,16 @@
 //!
 //! It must not know who reads them.
 
-use super::{Flight, Start};
+use super::{Flight, Start, given};
 use crate::api::base64;
 use crate::particulars::Trace;
 use std::io::{self, Write};
 use windlass_core::job::JobId;
 use windlass_core::policy::Framing;
+
+const NEWLINE: &str = "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes";
+const NO_FILES: &str = "its stage works on files (`framing` is \"in\" or \"in-out\"), and a job is no file; \
+                        expected a pipeline in directories: windlass --store dir:PATH pipeline run";
 
 /// Lays lines, and remembers what those of one start have in common.
 #[derive(Debug, Default)]
@@ -27,19 +31,16 @@ impl Layer {
         position: u16,
         framing: Framing,
         into: &mut Vec<u8>,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), String> {
         let index = usize::from(start.held.first + position);
-        let data = start.held.jobs.data(index);
+        let data = given(&start.policy, start.held.jobs.data(index))?;
         match framing {
-            Framing::Raw if memchr::memchr(b'\n', data).is_some() => {
-                return Err(
-                    "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes",
-                );
-            }
-            Framing::Raw => into.extend_from_slice(data),
+            Framing::Raw if memchr::memchr(b'\n', &data).is_some() => return Err(NEWLINE.to_owned()),
+            Framing::Raw => into.extend_from_slice(&data),
+            Framing::Paths { .. } => return Err(NO_FILES.to_owned()),
             Framing::Json | Framing::Array => {
                 // Writing into memory cannot fail.
-                let _infallible = self.add_object(start, index, data, into);
+                let _infallible = self.add_object(start, index, &data, into);
             }
         }
         into.push(b'\n');
@@ -87,6 +88,11 @@ impl Layer {
         if !start.checkpoint.is_empty() {
             middle.extend_from_slice(b"\"checkpoint\":");
             serde_json::to_writer(&mut *middle, &start.checkpoint)?;
+            middle.push(b',');
+        }
+        if let Some((kind, id)) = start.subject() {
+            middle.extend_from_slice(b"\"subject\":");
+            serde_json::to_writer(&mut *middle, &serde_json::json!({ "type": kind, "id": id }))?;
             middle.push(b',');
         }
         if let Some(trace) = start.trace() {

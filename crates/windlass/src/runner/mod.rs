@@ -6,7 +6,8 @@
 //! once, in one `Finished` or in several, in any order, whenever it knows. A new kind of runner is a variant of
 //! `Service`, a file here that implements `Runner`, and a line in `front`. A runner must not touch the store.
 
-use crate::store::Held;
+use crate::lot::Departing;
+use crate::store::{Held, subject_of};
 use progress::Channel;
 use std::sync::Arc;
 use windlass_core::job::QueueName;
@@ -18,7 +19,9 @@ use windlass_core::time::Time;
 mod batch;
 pub mod command;
 mod control_dir;
+pub mod forward;
 pub mod front;
+mod given;
 pub mod handler;
 pub mod launcher;
 mod lines;
@@ -31,6 +34,7 @@ pub mod url;
 mod worker;
 
 pub(crate) use command::order::field;
+pub(crate) use given::given;
 
 /// The engine's number for one start under way; never reused while the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,9 +59,16 @@ pub struct Start {
     pub checkpoint: String,
     /// Where a worker elsewhere does it.
     pub lent: Option<Box<Lent>>,
+    /// Where it goes to another server: the lot that it goes with.
+    pub lot: Option<Arc<Departing>>,
 }
 
 impl Start {
+    /// The application's record that its jobs are about: its type and its id.
+    pub fn subject(&self) -> Option<(&str, &str)> {
+        subject_of(self.held.jobs.particulars().map(|particulars| &**particulars))
+    }
+
     /// The trace that its jobs belong to.
     pub fn trace(&self) -> Option<&Trace> {
         self.held.jobs.particulars()?.trace.as_ref()
@@ -141,6 +152,9 @@ pub trait Runner {
 
     /// Ends one start: what runs it is killed, and what was not reported yet is reported.
     fn stop(&mut self, flight: Flight, why: Stop);
+
+    /// A lot is settled here and on disk: the server that has it need not remember it. Who sends none says nothing.
+    fn confirm(&mut self, _lot: Arc<Departing>) {}
 
     /// Others need so many bytes of memory: processes that idle are ended. Who keeps none has nothing to give.
     fn make_room(&mut self, _bytes: u64) {}

@@ -9,17 +9,18 @@
 
 use super::progress::{Board, Channel};
 use super::reply::{self, Emits, Said};
-use super::{Emitted, Finished, Flight, Lent, Output, Start, Stop};
+use super::{Emitted, Finished, Flight, Lent, Output, Start, Stop, given};
 use crate::clock;
 use crate::error::{Failure, Kind as Refused};
 use crate::supervisor::{About, Kind, Roster, Worker};
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
-use windlass_core::particulars::Trace;
+use windlass_core::particulars::Particulars;
 use windlass_core::policy::{Policy, Service};
 use windlass_core::supervisor::{WorkerEvent, WorkerState};
 use windlass_core::time::Time;
@@ -46,7 +47,7 @@ pub struct Handed {
     pub run: String,
     /// How far an earlier start had come; empty where none said so.
     pub checkpoint: String,
-    pub trace: Option<Trace>,
+    pub particulars: Option<Arc<Particulars>>,
     pub data: Vec<u8>,
     pub lease: Duration,
     pub policy: Arc<Policy>,
@@ -191,6 +192,7 @@ impl Lease {
             | Service::Batch(_)
             | Service::Worker(_)
             | Service::Url(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => Duration::ZERO,
         }
     }
@@ -285,6 +287,11 @@ impl Counter {
             for start in starts {
                 bytes += start.held.jobs.data(start.held.range().start).len();
                 let fits = jobs.is_empty() || bytes <= BYTES_MOST;
+                if let Err(error) = data(&start) {
+                    let (never, now) = (Outcome::FailedForGood { error }, clock::now());
+                    self.tell(Finished::all(start.flight, start.held.count, never, now, now));
+                    continue;
+                }
                 match start.lent.clone().filter(|_| taker.is_some() && fits && start.held.count == 1) {
                     Some(lent) => jobs.push(self.lease(&lent, start)),
                     None => self.tell(Finished::all(
@@ -312,9 +319,10 @@ impl Counter {
             queue: start.queue.as_str().to_owned(),
             attempt: start.held.start(),
             run: start.run.clone(),
-            trace: start.trace().cloned(),
+            particulars: start.held.jobs.particulars().cloned(),
             checkpoint: start.checkpoint.clone(),
-            data: start.held.jobs.data(start.held.range().start).to_vec(),
+            // What cannot be given is not lent.
+            data: data(start).unwrap_or_default().into_owned(),
             lease: lease.lease(),
             policy: Arc::clone(&start.policy),
         };
@@ -529,6 +537,11 @@ impl State {
 }
 
 /// What a start that nobody speaks for any more came to.
+/// The data of a start's one job, as it is given.
+fn data(start: &Start) -> Result<Cow<'_, [u8]>, String> {
+    given(&start.policy, start.held.jobs.data(start.held.range().start))
+}
+
 fn silent(lease: &Lease, now: Instant) -> Outcome {
     match lease.limit {
         _ if lease.cancelled => Outcome::Cancelled,

@@ -8,7 +8,7 @@
 
 mod answer;
 mod books;
-mod call;
+pub(in crate::runner) mod call;
 pub(crate) mod pool;
 mod request;
 

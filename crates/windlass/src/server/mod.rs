@@ -3,39 +3,42 @@
 //! `windlass serve` is this with a config; `windlass run` and verbs that find no server are this for their own
 //! duration. It owns the order of starting and stopping. It must not decide about jobs.
 
+mod ground;
 mod live_config;
 mod options;
 mod reads;
 mod replay;
 
+pub use ground::Ground;
 pub use live_config::LiveConfig;
 pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 
 use crate::archiver::{Archiver, ArchiverOptions};
 use crate::audit::AuditLog;
 use crate::clock;
-use crate::data_dir::{DataDir, Lock, boot_id};
+use crate::data_dir::{DataDir, Lock};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
 use crate::error::{Failure, Kind};
 use crate::handlers_dir::{self, HandlersDir};
-use crate::http;
+use crate::http::{self, OpenView, Reads};
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
+use crate::nudge::Nudges;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
 use crate::runner::progress::Board;
 use crate::runner::remote::Counter;
 use crate::runner::{Finished, Runner};
 use crate::spans::Spans;
-use crate::store::embedded::{BodyWriter, Embedded, View};
-use crate::store::{Evidence, Recovered, StoreView};
+use crate::store::embedded::BodyWriter;
+use crate::store::place::{JobsTable, StorePlace};
+use crate::store::{Cursor, Evidence, Lot, Recovered, Store, StoreError};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// A server in this process.
-#[derive(Debug)]
 pub struct Server {
     handle: EngineHandle,
     http: Option<http::Server>,
@@ -45,30 +48,41 @@ pub struct Server {
     config: Arc<LiveConfig>,
     board: Arc<Board>,
     spans: Spans,
+    view: OpenView,
+    nudges: Nudges,
     lock: Lock,
 }
 
 impl Server {
-    /// Takes the lock, proves dead what an earlier server left running, opens the store and starts to serve.
+    /// Starts to serve the place that the options name.
     pub fn start(options: ServerOptions) -> Result<Server, Failure> {
+        match options.store.clone() {
+            StorePlace::Embedded => Server::start_on(options, Ground::embedded),
+            StorePlace::Table(table) => {
+                let kept = options.archive.keep_succeeded;
+                Server::start_on(options, |dir| Ground::table(&table, dir, kept))
+            }
+        }
+    }
+
+    /// Takes the lock, proves dead what an earlier server left running, opens the store and starts to serve.
+    pub fn start_on<S: Store + Send + 'static>(
+        options: ServerOptions,
+        open: impl FnOnce(&DataDir) -> Result<Ground<S>, Failure>,
+    ) -> Result<Server, Failure> {
         let lock = options.dir.lock()?;
+        ground::belongs(&options.dir, &options.store)?;
         let evidence = slots::prove_dead(&options.dir.run())?;
-        let (store, opened) = Embedded::open(&options.dir, &boot_id())?;
+        let Ground { store, origin, same_boot, view, bodies } = open(&options.dir)?;
         let (events, receiver) = channel();
-        let ids = Arc::new(IdSource::new(opened.origin));
+        let ids = Arc::new(IdSource::new(origin));
         let engine_options = engine_options(&options, &ids)?;
         let begun = |job, start| evidence.begun(job, start);
-        let evidence = Evidence {
-            begun: &begun,
-            elsewhere: &|_, _| false,
-            same_boot: opened.same_boot,
-            convicted: Evidence::UNTOLD,
-        };
+        let evidence = Evidence { begun: &begun, elsewhere: &|_, _| false, same_boot, convicted: Evidence::UNTOLD };
         let (mut engine, recovered) = Engine::new(store, engine_options, evidence, clock::now())?;
         if engine.condition() == Condition::NoSpace {
             options.log.warn("no space left: nothing is admitted or started until there is");
         }
-        let bodies = engine.store().body_writer();
         let trouble = Trouble::new(&events, &options);
         let spans = start_spans(&options)?;
         let archiver = start_archiver(&options, &spans, &events, &trouble)?;
@@ -78,14 +92,18 @@ impl Server {
         board.workers().heard_by(move |what| log.warn(what));
         // Its files are told first of all, before anything could be given to a table that stands behind them.
         let handlers_dir = watch_handlers(&options, Arc::clone(&board), &events)?;
-        let ingest = start_ingest(&options, bodies, &events, handlers_dir.clone(), &trouble)?;
+        let inbox = Inbox { cursors: view()?.cursors()?, bodies };
+        let ingest = start_ingest(&options, inbox, &events, handlers_dir.clone(), &trouble)?;
         let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
         Runner::start(&mut runner, engine.take_resumed());
+        let speaks = options.store.table().filter(|_| options.serves).and_then(JobsTable::speaks);
+        let nudges = Nudges::start(options.nudge, speaks, &events, &options.log)?;
         let handle = EngineHandle::new(events, ids);
         let (reload, current) = (options.reload.clone(), options.config.clone());
         let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
-        let http = start_http(&options, Arc::clone(&board), counter, &handle, &config)?;
+        let reads = reads::reads(&options.dir, Arc::clone(&view), Arc::clone(&board));
+        let http = start_http(&options, reads, counter, &handle, &config)?;
         board.serve_at(http.address());
         let times = Arc::<TurnTimes>::default();
         let driver = Driver {
@@ -108,11 +126,17 @@ impl Server {
             .name("engine".into())
             .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
-        Ok(Server { handle, http: Some(http), engine: Some(engine), recovered, times, config, board, spans, lock })
+        let (http, engine) = (Some(http), Some(engine));
+        Ok(Server { handle, http, engine, recovered, times, config, board, spans, view, nudges, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
+    }
+
+    /// A view of the committed state.
+    pub fn view(&self) -> &OpenView {
+        &self.view
     }
 
     /// The config it runs by.
@@ -157,6 +181,7 @@ impl Server {
         let panicked = || Failure::new(Kind::Internal, "the engine's thread panicked");
         let ended = self.engine.take().map_or(Ok(()), |engine| engine.join().unwrap_or_else(|_| Err(panicked())));
         self.config.stop();
+        drop(self.nudges);
         if let Some(http) = self.http.take() {
             http.stop();
         }
@@ -178,6 +203,12 @@ impl Server {
     pub fn stop(self) -> Result<(), Failure> {
         self.drain();
         self.join()
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("recovered", &self.recovered).finish_non_exhaustive()
     }
 }
 
@@ -250,24 +281,34 @@ fn start_archiver(
     Archiver::spawn(archive, options.log.clone(), spans.clone(), Box::new(archived), Box::new(failed))
 }
 
+/// What the reader of the inbox needs of the store.
+struct Inbox {
+    cursors: Vec<Cursor>,
+    bodies: Option<BodyWriter>,
+}
+
 /// Where there is a directory of handlers, whoever waits for the inbox to be read waits for a look through that, too.
 fn start_ingest(
     options: &ServerOptions,
-    bodies: BodyWriter,
+    inbox: Inbox,
     events: &Sender<Event>,
     handlers_dir: Option<Arc<HandlersDir>>,
     trouble: &Trouble,
 ) -> Result<crate::inbox::ingest::IngestHandle, Failure> {
-    let cursors = View::open(&options.dir.state_db())?.cursors()?;
+    let Inbox { cursors, bodies } = inbox;
     let (events, trouble) = (events.clone(), trouble.clone());
     let deliver = move |delivered| match delivered {
         Delivered::Lot(lot) => {
             let (events, trouble) = (events.clone(), trouble.clone());
-            bodies.place(lot, move |placed| match placed {
+            let then = move |placed: Result<Lot, StoreError>| match placed {
                 // What an ended engine did not take is read again from the cursor.
                 Ok(lot) => drop(events.send(Event::Ingested(lot))),
                 Err(error) => trouble.fatal(error.into()),
-            });
+            };
+            match &bodies {
+                Some(bodies) => bodies.place(lot, then),
+                None => then(Ok(lot)),
+            }
         }
         Delivered::ReadToEnd { waiter } => {
             let events = events.clone();
@@ -343,7 +384,7 @@ fn watch_handlers(
 
 fn start_http(
     options: &ServerOptions,
-    board: Arc<Board>,
+    reads: Reads,
     counter: Arc<Counter>,
     handle: &EngineHandle,
     config: &Arc<LiveConfig>,
@@ -357,5 +398,5 @@ fn start_http(
         counter,
         ..http::Options::new(options.dir.clone(), reload)
     };
-    http::Server::start(http, handle.clone(), reads::reads(&options.dir, board))
+    http::Server::start(http, handle.clone(), reads)
 }

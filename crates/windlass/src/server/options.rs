@@ -6,6 +6,7 @@ use crate::error::Failure;
 use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::store::Durability;
+use crate::store::place::StorePlace;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,10 @@ use windlass_core::policy::Policy;
 /// Everything in it is checked.
 pub struct ServerOptions {
     pub dir: DataDir,
+    /// Where the jobs are.
+    pub store: StorePlace,
+    /// Where datagrams are awaited that say that there is work.
+    pub nudge: Option<SocketAddr>,
     pub policies: Vec<Policy>,
     pub slots: u32,
     /// Bytes that the processes of all policies may need together; none where nobody counts.
@@ -64,6 +69,8 @@ impl ServerOptions {
     pub fn new(dir: DataDir) -> ServerOptions {
         ServerOptions {
             dir,
+            store: StorePlace::default(),
+            nudge: None,
             policies: Vec::new(),
             slots: 8,
             memory: None,

@@ -2,21 +2,21 @@
 
 use crate::archiver::read::{self, ArchiveReader, ListFilter};
 use crate::data_dir::DataDir;
-use crate::http::{Archive, Reads};
+use crate::http::{Archive, OpenView, Reads};
 use crate::runner::progress::Board;
-use crate::store::embedded::View;
-use crate::store::{Filter, StoreView};
+use crate::store::Filter;
 use std::sync::Arc;
 
-pub(super) fn reads(dir: &DataDir, board: Arc<Board>) -> Reads {
-    let state_db = dir.state_db();
+pub(super) fn reads(dir: &DataDir, view: OpenView, board: Arc<Board>) -> Reads {
     let (finder, lister, outputs, groups) = (reader(dir), reader(dir), reader(dir), reader(dir));
+    let last = reader(dir);
     let output_dir = dir.output();
     Reads {
         board,
-        view: Box::new(move || Ok(Box::new(View::open(&state_db)?) as Box<dyn StoreView + Send>)),
+        view,
         archive: Archive {
             find: Box::new(move |id| Ok(finder.find(id)?.iter().map(|attempt| attempt.to_json()).collect())),
+            last: Box::new(move |ids| last.last_outcomes(ids)),
             list: Box::new(move |filter: &Filter, place, limit| {
                 let before = place.map(str::parse).transpose()?;
                 let wanted = ListFilter {

@@ -13,7 +13,12 @@
 //! ```
 //!
 //! Where there is a flag, the checksum goes on over the three bytes from the flags on.
+//!
+//! The jobs of a chunk may be copies of those that are laid in another one: then it shares their bytes (`copied`).
 
+mod copied;
+
+use copied::Copied;
 use std::ops::Range;
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin};
@@ -32,6 +37,14 @@ const HAS_PARENTS: u8 = 2;
 /// A built or read chunk; immutable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chunk {
+    laid: Arc<Laid>,
+    /// Its jobs are copies of those that are laid there.
+    copied: Option<Box<Copied>>,
+}
+
+/// Jobs as they lie in their bytes; all that are copies of them share it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Laid {
     bytes: Vec<u8>,
     origin: Origin,
     /// Offset in the origin, per job.
@@ -66,9 +79,8 @@ pub enum BadChunk {
     Malformed,
 }
 
-impl Chunk {
-    /// Reads stored bytes, checking everything that later accessors rely on.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Chunk, BadChunk> {
+impl Laid {
+    fn from_bytes(bytes: Vec<u8>) -> Result<Laid, BadChunk> {
         if bytes.len() < HEADER {
             return Err(BadChunk::Truncated);
         }
@@ -99,78 +111,115 @@ impl Chunk {
             return Err(BadChunk::Malformed);
         }
         let ends = ends.into_iter().map(|end| data + end as u32).collect();
-        Ok(Chunk { bytes, origin, offsets, ends, data, extra })
+        Ok(Laid { bytes, origin, offsets, ends, data, extra })
     }
 
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    pub fn origin(&self) -> Origin {
-        self.origin
-    }
-
-    pub fn id(&self, index: usize) -> JobId {
+    fn id(&self, index: usize) -> JobId {
         JobId { origin: self.origin, offset: self.offsets[index] }
     }
 
-    /// The index of a job by its offset in the origin; offsets rise within a chunk.
-    pub fn find(&self, id: JobId) -> Option<usize> {
-        (id.origin == self.origin).then(|| self.offsets.binary_search(&id.offset).ok()).flatten()
-    }
-
-    pub fn offset_range(&self) -> (u64, u64) {
-        (self.offsets.first().copied().unwrap_or(0), self.offsets.last().copied().unwrap_or(0))
-    }
-
-    pub fn data(&self, index: usize) -> &[u8] {
-        &self.bytes[self.data_range(index..index + 1)]
-    }
-
-    /// Where the data of neighbouring jobs lies in `as_bytes`, end to end.
-    pub fn data_range(&self, jobs: Range<usize>) -> Range<usize> {
-        let from = if jobs.start == 0 { self.data } else { self.ends[jobs.start - 1] };
-        let to = if jobs.end == 0 { self.data } else { self.ends[jobs.end - 1] };
-        from as usize..to as usize
-    }
-
-    /// What all of its jobs have in common besides their lane.
-    pub fn particulars(&self) -> Option<&Arc<Particulars>> {
-        self.extra.as_ref()?.particulars.as_ref()
-    }
-
-    /// The job that one of its jobs came from.
-    pub fn parent(&self, index: usize) -> Option<JobId> {
+    fn parent(&self, index: usize) -> Option<JobId> {
         let Extra { particulars, parents } = &**self.extra.as_ref()?;
         match parents {
             Some(parents) => Some(JobId { origin: parents.origin, offset: parents.offsets[index] }),
             None => particulars.as_ref()?.parent,
         }
     }
+}
+
+impl Chunk {
+    /// Reads stored bytes, checking everything that later accessors rely on.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Chunk, BadChunk> {
+        Ok(Chunk { laid: Arc::new(Laid::from_bytes(bytes)?), copied: None })
+    }
+
+    /// What is stored of it; for copies that is what they have of their own.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.copied.as_ref().map_or(&self.laid.bytes, |copied| copied.as_bytes())
+    }
+
+    pub fn len(&self) -> usize {
+        self.laid.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.laid.ends.is_empty()
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.copied.as_ref().map_or(self.laid.origin, |copied| copied.origin)
+    }
+
+    pub fn id(&self, index: usize) -> JobId {
+        match &self.copied {
+            None => self.laid.id(index),
+            Some(copied) => JobId { origin: copied.origin, offset: copied.base + index as u64 },
+        }
+    }
+
+    /// The index of a job by its offset in the origin; offsets rise within a chunk.
+    pub fn find(&self, id: JobId) -> Option<usize> {
+        let index = match &self.copied {
+            None => self.laid.offsets.binary_search(&id.offset).ok(),
+            Some(copied) => id.offset.checked_sub(copied.base).map(|index| index as usize),
+        };
+        index.filter(|index| id.origin == self.origin() && *index < self.len())
+    }
+
+    pub fn offset_range(&self) -> (u64, u64) {
+        match self.len() {
+            0 => (0, 0),
+            count => (self.id(0).offset, self.id(count - 1).offset),
+        }
+    }
+
+    pub fn data(&self, index: usize) -> &[u8] {
+        self.data_of(index..index + 1)
+    }
+
+    /// The data of neighbouring jobs, end to end.
+    pub fn data_of(&self, jobs: Range<usize>) -> &[u8] {
+        let Laid { bytes, ends, data, .. } = &*self.laid;
+        let from = if jobs.start == 0 { *data } else { ends[jobs.start - 1] };
+        let to = if jobs.end == 0 { *data } else { ends[jobs.end - 1] };
+        &bytes[from as usize..to as usize]
+    }
+
+    /// What all of its jobs have in common besides their lane.
+    pub fn particulars(&self) -> Option<&Arc<Particulars>> {
+        match &self.copied {
+            None => self.laid.extra.as_ref()?.particulars.as_ref(),
+            Some(copied) => copied.particulars.as_ref(),
+        }
+    }
+
+    /// The job that one of its jobs came from.
+    pub fn parent(&self, index: usize) -> Option<JobId> {
+        if self.copied.is_some() { Some(self.laid.id(index)) } else { self.laid.parent(index) }
+    }
 
     /// All particulars of one job, its parent among them.
     pub fn particulars_of(&self, index: usize) -> Option<Arc<Particulars>> {
-        let Extra { particulars, parents } = &**self.extra.as_ref()?;
-        match (particulars, parents) {
-            (shared, None) => shared.clone(),
-            (shared, Some(_)) => {
-                let shared = shared.as_deref().cloned().unwrap_or_default();
-                Some(Arc::new(Particulars { parent: self.parent(index), ..shared }))
-            }
+        let shared = self.particulars();
+        if !self.has_parents() {
+            return shared.cloned();
         }
+        let shared = shared.map(|shared| Particulars::clone(shared)).unwrap_or_default();
+        Some(Arc::new(Particulars { parent: self.parent(index), ..shared }))
+    }
+
+    /// Its jobs came from one job each.
+    fn has_parents(&self) -> bool {
+        self.copied.is_some() || self.laid.extra.as_ref().is_some_and(|extra| extra.parents.is_some())
     }
 
     /// Some of its jobs in a chunk of their own, with these particulars.
     pub fn rebuilt(&self, particulars: Option<Arc<Particulars>>, kept: impl Fn(usize) -> bool) -> Chunk {
-        let mut builder = ChunkBuilder::new(self.origin).with(particulars);
+        let mut builder = ChunkBuilder::new(self.origin()).with(particulars);
         for index in (0..self.len()).filter(|index| kept(*index)) {
             builder.add(self, index);
         }
@@ -179,13 +228,13 @@ impl Chunk {
 
     /// True where its jobs are nothing but lane and data, as most are.
     pub fn is_plain(&self) -> bool {
-        self.extra.is_none()
+        self.copied.is_none() && self.laid.extra.is_none()
     }
 
-    /// Memory held by this chunk, for budgets.
+    /// Memory held by this chunk, for budgets. What copies share counts for each of them, since any may be the last.
     pub fn footprint(&self) -> usize {
-        let extra = self.extra.as_ref().map_or(0, |_| self.bytes.len());
-        self.bytes.len() + self.ends.len() * 12 + 96 + extra
+        let extra = self.laid.extra.as_ref().map_or(0, |_| self.laid.bytes.len());
+        self.laid.bytes.len() + self.len() * 12 + 96 + extra
     }
 }
 
@@ -252,8 +301,7 @@ impl ChunkBuilder {
 
     /// Adds one job of another chunk, and the job that it came from.
     fn add(&mut self, chunk: &Chunk, index: usize) {
-        let own_parents = chunk.extra.as_ref().is_some_and(|extra| extra.parents.is_some());
-        match chunk.parent(index).filter(|_| own_parents) {
+        match chunk.parent(index).filter(|_| chunk.has_parents()) {
             Some(parent) => self.push_from(parent, chunk.id(index).offset, chunk.data(index)),
             None => self.push(chunk.id(index).offset, chunk.data(index)),
         }
@@ -294,7 +342,8 @@ impl ChunkBuilder {
         let ends = ends.collect();
         self.lengths.clear();
         self.data.clear();
-        Chunk { bytes, origin: self.origin, offsets: std::mem::take(&mut self.offsets), ends, data, extra }
+        let offsets = std::mem::take(&mut self.offsets);
+        Chunk { laid: Arc::new(Laid { bytes, origin: self.origin, offsets, ends, data, extra }), copied: None }
     }
 }
 
@@ -401,7 +450,7 @@ mod tests {
         assert_eq!(read.data(0), b"first");
         assert_eq!(read.data(1), b"");
         assert_eq!(read.data(2), &[0, 255, 10, 13]);
-        assert_eq!(&read.as_bytes()[read.data_range(0..3)], b"first\0\xff\n\r");
+        assert_eq!(read.data_of(0..3), b"first\0\xff\n\r");
         assert_eq!(read.find(read.id(2)), Some(2));
         assert_eq!(read.find(JobId { offset: 33, ..read.id(0) }), None);
     }

@@ -23,6 +23,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod times;
+mod travel;
 
 /// How the suite gets at a store.
 pub trait Bench {
@@ -49,7 +50,7 @@ pub fn cases<B: Bench>() -> Vec<Case<B>> {
 /// The cases that tell a fixed story.
 fn told_cases<B: Bench>() -> Vec<Case<B>> {
     let stories = [life::cases(), order::cases(), runs::cases(), durable::cases(), steer::cases()];
-    let besides = [particulars::cases(), keys::cases(), terms::cases(), times::cases()];
+    let besides = [particulars::cases(), keys::cases(), terms::cases(), times::cases(), travel::cases()];
     [stories.concat(), besides.concat()].concat()
 }
 

@@ -20,11 +20,13 @@ use windlass_core::run::RunCounts;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
+mod amend;
 mod keys;
 mod table;
 #[cfg(test)]
 mod tests;
 mod times;
+mod travel;
 mod verbs;
 mod view;
 

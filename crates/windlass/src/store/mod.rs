@@ -13,17 +13,24 @@ use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
 use windlass_core::run::terms::{RunTerms, Stopped};
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
 pub mod chunk;
 pub mod conformance;
 pub mod embedded;
+mod error;
 #[doc(hidden)]
 pub mod fault;
 pub mod keys;
+pub mod late;
 pub mod memory;
+pub mod place;
+pub mod sql;
+mod travel;
 mod view;
 
+pub use error::StoreError;
+pub use travel::{Arriving, Past, Unheld};
 pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, StoreView, subject_of};
 
 use chunk::Chunk;
@@ -174,7 +181,7 @@ impl Held {
     /// How much data so many of its jobs have, by positions within it.
     pub fn bytes(&self, first: u16, count: u16) -> u64 {
         let from = usize::from(self.first) + usize::from(first);
-        self.jobs.data_range(from..from + usize::from(count)).len() as u64
+        self.jobs.data_of(from..from + usize::from(count)).len() as u64
     }
 
     /// The number of its first job for `{#}`: the line in a run's input, or the order of arrival.
@@ -258,8 +265,18 @@ pub enum Amended {
     Unknown,
 }
 
+/// What notes begin with that all servers on a store share; only the one that controls may write them.
+pub const SHARED: &str = "schedule/";
+
+/// Notes with this in front are of jobs on their way to another server. Whether they arrived is known there alone, and
+/// only the server that sent them asks: until it has, nobody else may run them.
+pub const MOVING: &str = "moving/";
+
 /// The archive's word for the last line of a job that a person deleted.
 pub const DELETED: &str = "deleted";
+
+/// The archive's word for the last line of a job that another server has now.
+pub const MOVED: &str = "moved";
 
 /// The archive's word for the last line of a job that was too late.
 pub const EXPIRED: &str = "expired";
@@ -333,13 +350,15 @@ pub struct Evidence<'a> {
     pub elsewhere: &'a dyn Fn(JobId, u32) -> bool,
     /// False after a reboot, which accuses nobody.
     pub same_boot: bool,
-    /// What is to be taken in with the end of a job that is convicted; it is shown as it is then.
-    pub convicted: &'a dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>,
+    pub convicted: Convicted<'a>,
 }
+
+/// What is to be taken in with the end of a job that is convicted; it is shown as it is then.
+pub type Convicted<'a> = &'a dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>;
 
 impl Evidence<'_> {
     /// Nobody is told of a conviction.
-    pub const UNTOLD: &'static dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp> = &|_, _| None;
+    pub const UNTOLD: Convicted<'static> = &|_, _| None;
 }
 
 impl fmt::Debug for Evidence<'_> {
@@ -365,40 +384,6 @@ pub struct Unarchived {
     pub turn: u64,
     pub settlements: Vec<Settlement>,
 }
-
-/// Why a verb failed; the engine branches on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreError {
-    /// No space: the turn is rolled back and the engine starts over from the store.
-    Full(String),
-    /// Bytes that should be there are not, or are not what they were.
-    Corrupt(String),
-    /// The call does not fit the store's state: a stale claim, a run that is not where the caller thinks.
-    Stale(String),
-    /// Any other failure: the process ends, and the next one starts from what is durable.
-    Io(String),
-    /// The store was written by a newer program.
-    Newer { found: u32, known: u32 },
-    /// Another program has its file locked, or no lock can be had for it.
-    Locked(String),
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Full(what) => write!(f, "no space left: {what}"),
-            StoreError::Corrupt(what) => write!(f, "the store is damaged: {what}"),
-            StoreError::Stale(what) => write!(f, "stale: {what}"),
-            StoreError::Io(what) => write!(f, "the store failed: {what}"),
-            StoreError::Newer { found, known } => {
-                write!(f, "the store has format {found}, this program knows formats up to {known}")
-            }
-            StoreError::Locked(what) => write!(f, "the store cannot be locked: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
 
 /// The verbs. The first verb after a commit opens the turn's transaction.
 pub trait Store {
@@ -435,6 +420,23 @@ pub trait Store {
     /// The claim of a job that runs, as it was given out: for a start that outlives the server that claimed it.
     fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError>;
 
+    /// Takes jobs that wait out of their queues, by id and in whatever state they wait: they run from then on, with a
+    /// start that is stored, until they are settled. Keys that are free once a job has begun stay taken.
+    fn hold(&mut self, ids: &[JobId], _now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
+        Ok(ids.iter().map(|_| Err(Unheld::Unable)).collect())
+    }
+
+    /// Whether `arrive` takes anything.
+    fn takes_pasts(&self) -> bool {
+        false
+    }
+
+    /// Takes in jobs of another server as they were there. One whose key is taken is told as a duplicate; one whose id
+    /// is here is left alone.
+    fn arrive(&mut self, _jobs: &[Arriving], _now: Time) -> Result<(), StoreError> {
+        Err(StoreError::Stale("this store takes no job that was begun elsewhere".into()))
+    }
+
     /// Ends starts and takes in what they emitted, before any run is looked at: a run whose last job emits another goes
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
@@ -469,7 +471,8 @@ pub trait Store {
     /// A run by its number, ended or not; nothing where it was forgotten.
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError>;
 
-    /// Keeps bytes under a key, or drops them: what the engine has begun and must know again after a restart.
+    /// Keeps bytes under a key, or drops them: what the engine has begun and must know again after a restart. Where
+    /// several servers share a store each has notes of its own, but for those that begin with `SHARED`.
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError>;
 
     /// The first notes whose keys begin so, by key, as they are in the open turn.
@@ -499,6 +502,49 @@ pub trait Store {
     /// At the start and after `Full`: whether there is room for more than the ends of what runs. A store that keeps no
     /// reserve for those can only hope so.
     fn has_room(&mut self) -> bool {
+        true
+    }
+
+    /// Looks for what others did to the store and takes it in, told through `changes`; and says that this server lives.
+    /// Asked for, it looks now; else as far as its time has come. A store that nobody else writes to sees nothing.
+    fn look(&mut self, _asked: bool, _convicted: Convicted<'_>, _now: Time) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// When `look` wants to be called though nobody asks; none where nobody else writes.
+    fn next_look(&mut self) -> Option<Time> {
+        None
+    }
+
+    /// After a commit: whether `changes` has something to tell that came with it, so that the engine must turn again.
+    fn has_news(&self) -> bool {
+        false
+    }
+
+    /// The turn had nothing that must be committed now. A store that others wait for lets go of what it holds.
+    fn rest(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// After `settle` was refused as stale: which of these starts are not held any more. Only where others can take
+    /// jobs away is there an answer; elsewhere a stale claim is a fault of the caller.
+    fn lost(&mut self, _held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Keeps ends that cannot be written because the store is away, on the disk of this machine: should this process
+    /// end before they are, the next one writes them.
+    fn set_aside(&mut self, _settlements: &[Settlement], _follow_ups: &[FollowUp]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// By when what this server runs has to end if it cannot say that it lives; none where nobody would notice.
+    fn fenced_at(&self) -> Option<Steady> {
+        None
+    }
+
+    /// Whether this server is the one that does what only one may: fire schedules.
+    fn controls(&self) -> bool {
         true
     }
 

@@ -3,6 +3,7 @@
 //! It must not change anything: every question is about the committed state.
 
 use super::{Cursor, RunInfo, StoreError};
+use std::ops::Deref;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, LaneKind, Priority, QueueName, QueueNo, Record, RunId};
 use windlass_core::judge::Reason;
@@ -102,6 +103,10 @@ pub struct QueueStats {
 /// What pages, commands and metrics may see of the committed state. Cannot change anything.
 pub trait StoreView {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError>;
+    /// False where certainly no job is here whose id lies between these two of one origin, however it is kept.
+    fn may_hold(&self, _first: JobId, _last: JobId) -> Result<bool, StoreError> {
+        Ok(true)
+    }
     /// Jobs by arrival from `from` on; `limit` bounds the answer and the work.
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError>;
     fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
@@ -113,9 +118,13 @@ pub trait StoreView {
     fn overrides(&self) -> Result<Vec<Override>, StoreError>;
 }
 
-impl<V: StoreView + ?Sized> StoreView for &V {
+/// Whoever holds one, alone or with others, has one.
+impl<P: Deref<Target: StoreView>> StoreView for P {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
         (**self).job(id)
+    }
+    fn may_hold(&self, first: JobId, last: JobId) -> Result<bool, StoreError> {
+        (**self).may_hold(first, last)
     }
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
         (**self).list(filter, from, limit)

@@ -1,7 +1,9 @@
 //! Work that makes work, with real processes: each run ends once, with the right counts, whatever happens on the way.
 
 use crate::rig::Rig;
+use rustix::process::Signal;
 use serde_json::Value;
+use std::process::Stdio;
 
 /// A run once it has ended, as `show` has it.
 #[track_caller]
@@ -156,4 +158,20 @@ fn a_full_stage_holds_the_one_before_it_and_says_so() {
     gate.open(6);
     counts(&ended(&rig, &run), 12, 0);
     server.stop();
+}
+
+#[test]
+fn a_pipeline_is_that_of_the_server_which_runs() {
+    let rig = Rig::new();
+    let save = sh("batch", &format!("cat >> {}", rig.path("got").display()));
+    let elsewhere = rig.path("elsewhere.toml");
+    std::fs::write(&elsewhere, stage("save", &save, "reply = \"exit\"")).unwrap();
+    let mut server = rig.start(&["serve", "--config", &elsewhere.display().to_string()], Stdio::null());
+    assert!(server.out_line().starts_with("windlass serves unix:"));
+    rig.feed(&["pipeline", "run"], "one\n").fine();
+    assert_eq!(std::fs::read_to_string(rig.path("got")).unwrap(), "one\n");
+    assert!(rig.call(&["pipeline", "graph"]).fine().contains("1 succeeded"));
+    server.signal(Signal::TERM);
+    server.end().ended(0);
+    rig.call(&["pipeline", "graph"]).says("hint: name one: --config FILE").ended(66);
 }

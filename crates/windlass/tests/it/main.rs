@@ -23,6 +23,7 @@ mod logs;
 mod lua;
 mod manners;
 mod mount;
+mod moves;
 mod pages;
 mod places;
 mod push;

@@ -55,6 +55,54 @@ fn the_examples_of_the_page_do_what_it_says() {
 }
 
 #[test]
+fn yaml_arrives_as_json_and_the_subject_is_told_whatever_serves_a_queue() {
+    let rig = Rig::new();
+    let mut bell = rig.bell("bell");
+    std::fs::write(
+        rig.dir().join("lua.lua"),
+        "return function(job)\n\
+         return windlass.decode(job.data).a[2] .. ' ' .. job.subject_type .. job.subject_id\nend\n",
+    )
+    .unwrap();
+    let ring = format!("cat > {}", bell.path);
+    let config = format!(
+        "[queue.stdin]\nrun = [\"sh\", \"-c\", \"(cat; echo) > {path}\"]\ndata = \"yaml\"\n\
+         [queue.argument]\nrun = [\"sh\", \"-c\", \"echo $1 $WINDLASS_SUBJECT_TYPE $WINDLASS_SUBJECT_ID > {path}\", \
+         \"sh\", \"{{data.a.1}}\"]\ndata = \"yaml\"\n\
+         [queue.batch]\nbatch = [\"sh\", \"-c\", \"{ring}\"]\nreply = \"exit\"\nframing = \"json\"\ndata = \"yaml\"\n\
+         [queue.lua]\nlua = \"lua.lua\"\ndata = \"yaml\"\n\
+         [queue.bytes]\nrun = [\"sh\", \"-c\", \"(cat; echo) > {path}\"]\n",
+        path = bell.path
+    );
+    let server = rig.serve(&config);
+    let push = |queue: &str, data: &str| {
+        rig.call(&["push", queue, "--subject", "Comment:7", "--", data]).fine().trim_end().to_owned()
+    };
+    let yaml = "---\n:a:\n- 1\n- two\n";
+    push("stdin", yaml);
+    assert_eq!(bell.next(), r#"{"a":[1,"two"]}"#);
+    push("argument", yaml);
+    assert_eq!(bell.next(), "two Comment 7");
+    push("batch", yaml);
+    let line: Value = serde_json::from_str(&bell.next()).unwrap();
+    assert_eq!(
+        (&line["data"], &line["subject"]["type"], &line["subject"]["id"]),
+        (&Value::from(r#"{"a":[1,"two"]}"#), &Value::from("Comment"), &Value::from("7"))
+    );
+    push("bytes", "--- :a");
+    assert_eq!(bell.next(), "--- :a", "byte for byte, where nobody asked for YAML");
+    let (fine, wrong) = (push("lua", yaml), push("lua", "a: [1"));
+    let wrong_batch = push("batch", "a: !ruby/object:X {}");
+    rig.drained();
+    assert_eq!(told(&rig.call(&["show", &fine, "--json"]).json()), "succeeded two Comment7");
+    for id in [wrong, wrong_batch] {
+        let said = told(&rig.call(&["show", &id, "--json"]).json());
+        assert!(said.starts_with("failed the data is not the YAML that is expected"), "{said}");
+    }
+    server.stop();
+}
+
+#[test]
 fn a_run_goes_on_while_its_jobs_emit_others() {
     let rig = Rig::new();
     // Each job emits one that is shorter, until nothing is left: a chain of five from one push.

@@ -143,6 +143,7 @@ impl Rig {
             run: "r-1".into(),
             checkpoint: String::new(),
             lent: None,
+            lot: None,
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -179,6 +180,7 @@ impl Rig {
             run: String::new(),
             checkpoint: String::new(),
             lent: None,
+            lot: None,
         });
         let starts = starts.collect();
         self.runner.start(starts);

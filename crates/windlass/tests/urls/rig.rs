@@ -76,6 +76,7 @@ impl Rig {
                 run: String::new(),
                 checkpoint: self.checkpoint.clone(),
                 lent: None,
+                lot: None,
             }
         });
         let starts = starts.collect();
@@ -123,6 +124,7 @@ pub(crate) fn brief(outcome: &Outcome) -> String {
         Outcome::RetryLater { after: Some(after), error } => format!("{}s {error}", after.as_secs()),
         Outcome::RetryLater { after: None, error } => error.clone(),
         Outcome::FailedForGood { error } | Outcome::Failed { error } | Outcome::Crashed { error } => error.clone(),
+        Outcome::Moved { to: text } | Outcome::NotMoved { why: text } => text.clone(),
         Outcome::TimedOut { .. } | Outcome::Interrupted | Outcome::Lost | Outcome::Cancelled => String::new(),
     };
     format!("{} {said}", outcome.word()).trim_end().to_owned()

@@ -7,8 +7,15 @@ use crate::pipeline::{Flow, Pass};
 fn stage(name: &str, limit: u32, held_by: &[&str]) -> Policy {
     let queue = |name: &&str| QueueName::new(format!("p.{name}").as_bytes()).unwrap();
     let held_by: Vec<QueueName> = held_by.iter().map(queue).collect();
-    let flow =
-        Flow { pipeline: "p".into(), stage: name.into(), limit, pass: Pass::Emitted, to: held_by.clone(), held_by };
+    let flow = Flow {
+        pipeline: "p".into(),
+        stage: name.into(),
+        limit,
+        limit_bytes: 0,
+        pass: Pass::Emitted,
+        to: held_by.clone(),
+        held_by,
+    };
     Policy { flow: Some(flow), ..command(&format!("p.{name}"), 1, 1) }
 }
 

@@ -73,7 +73,7 @@ fn fetch(context: &Context) -> Result<(ShownConfig, bool), Failure> {
     let closed = link.close();
     let mut shown = fetched?;
     closed?;
-    if let (false, Place::Directory(dir)) = (served, &place) {
+    if let (false, Place::Directory { dir, .. }) = (served, &place) {
         let loaded = match context.config_file(None, dir.root()) {
             Some(path) => Loaded::load(&path)?,
             None => Loaded::default(),

@@ -17,6 +17,7 @@ use crate::cli::signals::{Signals, exit_code};
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
 use crate::store::Taken;
+use crate::store::place::StorePlace;
 use crate::when;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -79,6 +80,7 @@ pub(super) struct Session {
     detaches: bool,
     context: Context,
     dir: DataDir,
+    store: StorePlace,
     link: Option<Link>,
     run: Value,
     /// Which of the runs of this name it is.
@@ -104,6 +106,7 @@ impl Session {
     pub(super) fn start(order: Order, verdict: Verdict, detaches: bool, context: &Context) -> Result<Session, Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
         let dir = context.data_dir()?;
+        let store = context.store_of(dir.root())?;
         let (sender, events) = sync_channel(64);
         let session = Session {
             progress: Progress::new(context),
@@ -123,6 +126,7 @@ impl Session {
             verdict,
             detaches,
             dir,
+            store,
             sender,
             events,
         };
@@ -207,7 +211,7 @@ impl Session {
     }
 
     fn connect(&self) -> Result<Link, Failure> {
-        Link::open_in(&self.dir, Carry::Working { slots: self.order.slots })
+        Link::open_in(&self.dir, &self.store, Carry::Working { slots: self.order.slots })
     }
 
     fn connection(&mut self) -> Result<&mut Connection, Failure> {

@@ -1,12 +1,10 @@
 //! What a service manager is told while the server serves: that the engine turns, and how many jobs are where.
 
-use crate::data_dir::DataDir;
 use crate::engine::event::{Answer, Event, FlightInfo};
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
+use crate::http::OpenView;
 use crate::service_manager::ServiceManager;
-use crate::store::StoreView;
-use crate::store::embedded::View;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use windlass_core::life_cycle::State;
@@ -14,7 +12,7 @@ use windlass_core::life_cycle::State;
 /// Tells the manager that the engine turns, as long as it does: a sign is sent when it has answered.
 pub(super) fn show(
     engine: &EngineHandle,
-    dir: &DataDir,
+    view: &OpenView,
     manager: &ServiceManager,
     beat: Duration,
     until: &Receiver<()>,
@@ -22,7 +20,7 @@ pub(super) fn show(
     let mut told = String::new();
     loop {
         let Some(flights) = flights(engine) else { return };
-        let status = line(engine, dir, &flights);
+        let status = line(engine, view, &flights);
         manager.alive(&status, status != told);
         told = status;
         if until.recv_timeout(beat) != Err(RecvTimeoutError::Timeout) {
@@ -32,9 +30,9 @@ pub(super) fn show(
 }
 
 /// Says that the server is ready; where nobody listens, nothing is looked up for it.
-pub(super) fn tell_ready(engine: &EngineHandle, dir: &DataDir, manager: &ServiceManager) {
+pub(super) fn tell_ready(engine: &EngineHandle, view: &OpenView, manager: &ServiceManager) {
     if manager.beat().is_some() {
-        manager.ready(&line(engine, dir, &flights(engine).unwrap_or_default()));
+        manager.ready(&line(engine, view, &flights(engine).unwrap_or_default()));
     }
 }
 
@@ -50,10 +48,10 @@ fn flights(engine: &EngineHandle) -> Option<Vec<FlightInfo>> {
 }
 
 /// `serving: 412 ready, 8 running, 0 failed`; what was claimed ahead of a slot is ready.
-fn line(engine: &EngineHandle, dir: &DataDir, flights: &[FlightInfo]) -> String {
+fn line(engine: &EngineHandle, view: &OpenView, flights: &[FlightInfo]) -> String {
     let condition = engine.condition().word().replace('_', " ");
     // A store that cannot be read now, as without descriptors, has its own sentences in the log.
-    let Ok(queues) = View::open(&dir.state_db()).and_then(|view| view.queues()) else { return condition };
+    let Ok(Ok(queues)) = view().map(|view| view.queues()) else { return condition };
     let of = |state: State| queues.iter().map(|queue| queue.stats.by_state[state.index()]).sum::<u64>();
     let stocked: u64 = flights.iter().filter(|flight| flight.stocked).map(|flight| u64::from(flight.count)).sum();
     let ahead = stocked.min(of(State::Running));

@@ -279,7 +279,7 @@ fn reply_of(finished: &Finished) -> work::Reply {
         }
         Some(other @ (Outcome::TimedOut { .. } | Outcome::Interrupted | Outcome::Cancelled)) => other.word(),
         // A launcher that died under it is this worker's trouble, and no fault of the job's.
-        Some(Outcome::Lost) | None => Outcome::Interrupted.word(),
+        Some(Outcome::Lost | Outcome::Moved { .. } | Outcome::NotMoved { .. }) | None => Outcome::Interrupted.word(),
     }
     .to_owned();
     let emitted = finished

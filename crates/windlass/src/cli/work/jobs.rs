@@ -2,7 +2,7 @@
 //!
 //! It owns the runner and the books. It must not talk to the server: `calls` does.
 
-use crate::api::work::ClaimedJob;
+use crate::api::{self, work::ClaimedJob};
 use crate::clock;
 use crate::error::{Failure, Kind};
 use crate::runner::command::{CommandRunner, Settings};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, QueueName, QueueNo, Record};
-use windlass_core::particulars::{Particulars, Trace};
+use windlass_core::particulars::{Particulars, Subject, Trace};
 use windlass_core::policy::{Command, Policy, Service};
 
 /// One job in hand.
@@ -114,8 +114,9 @@ impl Jobs {
             ..Policy::new("work", Service::Command(self.command.clone()))
         };
         let trace = job.trace.as_ref().and_then(|trace| Trace::heard(&trace.parent, &trace.state, &trace.baggage));
-        let traced = trace.map(|trace| Arc::new(Particulars { trace: Some(trace), ..Particulars::default() }));
-        let mut builder = ChunkBuilder::new(id.origin).with(traced);
+        let subject = job.subject.clone().map(|api::Subject { kind, id }| Subject { kind, id });
+        let particulars = Arc::new(Particulars { trace, subject, ..Particulars::default() });
+        let mut builder = ChunkBuilder::new(id.origin).with(Some(particulars));
         builder.push(id.offset, &data);
         let held = Held {
             place: Place::Row(Arrival(id.offset)),
@@ -139,7 +140,19 @@ impl Jobs {
         let run = job.run.clone().unwrap_or_default();
         let (flight, policy, queue) = (Flight(number), Arc::new(policy), Arc::new(queue));
         let checkpoint = job.checkpoint.clone().unwrap_or_default();
-        let start = Start { flight, claim: number, queue, policy, epoch: 0, held, number, run, checkpoint, lent: None };
+        let start = Start {
+            flight,
+            claim: number,
+            queue,
+            policy,
+            epoch: 0,
+            held,
+            number,
+            run,
+            checkpoint,
+            lent: None,
+            lot: None,
+        };
         if let Some(runner) = lock(&self.runner).as_mut() {
             runner.start(vec![start]);
         }

@@ -33,9 +33,12 @@ pub(super) const ALL_KEYS: [&str; 5] = KEYS;
 fn stays(service: &Service) -> bool {
     match service {
         Service::Worker(_) => true,
-        Service::Command(_) | Service::Batch(_) | Service::Url(_) | Service::Remote(_) | Service::Handler { .. } => {
-            false
-        }
+        Service::Command(_)
+        | Service::Batch(_)
+        | Service::Url(_)
+        | Service::Remote(_)
+        | Service::Forward(_)
+        | Service::Handler { .. } => false,
     }
 }
 

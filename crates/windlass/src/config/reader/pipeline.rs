@@ -14,13 +14,14 @@ use windlass_core::policy::{Policy, Service};
 use windlass_core::size;
 
 /// The keys of a stage beside those of a queue.
-const STAGE_KEYS: [&str; 4] = ["name", "limit", "to", "pass"];
+const STAGE_KEYS: [&str; 5] = ["name", "limit", "limit_bytes", "to", "pass"];
 
 /// A stage as it was read, and where it stands.
 struct Read {
     plan: Stage,
     policy: Policy,
     limit: u32,
+    limit_bytes: u64,
     pass: Pass,
     place: Range<usize>,
 }
@@ -89,6 +90,10 @@ fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Ran
     queue_name(&whole).map_err(|why| table.refuse_value("name", &why))?;
     let to = read_to(table)?;
     let policy = read_policy(table, &whole, config, place.clone())?;
+    if matches!(policy.service, Service::Forward(_)) {
+        let text = "`forward` gives jobs away for good, and the jobs of a pipeline stay with their run";
+        return Err(table.refuse_value("forward", text));
+    }
     let pass = table.map("pass", |text| {
         let found = Pass::ALL.iter().find(|(word, _)| *word == text).map(|(_, pass)| *pass);
         found.ok_or_else(|| format!("{text:?} is not known, expected one of emitted, message, lines, data"))
@@ -102,7 +107,8 @@ fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Ran
     }
     let plan = Stage { name: name.to_owned(), slots: policy.slots, memory: policy.limits.memory, to };
     let limit = table.count("limit")?.unwrap_or(0);
-    Ok(Read { plan, policy, limit, pass, place: table.get("name").map_or(place, Spanned::span) })
+    let limit_bytes = table.map("limit_bytes", size)?.unwrap_or(0);
+    Ok(Read { plan, policy, limit, limit_bytes, pass, place: table.get("name").map_or(place, Spanned::span) })
 }
 
 fn read_to(table: &Table<'_, '_>) -> Result<Vec<String>, Failure> {
@@ -148,7 +154,8 @@ fn join(
         let to = stages[at].to.iter().filter_map(|to| queue_of(name, to)).collect();
         let held_by = plan.held_by(at).filter(|next| read[*next].limit > 0).filter_map(queue).collect();
         let (pipeline, stage_name) = (name.to_owned(), stage.plan.name.clone());
-        let flow = Flow { pipeline, stage: stage_name, limit: stage.limit, pass: stage.pass, to, held_by };
+        let Read { limit, limit_bytes, pass, .. } = *stage;
+        let flow = Flow { pipeline, stage: stage_name, limit, limit_bytes, pass, to, held_by };
         rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
     }
     Ok(Pipeline { name: name.to_owned(), memory, stages, rules })

@@ -3,6 +3,7 @@
 //! A further kind of runner is one more name in `CHOICES`, its keys in `KEYS` with the choice they belong to, and its
 //! function here.
 
+use super::forward::read_forward;
 use super::url::read_url;
 use super::{Table, positive, read_command};
 use crate::config::units::size;
@@ -17,10 +18,10 @@ use windlass_core::policy::{Batch, Command, Framing, Lua, Remote, Reply, Service
 use windlass_core::template;
 
 /// What a queue can be served by.
-const CHOICES: [&str; 6] = ["run", "batch", "worker", "lua", "url", "remote"];
+const CHOICES: [&str; 7] = ["run", "batch", "worker", "lua", "url", "remote", "forward"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 13] = [
+const BELONGING: [(&str, &[&str]); 14] = [
     ("batch_size", &["batch", "url"]),
     ("batch_linger", &["batch", "url"]),
     ("reply", &["batch", "url"]),
@@ -34,6 +35,7 @@ const BELONGING: [(&str, &[&str]); 13] = [
     ("secret_file", &["url"]),
     ("lua_memory", &["lua"]),
     ("lease", &["remote"]),
+    ("token_file", &["forward"]),
 ];
 
 /// All keys of this file.
@@ -55,6 +57,7 @@ pub(super) fn keys_of(service: &Service) -> impl Iterator<Item = &'static str> {
         Service::Worker(_) => "worker",
         Service::Url(_) => "url",
         Service::Remote(_) => "remote",
+        Service::Forward(_) => "forward",
         Service::Command(_) | Service::Handler { .. } => "run",
     };
     let belongs = move |(key, of): (&'static str, &[&str])| of.contains(&choice).then_some(key);
@@ -73,8 +76,8 @@ pub(super) fn read(
         [choice] => choice,
         [] if enabled => {
             let text = format!("{} has no `run`, so nothing would do its jobs", table.title);
-            let hint =
-                "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url` or `remote` in its place";
+            let hint = "add run = [\"PROGRAM\", \"ARGUMENT\"…], or `batch`, `worker`, `lua`, `url`, `remote` or \
+                        `forward` in its place";
             return Err(table.source.refuse(place, &text).hint(hint));
         }
         [] => "run",
@@ -96,6 +99,9 @@ pub(super) fn read(
     if choice == "url" {
         return read_url(table, hosts, enabled).map(Service::Url);
     }
+    if choice == "forward" {
+        return read_forward(table, hosts, enabled).map(Service::Forward);
+    }
     let command = read_command(table, choice, enabled)?;
     match choice {
         "batch" => read_batch(table, command).map(Service::Batch),
@@ -116,7 +122,7 @@ fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure>
         size: table.count("batch_size")?.unwrap_or(default.size),
         linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
-        framing: read_framing(table)?,
+        framing: read_framing(table, &OF_JOBS)?,
         ..default
     })
 }
@@ -132,7 +138,7 @@ fn read_worker(table: &Table<'_, '_>, command: Command) -> Result<Worker, Failur
     refuse_templates_of_one_job(table, "worker", &command.argv)?;
     let default = Worker::new(command);
     let in_flight = table.count("in_flight")?.unwrap_or(default.in_flight);
-    read_recycling(table, Worker { framing: read_framing(table)?, in_flight, ..default })
+    read_recycling(table, Worker { framing: read_framing(table, &OF_WORKERS)?, in_flight, ..default })
 }
 
 /// A module of the program's own worker, which is asked for as any other; what it needs of JSON is not a choice.
@@ -195,11 +201,16 @@ fn read_recycling(table: &Table<'_, '_>, default: Worker) -> Result<Worker, Fail
 /// No idle worker is kept longer; a longer time in the file is as good as this.
 const IDLE_MOST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-fn read_framing(table: &Table<'_, '_>) -> Result<Framing, Failure> {
-    let framing = table.map("framing", |text| match text {
-        "raw" => Ok(Framing::Raw),
-        "json" => Ok(Framing::Json),
-        other => Err(format!("`framing` is {other:?}, expected \"raw\" or \"json\"")),
+/// What a line can be, for a batch and for a kept worker.
+const OF_JOBS: [Framing; 2] = [Framing::Raw, Framing::Json];
+const OF_WORKERS: [Framing; 4] =
+    [Framing::Raw, Framing::Json, Framing::Paths { out: false }, Framing::Paths { out: true }];
+
+fn read_framing(table: &Table<'_, '_>, known: &[Framing]) -> Result<Framing, Failure> {
+    let framing = table.map("framing", |text| {
+        let found = known.iter().find(|framing| framing.word() == text).copied();
+        let words = || known.iter().map(|framing| format!("{:?}", framing.word())).collect::<Vec<_>>().join(" or ");
+        found.ok_or_else(|| format!("`framing` is {text:?}, expected {}", words()))
     })?;
     Ok(framing.unwrap_or(Framing::Raw))
 }

@@ -42,20 +42,8 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
     }
     let text = table.text("url")?.unwrap_or_default();
     let (mut host, target) = parse(text).map_err(|why| table.refuse_value("url", &format!("`url`: {why}")))?;
-    let name = host.name.to_ascii_lowercase();
-    host.inside = hosts.iter().any(|allowed| match split(allowed) {
-        Ok((allowed, port)) => allowed == name && port.is_none_or(|port| port == host.port),
-        Err(_) => false,
-    });
-    if let Ok(address) = host.name.parse::<IpAddr>()
-        && enabled
-        && !reach(address).is_allowed(host.inside)
-    {
-        let text = format!("`url` leads to {}, {}", host.name, reach(address).words());
-        let hint =
-            format!("to allow it: [limits] hosts = [\"{}:{}\"]; link-local addresses cannot be", host.name, host.port);
-        return Err(table.refuse_value("url", &text).hint(hint));
-    }
+    host.inside = is_inside(&host, hosts);
+    refuse_address(table, "url", &host, enabled)?;
     let default = Url::new(host, target);
     let size = table.count("batch_size")?.unwrap_or(default.size);
     if size > 1 {
@@ -80,6 +68,29 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
         return Err(table.refuse_value(key, &text));
     }
     Ok(url)
+}
+
+/// Whether a host is on the list of those that may be on this machine or in a private network.
+pub(super) fn is_inside(host: &Host, hosts: &[String]) -> bool {
+    let name = host.name.to_ascii_lowercase();
+    hosts.iter().any(|allowed| match split(allowed) {
+        Ok((allowed, port)) => allowed == name && port.is_none_or(|port| port == host.port),
+        Err(_) => false,
+    })
+}
+
+/// An address that may not be called is refused with the config; what a name leads to is judged with each connection.
+pub(super) fn refuse_address(table: &Table<'_, '_>, key: &str, host: &Host, enabled: bool) -> Result<(), Failure> {
+    if let Ok(address) = host.name.parse::<IpAddr>()
+        && enabled
+        && !reach(address).is_allowed(host.inside)
+    {
+        let text = format!("`{key}` leads to {}, {}", host.name, reach(address).words());
+        let hint =
+            format!("to allow it: [limits] hosts = [\"{}:{}\"]; link-local addresses cannot be", host.name, host.port);
+        return Err(table.refuse_value(key, &text).hint(hint));
+    }
+    Ok(())
 }
 
 fn method(text: &str) -> Result<Method, String> {
@@ -108,7 +119,7 @@ fn framing(text: &str) -> Result<Framing, String> {
 }
 
 /// Takes `http://HOST[:PORT][/PATH][?QUERY]` apart.
-fn parse(text: &str) -> Result<(Host, String), String> {
+pub(super) fn parse(text: &str) -> Result<(Host, String), String> {
     let refuse = |why: &str| Err(format!("{text:?} {why}"));
     let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),

@@ -1,6 +1,6 @@
 //! `${NAME}` and `${NAME:-text}` in the strings of a config: variables of the reader's environment, filled in before
 //! anything is checked. `$${` is a plain `${`. Strings within arrays are left alone: they are the arguments of
-//! commands, and a shell among those has variables of its own.
+//! commands, and a shell among those has variables of its own. Tables within arrays, such as stages, are tables.
 
 use super::{Source, Value};
 use crate::error::Failure;
@@ -18,6 +18,10 @@ pub(super) fn fill_value(value: &mut Value<'_>, source: &Source<'_>) -> Result<(
     let place = value.span();
     match value.get_mut() {
         DeValue::Table(table) => fill(table, source),
+        DeValue::Array(items) => {
+            let mut tables = items.iter_mut().filter(|item| item.get_ref().is_table());
+            tables.try_for_each(|table| fill_value(table, source))
+        }
         DeValue::String(text) if text.contains("${") => {
             let variable = |name: &str| std::env::var_os(name);
             let filled = filled(text, &|name| variable(name)?.into_string().ok());

@@ -1,7 +1,8 @@
 //! Topics and those who have subscribed to them.
 
 use super::*;
-use windlass_core::job::RunId;
+use crate::store::Order;
+use windlass_core::job::{Lane, LaneKind, RunId};
 use windlass_core::router::{Router, Subscription};
 
 fn router(subscriptions: &[(&str, &[&str])]) -> Router {
@@ -110,4 +111,28 @@ fn a_paused_topic_keeps_its_messages() {
     let steering = event::Steering { unset: vec![(target, None)], by: "me".into(), ..Default::default() };
     world.turn([Event::Steer { steering, answer: answer().0 }]);
     assert_eq!(flying(&world), pairs(&[("l", "data 1")]));
+}
+
+#[test]
+fn copies_of_messages_that_lie_together_share_their_data() {
+    let mut world = World::new(vec![serving("*")]);
+    reload(&mut world, Vec::new(), router(&[("t", &["a", "b"]), ("b", &["c", "d"])]));
+    let mut lot = world.lot("t", 1);
+    let mut builder = ChunkBuilder::new(Origin::from_random(0x52));
+    (0..20).for_each(|n| builder.push(n, format!("{n:0500}").as_bytes()));
+    lot.jobs[0].jobs = Arc::new(builder.finish());
+    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: answer().0 }]);
+    world.engine.store.commit(Durability::Full).unwrap();
+    for listener in ["a", "c", "d"] {
+        let (no, _) = world.engine.queues.iter().find(|(_, queue)| queue.name.as_str() == listener).unwrap();
+        let lane = Lane { queue: no, priority: Priority::NORMAL, kind: LaneKind::Fresh };
+        let held = world.engine.store.claim(&[Order { lane, most: 50 }], world.now).unwrap();
+        let [held] = &held[..] else { panic!("{} stretches", held.len()) };
+        assert!(held.jobs.shared().is_some() && held.count == 20, "{listener}");
+        for (n, index) in held.range().enumerate() {
+            assert_eq!(held.jobs.data(index), format!("{n:0500}").as_bytes());
+            let parent = held.jobs.parent(index).unwrap();
+            assert_eq!(listener == "a", parent == JobId { origin: Origin::from_random(0x52), offset: n as u64 });
+        }
+    }
 }

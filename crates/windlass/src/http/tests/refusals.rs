@@ -270,7 +270,7 @@ fn what_is_not_http_is_turned_away_and_the_rest_lives() {
 #[test]
 fn what_the_engine_refuses_is_said_as_it_is() {
     let mut rig = Rig::new();
-    for (queue, status, code) in [("no_space", 507, "full"), ("busy", 503, "try_later"), ("dies", 500, "internal")] {
+    for (queue, status, code) in [("no_space", 507, "full"), ("busy", 503, "try_later"), ("dies", 500, "io")] {
         let (found, problem) = rig.post(&format!("/api/v1/jobs?queue={queue}"), "text/plain", b"x");
         assert_eq!((found, problem["code"].as_str()), (status, Some(code)));
         assert_eq!(problem["type"], format!("urn:windlass:problem:{code}"));

@@ -62,6 +62,8 @@ pub(crate) struct Kept {
     pub(crate) lots: Vec<(Lot, Durability)>,
     pub(crate) amended: Vec<usize>,
     pub(crate) staged: Vec<Vec<JobId>>,
+    /// How many jobs each lot of another server had that were new.
+    pub(crate) parcels: Vec<usize>,
     pub(crate) run_ended: bool,
     pub(crate) run_waiters: Vec<Answer<RunInfo>>,
     pub(crate) drained_waiters: Vec<Answer<Drained>>,
@@ -282,10 +284,29 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(BTreeMap::from([("mail".to_owned(), Closed::Paused)])));
                 "closed"
             }
+            Event::KnownLot { answer, .. } => {
+                answer.give(Ok(None));
+                "known_lot"
+            }
+            Event::Parcel { parcel, answer } => {
+                let (taken, known) = (true, parcel.known);
+                kept.parcels.push(parcel.ids().count());
+                answer.give(Ok(crate::lot::Answer { taken, known, ..Default::default() }));
+                "parcel"
+            }
+            Event::LotSettled { answer, .. } => {
+                answer.give(Ok(()));
+                "lot_settled"
+            }
+            Event::Depart { answer, .. } => {
+                answer.give(Ok(Default::default()));
+                "depart"
+            }
             Event::Dump { .. } => "dump",
             Event::Ask(_) => "ask",
             Event::Unask { .. } => "unask",
             Event::Nudge => "nudge",
+            Event::Look => "look",
             Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }
@@ -350,7 +371,7 @@ pub(super) fn reads() -> Reads {
     let known = |id: JobId| id == job_id(77_777);
     Reads {
         board: Arc::default(),
-        view: Box::new(|| Ok(Box::new(View))),
+        view: Arc::new(|| Ok(Box::new(View))),
         archive: Archive {
             find: Box::new(move |id| {
                 Ok(if known(id) {
@@ -358,6 +379,10 @@ pub(super) fn reads() -> Reads {
                 } else {
                     Vec::new()
                 })
+            }),
+            last: Box::new(move |ids| {
+                let known = ids.iter().filter(|id| known(**id));
+                Ok(known.map(|id| (*id, "succeeded".to_owned())).collect())
             }),
             list: Box::new(|filter, _, most| {
                 assert_eq!(filter.states, [State::Succeeded]);

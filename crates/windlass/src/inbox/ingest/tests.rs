@@ -370,7 +370,7 @@ fn read_to_end_names_who_holds_a_lock_and_does_not_wait_for_ever() {
 }
 
 #[test]
-fn no_more_than_three_lots_are_under_way() {
+fn no_more_than_six_lots_are_under_way() {
     let mut rig = Rig::new();
     let mut writer = InboxWriter::open(&rig.inbox()).unwrap();
     let bulk = [vec![b'x'; 1022], b"\n".to_vec()].concat().repeat(8 << 10);

@@ -49,7 +49,7 @@ impl Input {
     }
 
     /// Adds the line of one job; the inner error is that of `Layer::add`.
-    pub(super) fn add(&mut self, start: &Start, at: u16, framing: Framing) -> io::Result<Result<(), &'static str>> {
+    pub(super) fn add(&mut self, start: &Start, at: u16, framing: Framing) -> io::Result<Result<(), String>> {
         let added = self.layer.add(start, at, framing, &mut self.gathered);
         if self.gathered.len() >= GATHERED {
             self.write()?;

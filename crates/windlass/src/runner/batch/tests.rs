@@ -56,6 +56,7 @@ pub(super) fn start(flight: u64, first: u64, count: u16) -> Start {
         number: 1,
         run,
         lent: None,
+        lot: None,
         checkpoint: String::new(),
     }
 }

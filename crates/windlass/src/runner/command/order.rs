@@ -11,8 +11,9 @@ use crate::runner::launcher::{
 };
 use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
-use crate::runner::{Flight, Start};
+use crate::runner::{Flight, Start, given};
 use crate::when::rfc3339;
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -30,9 +31,24 @@ const URL: &str = "WINDLASS_URL";
 const TOKEN: &str = "WINDLASS_JOB_TOKEN";
 const MAX_ATTEMPTS: &str = "WINDLASS_MAX_ATTEMPTS";
 const DEADLINE: &str = "WINDLASS_DEADLINE";
+const SUBJECT_TYPE: &str = "WINDLASS_SUBJECT_TYPE";
+const SUBJECT_ID: &str = "WINDLASS_SUBJECT_ID";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
-const OURS: [&str; 11] =
-    [JOB_MARKER, START_MARKER, QUEUE, RUN, CONTROL, EMIT, CHECKPOINT, URL, TOKEN, MAX_ATTEMPTS, DEADLINE];
+const OURS: [&str; 13] = [
+    JOB_MARKER,
+    START_MARKER,
+    QUEUE,
+    RUN,
+    CONTROL,
+    EMIT,
+    CHECKPOINT,
+    URL,
+    TOKEN,
+    MAX_ATTEMPTS,
+    DEADLINE,
+    SUBJECT_TYPE,
+    SUBJECT_ID,
+];
 
 /// Where a process finds its control and emit files.
 #[derive(Clone, Copy, Debug)]
@@ -51,24 +67,25 @@ pub(super) fn command(policy: &Policy) -> &Command {
         .unwrap_or_else(|| panic!("{} is not served by a command, yet it came to the command runner", policy.pattern))
 }
 
-/// The data of a start's first job.
-fn data(start: &Start) -> &[u8] {
-    start.held.jobs.data(start.held.range().start)
+/// The data of a start's first job, as it is given.
+fn data(start: &Start) -> Result<Cow<'_, [u8]>, String> {
+    given(&start.policy, start.held.jobs.data(start.held.range().start))
 }
 
 /// The program of a start as its argv names it, templates filled.
 pub(super) fn program(start: &Start) -> Vec<u8> {
     let Some(first) = command(&start.policy).argv.first() else { return Vec::new() };
-    filler(start)(first).unwrap_or_else(|_| first.clone())
+    // Data that cannot be given has its own sentence; nothing is run then.
+    filler(start, &data(start).unwrap_or_default())(first).unwrap_or_else(|_| first.clone())
 }
 
 /// Fills arguments for the first job of a start.
-fn filler(start: &Start) -> impl Fn(&[u8]) -> Result<Vec<u8>, NoField> {
+fn filler(start: &Start, data: &[u8]) -> impl Fn(&[u8]) -> Result<Vec<u8>, NoField> {
     let id = start.held.jobs.id(start.held.range().start).to_string();
     move |argument| {
-        let field = |path: &str| field(data(start), path);
+        let field = |path: &str| field(data, path);
         let (queue, number, attempt) = (start.queue.as_str(), start.number, start.held.start());
-        template::fill(argument, Values { data: data(start), queue, id: &id, number, attempt, field: &field })
+        template::fill(argument, Values { data, queue, id: &id, number, attempt, field: &field })
     }
 }
 
@@ -93,12 +110,14 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
     let url = board.url();
     let token = url.and_then(|_| new_token());
     let control = &Control { http: url.zip(token.as_deref()), ..*control };
-    let strings = strings(start, job, Some(control))?;
+    let data = data(start).map_err(never)?;
+    let strings = strings(start, &data, job, Some(control))?;
     let Control { dir, launcher, number, .. } = *control;
     let emit = emit_path(dir, launcher, number);
     let written = Written { start: start.held.start(), most: start.policy.output_max };
     board.begun(job, Files { control: control_path(dir, launcher, number), emit, token, written });
-    let takes_data = template::takes_data(&command(&start.policy).argv);
+    let argv = &command(&start.policy).argv;
+    let takes_data = template::takes_data(argv) || (template::takes_document(argv) && data.contains(&0));
     let order = Order {
         flight: start.flight,
         job,
@@ -114,7 +133,7 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
         limits: start.policy.limits,
         user: start.policy.user.as_ref(),
         strings: &strings,
-        stdin: if takes_data { &[] } else { data(start) },
+        stdin: if takes_data { &[] } else { &data },
     };
     Ok(order.lay())
 }
@@ -129,7 +148,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
     let lines = batch.next_piece().map_err(later)?.ok_or(Outcome::Interrupted)?;
     let leader = batch.leader();
     let (job, last, number) = batch.span();
-    let strings = strings(leader, job, Some(control))?;
+    let strings = strings(leader, &[], job, Some(control))?;
     let most = batch.replies_most();
     let order = Order {
         flight: leader.flight,
@@ -152,7 +171,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
 
 /// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
 pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) -> Result<Vec<u8>, Outcome> {
-    let strings = strings(start, id, None)?;
+    let strings = strings(start, &[], id, None)?;
     let order = Order {
         flight,
         job: id,
@@ -172,12 +191,13 @@ pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) ->
     Ok(order.lay())
 }
 
-fn strings(start: &Start, id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
+/// Only a process of one job can be told its data.
+fn strings(start: &Start, data: &[u8], id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
     let command = command(&start.policy);
     if command.argv.is_empty() {
         return Err(never("cannot run: the command is empty"));
     }
-    let fill = filler(start);
+    let fill = filler(start, data);
     let argv: Result<Vec<Vec<u8>>, NoField> = command.argv.iter().map(|argument| fill(argument)).collect();
     let mut argv = argv.map_err(|missing| never(format!("cannot run: {missing}")))?;
     if let Service::Worker(Worker { lua: Some(lua), .. }) = &start.policy.service {
@@ -226,6 +246,10 @@ fn lay_strings(
     }
     if !start.checkpoint.is_empty() {
         strings.variable(CHECKPOINT.as_bytes(), start.checkpoint.as_bytes())?;
+    }
+    if let Some((kind, id)) = start.subject().filter(|_| start.held.count == 1) {
+        strings.variable(SUBJECT_TYPE.as_bytes(), kind.as_bytes())?;
+        strings.variable(SUBJECT_ID.as_bytes(), id.as_bytes())?;
     }
     for (part, text) in trace.into_iter().flat_map(parts) {
         strings.variable(TRACE_VARIABLES[part].as_bytes(), text.as_bytes())?;

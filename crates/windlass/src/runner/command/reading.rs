@@ -136,7 +136,9 @@ fn with_words(outcome: Outcome, report: &Report) -> Outcome {
         | Outcome::TimedOut { .. }
         | Outcome::Interrupted
         | Outcome::Cancelled
-        | Outcome::Lost => outcome,
+        | Outcome::Lost
+        | Outcome::Moved { .. }
+        | Outcome::NotMoved { .. } => outcome,
     }
 }
 

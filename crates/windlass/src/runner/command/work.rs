@@ -86,6 +86,7 @@ pub(super) fn works(starts: Vec<Start>) -> Vec<Work> {
             | Service::Worker(_)
             | Service::Url(_)
             | Service::Remote(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => {
                 works.push(Work::Job(start));
             }

@@ -34,6 +34,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
         run: String::new(),
         checkpoint: String::new(),
         lent: None,
+        lot: None,
     }
 }
 

@@ -8,6 +8,7 @@
 use super::offered::{self, Emitted, Raised};
 use super::returned::{self, Reply, Verdict};
 use super::sources::Sources;
+use crate::api::Subject;
 use mlua::chunk::ChunkMode;
 use mlua::{Function, IntoLuaMulti, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use rustix::fd::OwnedFd;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub(super) attempt: u32,
     /// How far an earlier start had come, if it said so.
     pub(super) checkpoint: Option<String>,
+    /// The record that it is about, if it says so.
+    pub(super) subject: Option<Subject>,
     pub(super) data: Vec<u8>,
 }
 
@@ -147,6 +150,10 @@ fn argument(lua: &Lua, job: &Job) -> mlua::Result<Table> {
     fields.raw_set("queue", job.queue.as_str())?;
     fields.raw_set("attempt", job.attempt)?;
     fields.raw_set("checkpoint", job.checkpoint.as_deref())?;
+    if let Some(Subject { kind, id }) = &job.subject {
+        fields.raw_set("subject_type", kind.as_str())?;
+        fields.raw_set("subject_id", id.as_str())?;
+    }
     fields.raw_set("data", lua.create_string(&job.data)?)?;
     let meta = lua.create_table()?;
     let next: Function = lua.globals().get("next")?;

@@ -7,7 +7,7 @@
 use super::module::{self, Job, Place};
 use super::returned::{Reply, Verdict};
 use super::sources::Sources;
-use crate::api::base64;
+use crate::api::{Subject, base64};
 use crate::error::{Failure, Kind};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::process::{Resource, Rlimit};
@@ -30,19 +30,20 @@ struct Line {
     queue: String,
     attempt: u32,
     checkpoint: Option<String>,
+    subject: Option<Subject>,
     data: Option<String>,
     data64: Option<String>,
 }
 
 impl Line {
     fn into_job(self) -> Option<Job> {
-        let Line { id, queue, attempt, checkpoint, data, data64 } = self;
+        let Line { id, queue, attempt, checkpoint, subject, data, data64 } = self;
         let data = match (data, data64) {
             (Some(text), None) => text.into_bytes(),
             (None, Some(coded)) => base64::decode(&coded)?,
             (None, None) | (Some(_), Some(_)) => return None,
         };
-        Some(Job { id, queue, attempt, checkpoint, data })
+        Some(Job { id, queue, attempt, checkpoint, subject, data })
     }
 }
 

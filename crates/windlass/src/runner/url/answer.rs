@@ -93,7 +93,9 @@ fn with_words(outcome: Outcome, body: &[u8]) -> Outcome {
         | Outcome::TimedOut { .. }
         | Outcome::Interrupted
         | Outcome::Cancelled
-        | Outcome::Lost => outcome,
+        | Outcome::Lost
+        | Outcome::Moved { .. }
+        | Outcome::NotMoved { .. } => outcome,
     }
 }
 

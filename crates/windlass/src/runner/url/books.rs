@@ -11,8 +11,9 @@ use super::request::{self, Laid, Prepared};
 use crate::clock;
 use crate::runner::tally::Tally;
 use crate::runner::url::Hear;
-use crate::runner::{Flight, Output, Start, Stop};
+use crate::runner::{Flight, Output, Start, Stop, given};
 use crate::supervisor::{About, Kind, Roster, Worker};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -129,9 +130,10 @@ impl Claim {
         start.held.jobs.id(usize::from(start.held.first + position))
     }
 
-    pub(super) fn data(&self, job: u32) -> &[u8] {
+    /// As it is given; an error is the sentence of a job that can never be sent.
+    pub(super) fn data(&self, job: u32) -> Result<Cow<'_, [u8]>, String> {
         let (start, position) = self.start(job);
-        start.held.jobs.data(usize::from(start.held.first + position))
+        given(&start.policy, start.held.jobs.data(usize::from(start.held.first + position)))
     }
 
     fn is_open(&self, job: u32) -> bool {
@@ -163,7 +165,12 @@ impl Claim {
 fn url(policy: &Policy) -> &Url {
     match &policy.service {
         Service::Url(url) => url,
-        Service::Command(_) | Service::Batch(_) | Service::Worker(_) | Service::Remote(_) | Service::Handler { .. } => {
+        Service::Command(_)
+        | Service::Batch(_)
+        | Service::Worker(_)
+        | Service::Remote(_)
+        | Service::Forward(_)
+        | Service::Handler { .. } => {
             panic!("{} is served by no URL, yet it came to the calls", policy.pattern)
         }
     }

@@ -17,7 +17,7 @@ use windlass_core::time::Time;
 
 /// What a call came to.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(in crate::runner) enum Answer {
     Whole {
         status: u16,
         retry_after: Option<Duration>,
@@ -35,7 +35,7 @@ pub(super) enum Answer {
 }
 
 /// Makes it; the connection comes back where it can serve another.
-pub(super) async fn make(
+pub(in crate::runner) async fn make(
     pool: &Pool,
     host: &Host,
     request: Request<Full<Bytes>>,

@@ -123,23 +123,28 @@ impl Pool {
         shake_hands(TokioIo::new(secured.map_err(|e| format!("TLS: {e}"))?)).await
     }
 
-    /// Trusts whom the system trusts; read when it is first needed.
+    /// Read when it is first needed.
     fn tls(&self) -> Result<Arc<ClientConfig>, String> {
         if let Some(config) = &*self.tls.borrow() {
             return Ok(Arc::clone(config));
         }
-        let mut roots = RootCertStore::empty();
-        let (taken, _unreadable) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if taken == 0 {
-            return Err("this system has no certificates to trust; the package ca-certificates brings them".into());
-        }
-        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = versions.map_err(|e| e.to_string())?.with_root_certificates(roots).with_no_client_auth();
-        let config = Arc::new(config);
+        let config = tls_config()?;
         *self.tls.borrow_mut() = Some(Arc::clone(&config));
         Ok(config)
     }
+}
+
+/// Trusts whom the system trusts.
+pub(crate) fn tls_config() -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    let (taken, _unreadable) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if taken == 0 {
+        return Err("this system has no certificates to trust; the package ca-certificates brings them".into());
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = versions.map_err(|e| e.to_string())?.with_root_certificates(roots).with_no_client_auth();
+    Ok(Arc::new(config))
 }
 
 /// Every address of a host, all of them allowed.

@@ -66,10 +66,19 @@ pub(super) fn lay(url: &Url, prepared: &Prepared, claim: &Claim, jobs: &[u32]) -
     let refuse = |job: u32, error: String| (job, Outcome::FailedForGood { error }, Vec::new());
     let (body, kind) = match url.size {
         0 | 1 => {
-            laid.jobs.extend(jobs.first());
             laid.rest = jobs.get(1).copied();
-            let data = laid.jobs.first().map_or(&[][..], |job| claim.data(*job));
-            (data.to_vec(), kind_of(data))
+            let Some(first) = jobs.first().copied() else { return laid };
+            match claim.data(first) {
+                Ok(data) => {
+                    laid.jobs.push(first);
+                    let kind = kind_of(&data);
+                    (data.into_owned(), kind)
+                }
+                Err(error) => {
+                    laid.refused.push(refuse(first, error));
+                    return laid;
+                }
+            }
         }
         _ => frame(url, claim, jobs, &mut laid),
     };
@@ -113,7 +122,7 @@ fn frame(url: &Url, claim: &Claim, jobs: &[u32], laid: &mut Laid) -> (Vec<u8>, &
         }
         match layer.add(start, position, framing, &mut body) {
             Ok(()) => laid.jobs.push(job),
-            Err(error) => laid.refused.push((job, Outcome::FailedForGood { error: error.into() }, Vec::new())),
+            Err(error) => laid.refused.push((job, Outcome::FailedForGood { error }, Vec::new())),
         }
         if url.framing == Framing::Array
             && let Some(end) = body.last_mut()
@@ -130,7 +139,7 @@ fn frame(url: &Url, claim: &Claim, jobs: &[u32], laid: &mut Laid) -> (Vec<u8>, &
             (body, "application/json")
         }
         Framing::Json => (body, "application/x-ndjson"),
-        Framing::Raw => (body, "text/plain; charset=utf-8"),
+        Framing::Raw | Framing::Paths { .. } => (body, "text/plain; charset=utf-8"),
     }
 }
 
@@ -194,10 +203,10 @@ fn signature(key: &hmac::Key, id: &str, timestamp: &str, body: &[u8]) -> Vec<u8>
 }
 
 fn target(url: &Url, claim: &Claim, job: u32, id: &str) -> Result<Uri, String> {
-    let ((start, position), data) = (claim.start(job), claim.data(job));
-    let field = |path: &str| field(data, path);
+    let ((start, position), data) = (claim.start(job), claim.data(job)?);
+    let field = |path: &str| field(&data, path);
     let (number, attempt) = (start.number + u64::from(position), start.held.start());
-    let values = Values { data, queue: start.queue.as_str(), id, number, attempt, field: &field };
+    let values = Values { data: &data, queue: start.queue.as_str(), id, number, attempt, field: &field };
     let filled = template::fill_url(&url.target, values).map_err(|e| e.to_string())?;
     if filled.len() > TARGET_MOST {
         return Err(format!("the URL would have {} bytes, expected at most {TARGET_MOST}", filled.len()));

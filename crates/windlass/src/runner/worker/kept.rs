@@ -149,6 +149,7 @@ impl Kept {
             | Service::Batch(_)
             | Service::Url(_)
             | Service::Remote(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => (Framing::Raw, 1),
         };
         let now = Instant::now();
@@ -270,7 +271,7 @@ impl Kept {
     }
 
     /// Writes a job's line behind the others; an error is the sentence of a job that cannot be a line.
-    pub(super) fn give(&mut self, start: &Start, position: u16, now: Instant) -> Result<(), &'static str> {
+    pub(super) fn give(&mut self, start: &Start, position: u16, now: Instant) -> Result<(), String> {
         let (before, begin) = (self.outgoing.len(), self.written);
         self.layer.add(start, position, self.framing, &mut self.outgoing)?;
         self.written += (self.outgoing.len() - before) as u64;

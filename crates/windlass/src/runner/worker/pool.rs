@@ -76,6 +76,7 @@ impl Pool {
             | Service::Batch(_)
             | Service::Url(_)
             | Service::Remote(_)
+            | Service::Forward(_)
             | Service::Handler { .. } => None,
         }
     }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
-    Recovered, RunInfo, Settlement, Steer, StoreError, Unarchived,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs,
+    NewRun, Order, Recovered, RunInfo, Settlement, Steer, StoreError, Unarchived, Unheld,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -154,6 +154,18 @@ impl Store for Liar {
     }
     fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
         self.store.held(id)
+    }
+
+    fn hold(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
+        self.store.hold(ids, now)
+    }
+
+    fn takes_pasts(&self) -> bool {
+        self.store.takes_pasts()
+    }
+
+    fn arrive(&mut self, jobs: &[Arriving], now: Time) -> Result<(), StoreError> {
+        self.store.arrive(jobs, now)
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {

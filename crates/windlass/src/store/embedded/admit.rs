@@ -3,9 +3,9 @@
 //! Arrivals are consecutive: a chunk's jobs have its first one and those after it. It must not split or join
 //! chunks: a door built them.
 
-use super::super::{Extent, FollowUp, Lot, NewJobs, StoreError};
+use super::super::{FollowUp, Lot, NewJobs, StoreError};
 use super::Turn;
-use super::chunks::{self, Span};
+use super::chunks::{self, Body, Span};
 use super::part::Head;
 use super::schema::failed;
 use super::times::NEVER;
@@ -34,7 +34,8 @@ impl Turn<'_> {
                 Some(id) => Some(self.run_for(id, &mut runs, now)?),
                 None => None,
             };
-            let span = self.admit_chunk(new, run, lot.bodies.get(at).copied(), now)?;
+            let body = lot.bodies.get(at).map_or(Body::Row, |extent| Body::File(*extent));
+            let span = self.admit_chunk(new, run, body, now)?;
             span.into_iter().for_each(|span| add_span(&mut spans, span));
         }
         self.save_spans(spans)?;
@@ -57,7 +58,7 @@ impl Turn<'_> {
     pub(super) fn admit_all(&mut self, jobs: &[NewJobs], now: Time) -> Result<(), StoreError> {
         let mut spans = Vec::new();
         for new in jobs {
-            spans.extend(self.admit_chunk(new, None, None, now)?);
+            spans.extend(self.admit_chunk(new, None, Body::Row, now)?);
         }
         self.save_spans(spans)
     }
@@ -65,26 +66,46 @@ impl Turn<'_> {
     /// What settled jobs emitted; whether their run is sealed does not matter, since they are of it.
     pub(super) fn admit_follow_ups(&mut self, follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let mut spans: Vec<Span> = Vec::new();
-        for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
-            let FollowUp { queue, priority, run, jobs } = new.clone();
-            let new = NewJobs { queue, priority, run: None, not_before: None, jobs };
-            let span = self.admit_chunk(&new, run, None, now)?;
-            span.into_iter().for_each(|span| add_span(&mut spans, span));
+        for copies in follow_ups.chunk_by(share) {
+            let body = self.share(copies)?;
+            for new in copies.iter().filter(|new| !new.jobs.is_empty()) {
+                let FollowUp { queue, priority, run, jobs } = new.clone();
+                let new = NewJobs { queue, priority, run: None, not_before: None, jobs };
+                let span = self.admit_chunk(&new, run, body, now)?;
+                span.into_iter().for_each(|span| add_span(&mut spans, span));
+            }
+            if let Body::Shared(no) = body {
+                // Their run may have taken in fewer, which lie for themselves then.
+                chunks::delete_unused(self.db, no)?;
+            }
         }
         self.save_spans(spans)
+    }
+
+    /// Stores once what these have in common, if they are copies of the same jobs.
+    fn share(&mut self, copies: &[FollowUp]) -> Result<Body, StoreError> {
+        let Some(shared) = copies[0].jobs.shared() else { return Ok(Body::Row) };
+        let no = self.m.state.next_arrival;
+        let count: u64 = copies.iter().map(|copy| copy.jobs.len() as u64).sum();
+        chunks::insert_shared(self.db, no, no + count, shared.as_bytes())?;
+        Ok(Body::Shared(no))
     }
 
     fn admit_chunk(
         &mut self,
         new: &NewJobs,
         run: Option<RunNo>,
-        body: Option<Extent>,
+        body: Body,
         now: Time,
     ) -> Result<Option<Span>, StoreError> {
         let queue = self.number_of(&new.queue)?;
         let jobs = &self.take_keys(&new.jobs, queue, run, now)?;
-        let as_written = |body: &Extent| Arc::ptr_eq(jobs, &new.jobs) && body.length as usize == jobs.as_bytes().len();
-        let body = if body.as_ref().is_none_or(as_written) { body } else { self.leave_body(body, new)? };
+        let as_written = match body {
+            Body::File(extent) => extent.length as usize == jobs.as_bytes().len(),
+            Body::Row | Body::Shared(_) => true,
+        };
+        let as_written = as_written && Arc::ptr_eq(jobs, &new.jobs);
+        let body = if as_written { body } else { self.leave_body(body, new)? };
         if jobs.is_empty() {
             return Ok(None);
         }
@@ -96,8 +117,8 @@ impl Turn<'_> {
         let head = Head { first: self.m.state.next_arrival, count, lane, run, admitted: now, due };
         self.m.state.next_arrival += u64::from(count);
         chunks::insert(self.db, &head, jobs, body)?;
-        if let Some(body) = body {
-            self.m.files.add(body, head.first, count);
+        if let Body::File(extent) = body {
+            self.m.files.add(extent, head.first, count);
         }
         if due.is_none() {
             let lane_was_empty = self.m.queues.lane(lane).is_none_or(|lane| lane.ready == lane.rows);
@@ -126,12 +147,12 @@ impl Turn<'_> {
     }
 
     /// A chunk came in otherwise than it was written, so its bytes in the body file are nobody's.
-    fn leave_body(&mut self, body: Option<Extent>, new: &NewJobs) -> Result<Option<Extent>, StoreError> {
-        if let Some(body) = body {
-            self.m.files.add(body, self.m.state.next_arrival, new.jobs.len() as u16);
-            self.m.files.remove(body.file, u64::from(body.length))?;
+    fn leave_body(&mut self, body: Body, new: &NewJobs) -> Result<Body, StoreError> {
+        if let Body::File(extent) = body {
+            self.m.files.add(extent, self.m.state.next_arrival, new.jobs.len() as u16);
+            self.m.files.remove(extent.file, u64::from(extent.length))?;
         }
-        Ok(None)
+        Ok(Body::Row)
     }
 
     /// One lot's jobs of one run stay together, also when the run was sealed before them.
@@ -154,6 +175,11 @@ impl Turn<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether these are copies of the same jobs.
+fn share(one: &FollowUp, next: &FollowUp) -> bool {
+    one.jobs.shared().zip(next.jobs.shared()).is_some_and(|(one, next)| Arc::ptr_eq(one, next))
 }
 
 /// One span for each origin, as far as one lot goes.

@@ -1,6 +1,7 @@
 //! Chunks in their table: writing, reading, their place in a lane or among the due, and finding a job by its id.
 //!
-//! A chunk is written once and its jobs never change; its bytes are in its row or in a body file. It is listed in
+//! A chunk is written once and its jobs never change; its bytes are in its row or in a body file, and what copies share
+//! is in a row of `shared`. It is listed in
 //! `lane` while it has ready jobs, in `due` while its time has not come, in neither once all of its jobs are claimed
 //! or gone. `span` leads from ids to arrivals.
 
@@ -11,6 +12,7 @@ use super::part::{Head, Part};
 use super::rows::rank;
 use super::schema::{corrupt, failed};
 use super::sums::{NONE, check, sum};
+use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -83,12 +85,34 @@ fn head_sum(head: &Head, due: Option<Time>, offsets: (u64, u64)) -> u32 {
     sum(numbers, &[])
 }
 
+/// Where the data of a chunk's jobs lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body {
+    /// In its row.
+    Row,
+    File(Extent),
+    /// In the row of `shared` with this number, for all copies.
+    Shared(u64),
+}
+
+impl Body {
+    /// The columns `segment`, `offset` and `length`.
+    fn columns(self) -> (Option<u32>, Option<u64>, Option<u32>) {
+        match self {
+            Body::Row => (None, None, None),
+            Body::File(extent) => (Some(extent.file), Some(extent.offset), Some(extent.length)),
+            Body::Shared(no) => (None, Some(no), None),
+        }
+    }
+}
+
 /// Stores a new chunk and lists it. Bytes that lie in a body file are not stored again.
-pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Option<Extent>) -> Result<(), StoreError> {
+pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Body) -> Result<(), StoreError> {
     let sql = "INSERT INTO chunk (first, queue, rank, count, run, due, admitted, base, last, sum, segment, offset, \
                length, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let (base, last) = jobs.offset_range();
+    let (segment, offset, length) = body.columns();
     let done = statement.execute(params![
         head.first,
         head.lane.queue.0,
@@ -100,10 +124,10 @@ pub(super) fn insert(db: &Connection, head: &Head, jobs: &Chunk, body: Option<Ex
         base,
         last,
         head_sum(head, head.due, (base, last)),
-        body.map(|body| body.file),
-        body.map(|body| body.offset),
-        body.map(|body| body.length),
-        body.is_none().then_some(jobs.as_bytes()),
+        segment,
+        offset,
+        length,
+        segment.is_none().then_some(jobs.as_bytes()),
     ]);
     done.map_err(failed)?;
     list(db, head)
@@ -135,14 +159,22 @@ pub(super) fn unlist(db: &Connection, head: &Head) -> Result<(), StoreError> {
     done.map_err(failed).map(|_| ())
 }
 
-/// Deletes neighbouring chunks whose outcomes the archive holds; tells how much of which body files they leave.
+/// Deletes neighbouring chunks whose outcomes the archive holds; tells how much of which body files they leave. What
+/// copies shared goes with the last of them.
 pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32, u64)>, StoreError> {
-    let mut left: Vec<(u32, u64)> = Vec::new();
-    let sql = "SELECT segment, length FROM chunk WHERE first BETWEEN ?1 AND ?2 AND segment IS NOT NULL";
+    let (mut left, mut shared): (Vec<(u32, u64)>, Vec<u64>) = (Vec::new(), Vec::new());
+    let sql = "SELECT segment, length, offset FROM chunk WHERE first BETWEEN ?1 AND ?2 AND offset IS NOT NULL";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let mut rows = statement.query([first, last]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let (file, length) = (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+        let Some(file) = row.get(0).map_err(failed)? else {
+            let no = row.get(2).map_err(failed)?;
+            if shared.last() != Some(&no) {
+                shared.push(no);
+            }
+            continue;
+        };
+        let length = row.get(1).map_err(failed)?;
         match left.last_mut() {
             Some((same, sum)) if *same == file => *sum += length,
             _ => left.push((file, length)),
@@ -152,7 +184,29 @@ pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32,
         let mut statement = db.prepare_cached(sql).map_err(failed)?;
         statement.execute([first, last]).map_err(failed)?;
     }
+    let early = sabotage::on(Sabotage::SharedGoneEarly);
+    shared.into_iter().try_for_each(|no| if early { delete_shared(db, no) } else { delete_unused(db, no) })?;
     Ok(left)
+}
+
+/// Stores what copies share: the chunks from arrival `no` to `last` are theirs, and may be others' as well.
+pub(super) fn insert_shared(db: &Connection, no: u64, last: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    let sql = "INSERT INTO shared (no, last, bytes) VALUES (?1, ?2, ?3)";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    statement.execute(params![no, last, bytes]).map_err(failed).map(|_| ())
+}
+
+/// Drops what copies shared if none of them is left.
+pub(super) fn delete_unused(db: &Connection, no: u64) -> Result<(), StoreError> {
+    let used = "SELECT EXISTS (SELECT 1 FROM shared s JOIN chunk c ON c.first BETWEEN s.no AND s.last \
+                WHERE s.no = ?1 AND c.segment IS NULL AND c.offset = ?1)";
+    let mut statement = db.prepare_cached(used).map_err(failed)?;
+    if statement.query_row([no], |r| r.get(0)).map_err(failed)? { Ok(()) } else { delete_shared(db, no) }
+}
+
+fn delete_shared(db: &Connection, no: u64) -> Result<(), StoreError> {
+    let mut statement = db.prepare_cached("DELETE FROM shared WHERE no = ?1").map_err(failed)?;
+    statement.execute([no]).map_err(failed).map(|_| ())
 }
 
 /// Drops the spans in which the last of these chunks, sorted, was the last one.
@@ -202,19 +256,27 @@ fn offsets(r: &rusqlite::Row<'_>) -> Result<(u64, u64), StoreError> {
 }
 
 /// The columns behind those of `HEAD` that lead to a chunk's bytes.
-pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length";
+pub(super) const BYTES: &str = "c.bytes, c.segment, c.offset, c.length, \
+    (SELECT s.bytes FROM shared s WHERE s.no = c.offset AND c.segment IS NULL)";
 
 /// Fetches, checks and wraps the bytes of a chunk, from the columns of `HEAD` and `BYTES`.
 pub(super) fn read_bytes(head: &Head, r: &rusqlite::Row<'_>, bodies: &Bodies) -> Result<Arc<Chunk>, StoreError> {
-    let bytes = match r.get::<_, Option<Vec<u8>>>(HEAD_COLUMNS).map_err(failed)? {
-        Some(bytes) => bytes,
+    let column = |n: usize| HEAD_COLUMNS + n;
+    let shares = r.get::<_, Option<u32>>(column(1)).map_err(failed)?.is_none()
+        && r.get::<_, Option<u64>>(column(2)).map_err(failed)?.is_some();
+    let jobs = match r.get::<_, Option<Vec<u8>>>(HEAD_COLUMNS).map_err(failed)? {
+        Some(bytes) if shares => {
+            let missing = || corrupt(format!("what chunk {} shares is missing", head.first));
+            let shared: Option<Vec<u8>> = r.get(column(4)).map_err(failed)?;
+            Chunk::copied_from_bytes(bytes, shared.ok_or_else(missing)?)
+        }
+        Some(bytes) => Chunk::from_bytes(bytes),
         None => {
-            let column = |n: usize| HEAD_COLUMNS + n;
             let read = || Ok(Extent { file: r.get(column(1))?, offset: r.get(column(2))?, length: r.get(column(3))? });
-            bodies.read(read().map_err(failed)?)?
+            Chunk::from_bytes(bodies.read(read().map_err(failed)?)?)
         }
     };
-    let jobs = Chunk::from_bytes(bytes).map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
+    let jobs = jobs.map_err(|bad| corrupt(format!("chunk {}: {bad:?}", head.first)))?;
     if jobs.len() != usize::from(head.count) {
         return Err(corrupt(format!("chunk {} holds {} jobs, expected {}", head.first, jobs.len(), head.count)));
     }

@@ -7,15 +7,15 @@
 
 use super::keys::end_job;
 use super::{
-    Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs, NewRun,
-    Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
+    NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
 };
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Priority, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, Lane, RunId, RunNo};
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::overrides::Override;
 use windlass_core::run::terms::Stopped;
@@ -31,19 +31,20 @@ mod notes;
 mod part;
 mod recover;
 mod reserve;
-mod rows;
-mod runs;
-mod schema;
+pub(in crate::store) mod rows;
+pub(in crate::store) mod runs;
+pub(in crate::store) mod schema;
 mod settle;
 pub mod snapshot;
 mod steer;
 mod sums;
 mod tally;
 mod times;
-mod turns;
+mod travel;
+pub(in crate::store) mod turns;
 mod view;
 mod wal;
-mod wire;
+pub(in crate::store) mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -233,7 +234,7 @@ impl Store for Embedded {
         // What was reported so far is part of the answer, so it is not reported again.
         self.memory.changes.moves.clear();
         self.memory.changes.queues.clear();
-        Ok(self.memory.backlog())
+        Ok(self.memory.queues.backlog())
     }
 
     fn open_runs(&mut self) -> Result<Vec<RunInfo>, StoreError> {
@@ -276,6 +277,18 @@ impl Store for Embedded {
 
     fn held(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
         self.verb(|turn| turn.held(id))
+    }
+
+    fn hold(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
+        self.verb(|turn| turn.hold(ids, now))
+    }
+
+    fn takes_pasts(&self) -> bool {
+        true
+    }
+
+    fn arrive(&mut self, jobs: &[Arriving], now: Time) -> Result<(), StoreError> {
+        self.verb(|turn| turn.arrive(jobs, now))
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
@@ -454,30 +467,6 @@ impl Memory {
             && self.runs.is_clean()
             && self.files.is_clean()
     }
-
-    /// Ready jobs by lane, other live jobs by queue: their lane is where they go when they become ready.
-    fn backlog(&self) -> Changes {
-        let mut changes = Changes::default();
-        for (no, name, tally) in self.queues.iter() {
-            changes.queues.push((no, name.clone()));
-            for lane in &tally.lanes {
-                let lane_of = Lane { queue: no, priority: lane.priority, kind: lane.kind };
-                changes.moves.push(new_jobs(lane_of, State::Ready, lane.ready));
-            }
-            let lane = Lane { queue: no, priority: Priority::NORMAL, kind: LaneKind::Fresh };
-            for state in State::ALL {
-                let count = tally.stats.by_state[state.index()];
-                if !state.is_end() && state != State::Ready && count > 0 {
-                    changes.moves.push(new_jobs(lane, state, count));
-                }
-            }
-        }
-        changes
-    }
-}
-
-fn new_jobs(lane: Lane, state: State, count: u64) -> Move {
-    Move { lane, run: None, from: None, to: Some(state), count }
 }
 
 impl Turn<'_> {

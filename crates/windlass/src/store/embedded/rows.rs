@@ -404,7 +404,7 @@ fn encode_particulars(particulars: &Particulars) -> Vec<u8> {
     bytes
 }
 
-fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
+pub(in crate::store) fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
     if errors.is_empty() {
         return None;
     }
@@ -417,7 +417,7 @@ fn encode_errors(errors: &[AttemptError]) -> Option<Vec<u8>> {
     Some(writer.finish())
 }
 
-fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
+pub(in crate::store) fn decode_errors(bytes: &[u8]) -> Result<Vec<AttemptError>, StoreError> {
     let mut errors = Vec::new();
     if bytes.is_empty() {
         return Ok(errors);

@@ -427,7 +427,7 @@ fn read(r: &rusqlite::Row<'_>) -> rusqlite::Result<Result<RunInfo, StoreError>> 
     }))
 }
 
-fn encode_seal(after: &[(Origin, u64)]) -> Option<Vec<u8>> {
+pub(in crate::store) fn encode_seal(after: &[(Origin, u64)]) -> Option<Vec<u8>> {
     let mut writer = Writer::begin();
     for (origin, offset) in after {
         writer.number(origin.bits());
@@ -436,7 +436,7 @@ fn encode_seal(after: &[(Origin, u64)]) -> Option<Vec<u8>> {
     (!after.is_empty()).then(|| writer.finish())
 }
 
-fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
+pub(in crate::store) fn decode_seal(bytes: Option<&[u8]>) -> Result<Vec<(Origin, u64)>, StoreError> {
     let mut after = Vec::new();
     let Some(bytes) = bytes else { return Ok(after) };
     let mut reader = Reader::open(bytes, "a run's seal")?;

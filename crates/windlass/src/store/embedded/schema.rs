@@ -1,4 +1,4 @@
-//! The tables of the embedded store, format 4, and how its connections are opened.
+//! The tables of the embedded store, format 5, and how its connections are opened.
 //!
 //! This file owns the SQL of the layout, the settings of every connection and the one table from SQLite's errors
 //! to ours. The layout is explained in `docs/storage.md`. It must not know the verbs.
@@ -15,7 +15,7 @@ use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 4;
+pub(super) const FORMAT: u32 = 5;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -106,6 +106,11 @@ CREATE TABLE waits_for (
 CREATE INDEX waits_for_first ON waits_for (first);
 ";
 
+/// What format 5 has and format 4 had not: bytes that copies share.
+const SINCE_5: &str = "
+CREATE TABLE shared (no INTEGER PRIMARY KEY, last INTEGER NOT NULL, bytes BLOB NOT NULL);
+";
+
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateRow {
@@ -176,9 +181,13 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let of_jobs = if found < 3 { "NULL AS sum, NULL AS particulars" } else { "NULL AS particulars" };
     let lacking =
         [("job", of_jobs), ("queue", "NULL AS sum"), ("chunk", "NULL AS sum"), ("run", "NULL AS sum, NULL AS terms")];
-    for (table, columns) in lacking.iter().filter(|_| found < FORMAT) {
+    for (table, columns) in lacking.iter().filter(|_| found < 4) {
         let view = format!("CREATE TEMP VIEW {table} AS SELECT *, {columns} FROM main.{table}");
         db.execute_batch(&view).map_err(failed)?;
+    }
+    if found < 5 {
+        let view = "CREATE TEMP VIEW shared AS SELECT NULL AS no, NULL AS last, NULL AS bytes WHERE 0";
+        db.execute_batch(view).map_err(failed)?;
     }
     db.pragma_update(None, "query_only", true).map_err(failed)?;
     Ok(db)
@@ -200,7 +209,7 @@ pub(super) fn known_format(db: &Connection) -> Result<u32, StoreError> {
 /// Adds what an older format lacks, in one transaction; nothing that was there is changed.
 fn bring_up_to_date(db: &Connection, dir: &DataDir, found: u32) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; UPDATE state SET format = {FORMAT};");
-    let lacking: String = [(2, SINCE_2), (3, SINCE_3), (4, SINCE_4), (4, BESIDE_4)]
+    let lacking: String = [(2, SINCE_2), (3, SINCE_3), (4, SINCE_4), (4, BESIDE_4), (5, SINCE_5)]
         .iter()
         .filter(|(since, _)| found < *since)
         .map(|(_, sql)| *sql)
@@ -228,7 +237,7 @@ fn steady_plans(db: &Connection) -> Result<(), StoreError> {
 fn make_tables(db: &Connection, dir: &DataDir) -> Result<(), StoreError> {
     let head = format!("BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT};");
     let first = format!("INSERT INTO state VALUES (1, {FORMAT}, 0, '', 1, 1, 0, 0); COMMIT;");
-    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{BESIDE_4}{first}")).map_err(failed)?;
+    db.execute_batch(&format!("{head}{TABLES}{SINCE_2}{SINCE_3}{BESIDE_4}{SINCE_5}{first}")).map_err(failed)?;
     into_main_file(db, dir)
 }
 
@@ -273,12 +282,12 @@ impl StateRow {
     }
 }
 
-pub(super) fn random() -> Result<u64, StoreError> {
+pub(in crate::store) fn random() -> Result<u64, StoreError> {
     getrandom::u64().map_err(|error| StoreError::Io(format!("no random numbers: {error}")))
 }
 
 /// The one table from SQLite's errors to ours.
-pub(super) fn failed(error: rusqlite::Error) -> StoreError {
+pub(in crate::store) fn failed(error: rusqlite::Error) -> StoreError {
     use rusqlite::Error as E;
     match &error {
         E::SqliteFailure(code, _) => match code.code {

@@ -5,7 +5,7 @@
 //! begun, so its next start must have another number). It must not judge.
 
 use super::super::keys::Step;
-use super::super::{FollowUp, Held, Place, Settlement, StoreError};
+use super::super::{FollowUp, Held, MOVED, Place, Settlement, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
@@ -115,13 +115,15 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn free_ended(&mut self, Settlement { held, verdict, .. }: &Settlement) -> Result<(), StoreError> {
+    fn free_ended(&mut self, Settlement { held, verdict, outcome, .. }: &Settlement) -> Result<(), StoreError> {
         let state = verdict.state();
         if !state.is_end() {
             return Ok(());
         }
         if !self.m.awaited.is_empty() {
-            held.ids().for_each(|id| self.note_end(id, state == State::Succeeded));
+            // How one that was moved will end is not told here.
+            let succeeded = state == State::Succeeded && *outcome != MOVED;
+            held.ids().for_each(|id| self.note_end(id, succeeded));
         }
         self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended)
     }

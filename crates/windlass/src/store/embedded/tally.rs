@@ -3,7 +3,7 @@
 //! Counters live in memory and are written once a turn, packed 64 queues to a row, so that opening a store costs
 //! one row per 64 queues however much waits. This file owns the packing. It must not decide what changes.
 
-use super::super::{QueueInfo, QueueStats, StoreError};
+use super::super::{Changes, Move, QueueInfo, QueueStats, StoreError};
 use super::schema::{corrupt, failed};
 use super::sums::{check, sum};
 use super::wire::{Reader, Writer};
@@ -96,6 +96,26 @@ impl Queues {
         let timed = |state: Option<State>| if state.is_some_and(|state| TIMED.contains(&state)) { count } else { 0 };
         self.timed += timed(to);
         less(&mut self.timed, timed(from))
+    }
+
+    /// Ready jobs by lane, other live jobs by queue: their lane is where they go when they become ready.
+    pub(super) fn backlog(&self) -> Changes {
+        let mut changes = Changes::default();
+        for (no, name, tally) in self.iter() {
+            changes.queues.push((no, name.clone()));
+            for lane in &tally.lanes {
+                let lane_of = Lane { queue: no, priority: lane.priority, kind: lane.kind };
+                changes.moves.push(new_jobs(lane_of, State::Ready, lane.ready));
+            }
+            let lane = Lane { queue: no, priority: Priority::NORMAL, kind: LaneKind::Fresh };
+            for state in State::ALL {
+                let count = tally.stats.by_state[state.index()];
+                if !state.is_end() && state != State::Ready && count > 0 {
+                    changes.moves.push(new_jobs(lane, state, count));
+                }
+            }
+        }
+        changes
     }
 
     pub(super) fn timed(&self) -> u64 {
@@ -299,4 +319,8 @@ fn read_all(db: &Connection) -> Result<Vec<(QueueName, Tally)>, StoreError> {
         return Err(corrupt(format!("{} queues have {blocks} blocks of counters", queues.len())));
     }
     Ok(queues)
+}
+
+fn new_jobs(lane: Lane, state: State, count: u64) -> Move {
+    Move { lane, run: None, from: None, to: Some(state), count }
 }

@@ -8,11 +8,12 @@ use crate::store::chunk::ChunkBuilder;
 use crate::store::{Cursor, Filter, JobInfo, NewJobs, QueueStats, Seal, StoreView, Taken};
 use std::sync::Arc;
 use tempfile::TempDir;
-use windlass_core::job::{Origin, QueueName, QueueNo, Record};
+use windlass_core::job::{LaneKind, Origin, Priority, QueueName, QueueNo, Record};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::suspicion;
 
 mod bodies;
+mod copies;
 mod crash;
 mod damage;
 mod runs;

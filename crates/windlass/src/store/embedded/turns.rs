@@ -3,7 +3,7 @@
 //! The data stays where it is: a chunk of which everything is gone, and a row that succeeded, are deleted only when
 //! the archive holds every turn that refers to them. This file owns the encoding of outcomes and that deletion.
 
-use super::super::{DELETED, EXPIRED, Held, Place, Settlement, StoreError, Unarchived};
+use super::super::{DELETED, EXPIRED, Held, MOVED, Place, Settlement, StoreError, Unarchived};
 use super::Turn;
 use super::bodies::Bodies;
 use super::schema::{corrupt, failed};
@@ -21,9 +21,11 @@ use windlass_core::time::Time;
 use super::super::chunk::Chunk;
 
 /// The words that outcomes have today.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 14] = [
     DELETED,
     EXPIRED,
+    MOVED,
+    "not_moved",
     "succeeded",
     "snoozed",
     "retry_later",
@@ -150,7 +152,7 @@ fn each(db: &Connection, mut act: impl FnMut(u64, Reader<'_>) -> Result<(), Stor
 }
 
 /// A settlement without its data.
-struct Reference {
+pub(in crate::store) struct Reference {
     place: Place,
     lane: Lane,
     run: Option<RunNo>,
@@ -187,14 +189,19 @@ impl Reference {
                 row.held(self.record).jobs
             }
         };
+        Ok(self.with(jobs))
+    }
+
+    /// The settlement, with the jobs that it is about.
+    pub(in crate::store) fn with(self, jobs: Arc<Chunk>) -> Settlement {
         let Reference { place, lane, run, record, admitted, first, count, .. } = self;
         let held = Held { place, lane, run, record, admitted, jobs, first, count };
         let Reference { verdict, outcome, started, finished, .. } = self;
-        Ok(Settlement { held, verdict, outcome, started, finished })
+        Settlement { held, verdict, outcome, started, finished }
     }
 }
 
-fn encode(writer: &mut Writer, settlement: &Settlement) {
+pub(in crate::store) fn encode(writer: &mut Writer, settlement: &Settlement) {
     let Settlement { held, verdict, outcome, started, finished } = settlement;
     let (tag, arrival) = match held.place {
         Place::Chunk(first) => (0, first.0),
@@ -248,7 +255,7 @@ fn encode(writer: &mut Writer, settlement: &Settlement) {
     }
 }
 
-fn decode(reader: &mut Reader<'_>) -> Result<Reference, StoreError> {
+pub(in crate::store) fn decode(reader: &mut Reader<'_>) -> Result<Reference, StoreError> {
     let tag = reader.number()?;
     let arrival = Arrival(reader.number()?);
     let place = if tag == 0 { Place::Chunk(arrival) } else { Place::Row(arrival) };

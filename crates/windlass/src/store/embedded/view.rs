@@ -66,6 +66,16 @@ impl StoreView for View {
         })
     }
 
+    fn may_hold(&self, first: JobId, last: JobId) -> Result<bool, StoreError> {
+        self.snapshot(|db| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM job WHERE origin = ?1 AND offset BETWEEN ?2 AND ?3) OR EXISTS \
+                       (SELECT 1 FROM span WHERE origin = ?1 AND first_offset <= ?3 AND last_offset >= ?2)";
+            let mut statement = db.prepare_cached(sql).map_err(failed)?;
+            let range = params![first.origin.bits(), first.offset, last.offset];
+            statement.query_row(range, |r| r.get(0)).map_err(failed)
+        })
+    }
+
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
         self.snapshot(|db| Listing::new(db, filter)?.page((db, &self.bodies), from.0, limit))
     }

@@ -15,45 +15,49 @@ const FRONT: usize = 5;
 
 /// Appends values to a blob.
 #[derive(Debug, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
+pub(in crate::store) struct Writer(pub(in crate::store) Vec<u8>);
 
 impl Writer {
-    pub(super) fn begin() -> Writer {
+    pub(in crate::store) fn begin() -> Writer {
         Writer(vec![VERSION, 0, 0, 0, 0])
     }
 
     /// The blob, with the checksum of what was appended.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub(in crate::store) fn finish(mut self) -> Vec<u8> {
         let sum = crc32fast::hash(&self.0[FRONT..]);
         self.0[1..FRONT].copy_from_slice(&sum.to_le_bytes());
         self.0
     }
 
-    pub(super) fn number(&mut self, value: u64) {
+    pub(in crate::store) fn number(&mut self, value: u64) {
         write_varint(&mut self.0, value);
     }
 
     /// Zigzag, so that small negative numbers stay small.
-    pub(super) fn signed(&mut self, value: i64) {
+    pub(in crate::store) fn signed(&mut self, value: i64) {
         self.number((value << 1 ^ value >> 63) as u64);
     }
 
-    pub(super) fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+    pub(in crate::store) fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    pub(in crate::store) fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
     }
 }
 
 /// Takes values from a blob; anything missing or wrong is damage.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(in crate::store) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     what: &'static str,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn open(bytes: &'a [u8], what: &'static str) -> Result<Reader<'a>, StoreError> {
+    pub(in crate::store) fn open(bytes: &'a [u8], what: &'static str) -> Result<Reader<'a>, StoreError> {
         match bytes {
             [VERSION, a, b, c, d, values @ ..] => {
                 check(u32::from_le_bytes([*a, *b, *c, *d]), crc32fast::hash(values), || what.into())?;
@@ -66,30 +70,35 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, StoreError> {
+    pub(in crate::store) fn number(&mut self) -> Result<u64, StoreError> {
         read_varint(self.bytes, &mut self.at).map_err(|_| corrupt(format!("{} is cut short", self.what)))
     }
 
-    pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, StoreError> {
+    pub(in crate::store) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, StoreError> {
         let value = self.number()?;
         T::try_from(value).map_err(|_| corrupt(format!("{} holds {value}, which is out of range", self.what)))
     }
 
-    pub(super) fn signed(&mut self) -> Result<i64, StoreError> {
+    pub(in crate::store) fn signed(&mut self) -> Result<i64, StoreError> {
         let value = self.number()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    pub(super) fn text(&mut self) -> Result<String, StoreError> {
+    pub(in crate::store) fn text(&mut self) -> Result<String, StoreError> {
+        let text = std::str::from_utf8(self.bytes()?).map(str::to_owned);
+        text.map_err(|_| corrupt(format!("{} holds a text that is not UTF-8", self.what)))
+    }
+
+    pub(in crate::store) fn bytes(&mut self) -> Result<&'a [u8], StoreError> {
         let length = self.small::<usize>()?;
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or_else(|| corrupt(format!("{} is cut short", self.what)))?;
-        let text = std::str::from_utf8(&self.bytes[self.at..end]);
+        let bytes = &self.bytes[self.at..end];
         self.at = end;
-        text.map(str::to_owned).map_err(|_| corrupt(format!("{} holds a text that is not UTF-8", self.what)))
+        Ok(bytes)
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::store) fn is_done(&self) -> bool {
         self.at >= self.bytes.len()
     }
 }

@@ -7,13 +7,13 @@
 use super::times::NEVER;
 use super::{Job, Memory, Number};
 use crate::store::{
-    Amended, Amendment, Changes, DELETED, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
-    NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, MOVED, Move,
+    NewJobs, NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use windlass_core::job::{Arrival, JobId, Lane, Priority, Record, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, Lane, Record, RunId, RunNo};
 use windlass_core::judge::{Reason, Verdict};
-use windlass_core::life_cycle::{self, Change, State};
+use windlass_core::life_cycle::{Change, State};
 use windlass_core::outcome::Outcome;
 use windlass_core::overrides::Override;
 use windlass_core::run::terms::Stopped;
@@ -146,6 +146,19 @@ impl Store for Memory {
         Ok(job.filter(|job| job.state == State::Running).map(hold))
     }
 
+    fn hold(&mut self, ids: &[JobId], _now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
+        Ok(ids.iter().map(|id| self.hold_one(*id)).collect())
+    }
+
+    fn takes_pasts(&self) -> bool {
+        true
+    }
+
+    fn arrive(&mut self, jobs: &[Arriving], now: Time) -> Result<(), StoreError> {
+        jobs.iter().for_each(|job| self.arrive_one(job, now));
+        Ok(())
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let mut seen = BTreeSet::new();
         for settlement in settlements {
@@ -159,8 +172,14 @@ impl Store for Memory {
             }
         }
         for settlement in settlements {
-            for (arrival, _) in members(&settlement.held).collect::<Vec<_>>() {
+            for (arrival, id) in members(&settlement.held).collect::<Vec<_>>() {
                 self.settle_one(arrival, settlement, now);
+                if settlement.outcome == MOVED
+                    && let Some(end) = self.ends.iter_mut().find(|(ended, _)| *ended == id)
+                {
+                    // How it will end is not told here.
+                    end.1 = false;
+                }
             }
         }
         if !settlements.is_empty() {
@@ -491,75 +510,11 @@ impl Memory {
         }
         self.transit(arrival, job, change);
     }
-
-    pub(super) fn amend_one(&mut self, arrival: Arrival, mut job: Job, amendment: Amendment, now: Time) -> Amended {
-        let from = job.state;
-        let change = match amendment {
-            Amendment::Cancel if from == State::Running => return Amended::Running,
-            Amendment::Priority(priority) => return self.rank(arrival, job, priority),
-            Amendment::Cancel => Change::Cancel,
-            Amendment::Retry => Change::Revive,
-            Amendment::Suspend => Change::Suspend,
-            Amendment::Resume => Change::Resume,
-        };
-        if life_cycle::next(from, change).is_none() {
-            return Amended::Refused(from);
-        }
-        job.ended = (change == Change::Cancel).then_some(now);
-        job.reason = None;
-        if change == Change::Revive {
-            job.record = Record { starts: job.record.starts, ..Record::default() };
-            let over = job.run.and_then(|no| self.runs.get(&no)).filter(|run| run.counts.ended).map(|run| run.id);
-            if let Some(id) = over {
-                job.run = Some(self.joined_run(id, now));
-            }
-        }
-        Amended::Done { from, to: self.transit(arrival, job, change) }
-    }
-
-    /// A waiting job is given up first; then it is gone, and the archive has its last line.
-    fn delete_one(&mut self, arrival: Arrival, job: Job, now: Time) -> Deleted {
-        let (from, lane, held) = (job.state, job.lane(), hold(&job));
-        let ended = if from.is_end() { from } else { self.transit(arrival, job, Change::Cancel) };
-        self.count(lane, None, Some(ended), None);
-        self.write(arrival, None);
-        let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
-        self.note_outcomes(std::slice::from_ref(&last));
-        Deleted::Done { from, last }
-    }
-
-    /// Moves a waiting job to the lane of another priority: no change of state, so no counter changes.
-    fn rank(&mut self, arrival: Arrival, mut job: Job, priority: Priority) -> Amended {
-        let state = job.state;
-        if !waits(state) {
-            return Amended::Refused(state);
-        }
-        if job.priority == priority {
-            return Amended::Same(state);
-        }
-        let (lane, run) = (job.lane(), job.run);
-        job.priority = priority;
-        let moves = [
-            Move { lane, run, from: Some(state), to: None, count: 1 },
-            Move { lane: job.lane(), run, from: None, to: Some(state), count: 1 },
-        ];
-        self.changes.moves.extend(moves);
-        self.write(arrival, Some(job));
-        Amended::Done { from: state, to: state }
-    }
 }
 
 /// True for an earlier generation of the same run.
 fn is_older(one: RunId, other: RunId) -> bool {
     one.origin == other.origin && one.generation < other.generation
-}
-
-/// True where a job has not ended and nobody works at it.
-fn waits(state: State) -> bool {
-    match state {
-        State::Scheduled | State::Ready | State::Retrying | State::Suspended => true,
-        State::Running | State::Succeeded | State::Failed | State::Cancelled => false,
-    }
 }
 
 pub(super) fn hold(job: &Job) -> Held {

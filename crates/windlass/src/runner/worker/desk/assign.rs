@@ -63,7 +63,7 @@ impl Desk {
         let mut refused = false;
         for position in positions {
             if let Err(error) = worker.give(&tally.start, position, now) {
-                tally.end(position, Outcome::FailedForGood { error: error.into() }, Vec::new());
+                tally.end(position, Outcome::FailedForGood { error }, Vec::new());
                 refused = true;
             }
         }

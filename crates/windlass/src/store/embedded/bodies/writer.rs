@@ -1,8 +1,9 @@
 //! The thread that writes body files and removes them.
 //!
 //! A large lot is written behind the end of the newest file and synced, then it goes on to the engine with the places
-//! of its bodies. A small one goes on as it is: its bodies are rows, and one sync is enough. So does one that finds
-//! no room, for then the turn itself finds none and says so. Lots stay in order. It must not touch the database.
+//! of its bodies; those that came meanwhile share the next sync. A small one goes on as it is: its bodies are rows, and
+//! one sync is enough. So does one that finds no room, for then the turn itself finds none and says so. Lots stay in
+//! order. It must not touch the database.
 
 use super::super::super::{Extent, Lot, StoreError, fault};
 use super::{DIRECTORY, Files, name};
@@ -23,6 +24,8 @@ use std::thread::JoinHandle;
 const FLOOD: usize = 512 << 10;
 /// A file that is longer is followed by another one. Files go as a whole, so they must not be large.
 const FILE_BYTES: u64 = 16 << 20;
+/// So many orders are looked at between two syncs at most.
+const TOGETHER: usize = 3;
 /// The most pieces of one write.
 const PIECES: usize = 1024;
 
@@ -74,7 +77,7 @@ impl Thread {
         fs::create_dir_all(&dir).map_err(cannot)?;
         let there = numbers(&dir).map_err(cannot)?;
         let next = there.last().copied().unwrap_or(0).max(files.newest()) + 1;
-        let mut writer = Writer { dir: dir.clone(), next, open: None, removable: Vec::new() };
+        let mut writer = Writer { dir: dir.clone(), next, open: None, unsynced: Vec::new(), removable: Vec::new() };
         writer.remove(there.difference(&files.needed()).copied().collect());
         let (orders, received) = channel();
         let under_way = Arc::<AtomicUsize>::default();
@@ -120,7 +123,7 @@ fn numbers(dir: &Path) -> io::Result<BTreeSet<u32>> {
 /// The file that grows.
 struct Open {
     number: u32,
-    file: File,
+    file: Arc<File>,
     length: u64,
 }
 
@@ -128,6 +131,8 @@ struct Writer {
     dir: PathBuf,
     next: u32,
     open: Option<Open>,
+    /// The files of what was written since the last sync.
+    unsynced: Vec<Arc<File>>,
     /// What could not be removed because a backup is being made.
     removable: Vec<u32>,
 }
@@ -135,18 +140,40 @@ struct Writer {
 impl Writer {
     fn serve(mut self, orders: &Receiver<Order>, under_way: &AtomicUsize) {
         while let Ok(order) = orders.recv() {
-            match order {
-                Order::Place(mut lot, then) => {
-                    then(self.place(&mut lot).map(|()| lot));
-                    under_way.fetch_sub(1, Ordering::AcqRel);
+            let (mut lots, mut ends) = (Vec::new(), false);
+            for order in std::iter::once(order).chain(orders.try_iter().take(TOGETHER - 1)) {
+                match order {
+                    Order::Place(mut lot, then) => lots.push((self.place(&mut lot).map(|()| lot), then)),
+                    Order::Remove(gone) => self.remove(gone),
+                    Order::End => {
+                        ends = true;
+                        break;
+                    }
                 }
-                Order::Remove(gone) => self.remove(gone),
-                Order::End => return,
+            }
+            let synced = self.sync();
+            for (placed, then) in lots {
+                then(placed.and_then(|lot| synced.clone().map(|()| lot)));
+                under_way.fetch_sub(1, Ordering::AcqRel);
+            }
+            if ends {
+                return;
             }
         }
     }
 
-    /// Writes the bodies of a large lot and notes where they are. A lot that finds no room stays as it was.
+    /// Brings what was written to disk.
+    fn sync(&mut self) -> Result<(), StoreError> {
+        let cannot = |error: io::Error| StoreError::Io(format!("cannot write to {}: {error}", self.dir.display()));
+        let unsynced = std::mem::take(&mut self.unsynced);
+        if sabotage::on(Sabotage::BodyNotSynced) {
+            return Ok(());
+        }
+        unsynced.iter().try_for_each(|file| fault::sync_data(file)).map_err(cannot)
+    }
+
+    /// Writes the bodies of a large lot and notes where they are: they are there when they are synced. A lot that finds
+    /// no room stays as it was.
     fn place(&mut self, lot: &mut Lot) -> Result<(), StoreError> {
         if size(lot) < FLOOD {
             return Ok(());
@@ -166,8 +193,8 @@ impl Writer {
             self.open = Some(open);
             return if is_shortage(&error) { Ok(()) } else { Err(cannot(error)) };
         }
-        if !sabotage::on(Sabotage::BodyNotSynced) {
-            fault::sync_data(&open.file).map_err(cannot)?;
+        if self.unsynced.last().is_none_or(|last| !Arc::ptr_eq(last, &open.file)) {
+            self.unsynced.push(Arc::clone(&open.file));
         }
         for new in &lot.jobs {
             let length = new.jobs.as_bytes().len() as u32;
@@ -185,7 +212,7 @@ impl Writer {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         self.next += 1;
         File::open(&self.dir)?.sync_all()?;
-        Ok(Open { number, file, length: 0 })
+        Ok(Open { number, file: Arc::new(file), length: 0 })
     }
 
     /// Removes files, unless a backup has the directory locked: then later.

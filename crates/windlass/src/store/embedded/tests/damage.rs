@@ -107,6 +107,11 @@ fn a_damaged_row_is_told_in_words_to_whoever_asks_for_it() {
 /// Makes the store what a program of an older format would have left behind.
 fn age(bed: &Bed, format: u32) {
     let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
+    db.execute_batch("DROP TABLE shared").unwrap();
+    if format == 4 {
+        db.execute_batch("UPDATE state SET format = 4; PRAGMA user_version = 4;").unwrap();
+        return;
+    }
     db.execute_batch("ALTER TABLE state DROP COLUMN parts; ALTER TABLE job DROP COLUMN particulars;").unwrap();
     db.execute_batch("ALTER TABLE run DROP COLUMN terms; DROP TABLE unique_key;").unwrap();
     db.execute_batch("DROP TABLE expiry; DROP TABLE waits_for;").unwrap();
@@ -137,7 +142,7 @@ fn age(bed: &Bed, format: u32) {
 
 #[test]
 fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
-    for format in [1, 2, 3] {
+    for format in [1, 2, 3, 4] {
         let mut bed = filled();
         let before = bed.view().list(&Filter::default(), Arrival(0), 100).unwrap().jobs;
         bed.store = None;
@@ -151,7 +156,7 @@ fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
         assert_eq!(bed.store().unarchived().unwrap().len(), 1);
         bed.check();
         let header = std::fs::read(bed.dir.state_db()).unwrap();
-        assert_eq!(header[60..64], 4u32.to_be_bytes(), "an older program is told before SQLite opens the file");
+        assert_eq!(header[60..64], 5u32.to_be_bytes(), "an older program is told before SQLite opens the file");
         bed.admit(vec![jobs("c", 3, 0..2)]);
         bed.commit();
         bed.store = None;

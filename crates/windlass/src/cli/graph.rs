@@ -1,30 +1,19 @@
 //! Pictures of a pipeline: as text, and as SVG that needs nothing but a browser.
 
-use super::super::print::{grouped, visible};
+use super::print::visible;
 use std::fmt::Write;
 
 /// A stage and what is in it now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) name: String,
-    pub(super) workers: u32,
-    pub(super) waiting: u64,
-    pub(super) running: u64,
-    pub(super) succeeded: u64,
-    pub(super) failed: u64,
-    pub(super) limit: u32,
+    /// A few words each.
+    pub(super) lines: Vec<String>,
+    /// It holds those before it.
+    pub(super) full: bool,
+    /// Who carries what is in it further, one arrow each.
+    pub(super) workers: usize,
     pub(super) to: Vec<String>,
-}
-
-impl Node {
-    fn waits(&self) -> String {
-        let limit = if self.limit > 0 { format!(" of {}", grouped(self.limit.into())) } else { String::new() };
-        format!("{}{limit} waiting", grouped(self.waiting))
-    }
-
-    fn done(&self) -> String {
-        format!("{} succeeded, {} failed", grouped(self.succeeded), grouped(self.failed))
-    }
 }
 
 /// How far each stage is from the first.
@@ -51,13 +40,10 @@ pub(super) fn text(name: &str, stages: &[Node]) -> String {
         // Writing into memory cannot fail.
         let _infallible = writeln!(
             text,
-            "{:indent$}[{}] {}, {} running in {}, {}",
+            "{:indent$}[{}] {}",
             "",
             visible(&stage.name),
-            stage.waits(),
-            grouped(stage.running),
-            stage.workers,
-            stage.done(),
+            stage.lines.join(", "),
             indent = 2 + 2 * depth,
         );
         for to in &stage.to {
@@ -66,6 +52,35 @@ pub(super) fn text(name: &str, stages: &[Node]) -> String {
         }
     }
     text
+}
+
+/// A line of stages as boxes from left to right, with an arrow for each worker between them; none where it is no line.
+pub(super) fn boxes(stages: &[Node]) -> Option<String> {
+    const ARROW: &str = " ---> ";
+    const NO_ARROW: &str = "      ";
+    let next = |at: usize| stages.get(at + 1).map(|next| next.name.as_str());
+    let is_line = stages.iter().enumerate().all(|(at, stage)| stage.to.iter().map(String::as_str).eq(next(at)));
+    let length = |text: &str| text.chars().count();
+    let high = stages.iter().map(|stage| stage.lines.len()).max().filter(|_| is_line)?;
+    let mut rows = vec![String::new(); high + 3];
+    for (at, stage) in stages.iter().enumerate() {
+        let name = visible(&stage.name);
+        let wide = stage.lines.iter().map(|line| length(line)).chain([length(&name)]).max().unwrap_or(0);
+        let edge = format!("+-{}-+", "-".repeat(wide));
+        rows[0].push_str(&format!("  {name:^wide$}  "));
+        rows[1].push_str(&edge);
+        for (row, line) in stage.lines.iter().map(String::as_str).chain(std::iter::repeat("")).take(high).enumerate() {
+            rows[row + 2].push_str(&format!("| {line:<wide$} |"));
+        }
+        rows[high + 2].push_str(&edge);
+        if at + 1 < stages.len() {
+            for (row, line) in rows.iter_mut().enumerate() {
+                let arrow = (2..high + 2).contains(&row) && row - 2 < stage.workers;
+                line.push_str(if arrow { ARROW } else { NO_ARROW });
+            }
+        }
+    }
+    Some(rows.iter().map(|row| format!("{}\n", row.trim_end())).collect())
 }
 
 /// Boxes in columns by their distance from the first stage, joined by arrows; those that lead back run underneath.
@@ -104,15 +119,13 @@ pub(super) fn svg(name: &str, stages: &[Node]) -> String {
     }
     for (at, stage) in stages.iter().enumerate() {
         let (x, y) = place(at);
-        let full = stage.limit > 0 && stage.waiting >= u64::from(stage.limit);
-        let fill = if full { "#ffe0b0" } else { "#eef4fb" };
+        let fill = if stage.full { "#ffe0b0" } else { "#eef4fb" };
         let _infallible = writeln!(
             svg,
             "<rect x=\"{x}\" y=\"{y}\" width=\"{WIDE}\" height=\"{HIGH}\" rx=\"6\" fill=\"{fill}\" stroke=\"black\"/>"
         );
-        let running = format!("{} running in {}", grouped(stage.running), stage.workers);
-        let lines = [escaped(&stage.name), stage.waits(), running, stage.done()];
-        for (at, line) in lines.iter().enumerate() {
+        let lines = std::iter::once(escaped(&stage.name)).chain(stage.lines.iter().map(|line| escaped(line)));
+        for (at, line) in lines.enumerate() {
             let weight = if at == 0 { " font-weight=\"bold\"" } else { "" };
             let (x, y) = (x + 10, y + 18 + at * 17);
             let _infallible = writeln!(svg, "<text x=\"{x}\" y=\"{y}\"{weight}>{line}</text>");
@@ -132,9 +145,8 @@ mod tests {
     fn ring() -> Vec<Node> {
         let node = |name: &str, to: &[&str]| Node {
             name: name.into(),
-            workers: 2,
-            waiting: 5,
-            limit: 5,
+            lines: vec!["5 of 5 waiting".into(), "0 running in 2".into()],
+            full: true,
             to: to.iter().map(|to| (*to).to_owned()).collect(),
             ..Node::default()
         };
@@ -144,11 +156,34 @@ mod tests {
     #[test]
     fn a_line_for_each_stage_and_for_each_way() {
         let text = text("site", &ring());
-        assert!(
-            text.contains("  [fetch] 5 of 5 waiting, 0 running in 2, 0 succeeded, 0 failed\n    -> parse\n"),
-            "{text}"
-        );
+        assert!(text.contains("  [fetch] 5 of 5 waiting, 0 running in 2\n    -> parse\n"), "{text}");
         assert!(text.contains("      -> fetch (back)"), "{text}");
+    }
+
+    #[test]
+    fn a_line_of_stages_is_boxes_with_an_arrow_for_each_worker() {
+        let node = |name: &str, lines: &[&str], workers, to: &[&str]| Node {
+            name: name.into(),
+            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            workers,
+            to: to.iter().map(|to| (*to).to_owned()).collect(),
+            ..Node::default()
+        };
+        let line = [
+            node("in", &["12 waiting", "1 working"], 1, &["parsed"]),
+            node("parsed", &["3 waiting", "2 working"], 9, &["out"]),
+            node("out", &["0 waiting"], 0, &[]),
+        ];
+        assert_eq!(
+            boxes(&line).unwrap(),
+            "      in               parsed               out\n\
+             +------------+      +-----------+      +-----------+\n\
+             | 12 waiting | ---> | 3 waiting | ---> | 0 waiting |\n\
+             | 1 working  |      | 2 working | ---> |           |\n\
+             +------------+      +-----------+      +-----------+\n"
+        );
+        assert_eq!(boxes(&ring()), None);
+        assert_eq!(boxes(&[]), None);
     }
 
     #[test]

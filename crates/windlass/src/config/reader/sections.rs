@@ -1,0 +1,86 @@
+//! The tables that all files share key by key: limits, defaults, store, nudge, server, archive, log and traces.
+
+use super::{Table, defaults, limits, store, traces, url};
+use crate::config::units::size;
+use crate::config::{Config, Server};
+use crate::error::Failure;
+use crate::log::{Format, Level, LogOptions};
+use crate::server::ArchiveOptions;
+use crate::when;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Lays what a file says over what the files before it said.
+pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
+    if let Some(limits) = root.section("limits")? {
+        limits.only(&[&["slots", "hosts"][..], &limits::MACHINE_KEYS].concat())?;
+        config.slots = limits.count("slots")?.unwrap_or(config.slots);
+        if limits.get("hosts").is_some() {
+            config.hosts = url::read_hosts(&limits)?;
+        }
+        config.machine = limits::read_machine(&limits, &config.machine)?;
+    }
+    defaults::read(root, config)?;
+    store::read(root, config)?;
+    if let Some(server) = root.section("server")? {
+        config.server = read_server(&server, config.server.clone())?;
+    }
+    if let Some(archive) = root.section("archive")? {
+        config.archive = read_archive(&archive, config.archive)?;
+    }
+    if let Some(log) = root.section("log")? {
+        config.log = read_log(&log, config.log.clone())?;
+    }
+    if let Some(table) = root.section("traces")? {
+        config.traces = traces::read(&table, config.traces.clone())?;
+    }
+    Ok(())
+}
+
+fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure> {
+    table.only(&["listen", "drain"])?;
+    let listen = table.map("listen", |text| {
+        let refused = || format!("cannot read the address {text:?}; expected an address such as 127.0.0.1:8737");
+        let address: SocketAddr = text.parse().map_err(|_| refused())?;
+        match address.ip().is_loopback() {
+            true => Ok(address),
+            false => Err(format!("{text} is not a loopback address, and this listener asks nobody for a password")),
+        }
+    })?;
+    let drain = table.map("drain", when::duration)?;
+    Ok(Server { listen: listen.unwrap_or(default.listen), drain: drain.unwrap_or(default.drain) })
+}
+
+fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<ArchiveOptions, Failure> {
+    table.only(&["bodies", "keep_succeeded", "keep_failed", "max_size"])?;
+    Ok(ArchiveOptions {
+        bodies: table.flag("bodies")?.unwrap_or(default.bodies),
+        keep_succeeded: table.map("keep_succeeded", when::duration)?.unwrap_or(default.keep_succeeded),
+        keep_failed: table.map("keep_failed", when::duration)?.unwrap_or(default.keep_failed),
+        max_size: table.map("max_size", size)?.unwrap_or(default.max_size),
+    })
+}
+
+fn read_log(table: &Table<'_, '_>, default: LogOptions) -> Result<LogOptions, Failure> {
+    table.only(&["format", "level", "file"])?;
+    let format = table.map("format", |text| match text {
+        "logfmt" => Ok(Format::Logfmt),
+        "json" => Ok(Format::Json),
+        other => Err(format!("{other:?} is not a format, expected \"logfmt\" or \"json\"")),
+    })?;
+    let level = table.map("level", |text| {
+        let known = Level::ALL.into_iter().find(|level| level.word() == text);
+        known.ok_or_else(|| format!("{text:?} is not a level, expected debug, info, warn or error"))
+    })?;
+    let file = table.map("file", |text| match text {
+        "" => Err("the name is empty; without `file` the log goes to stderr".to_owned()),
+        // As for directories: a relative one is meant from where the config stands.
+        name => std::path::absolute(table.source.path.parent().unwrap_or(Path::new("")).join(name))
+            .map_err(|e| e.to_string()),
+    })?;
+    Ok(LogOptions {
+        format: format.unwrap_or(default.format),
+        level: level.unwrap_or(default.level),
+        file: file.or(default.file),
+    })
+}

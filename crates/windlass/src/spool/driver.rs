@@ -1,0 +1,191 @@
+//! One driver: takes a document, has it done, settles it, and takes the next, until nothing more comes or it is told to
+//! end. It holds one document at a time, under a number of its own.
+
+use super::drive::Shared;
+use super::handover::Handed;
+use super::hands::Hand;
+use super::lease::{Doing, Lease};
+use super::queue::{Claim, Claimed};
+use super::way::Way;
+use crate::error::{Failure, Kind};
+use crate::runner::Emitted;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use windlass_core::document::{Settlement, Times, settle};
+use windlass_core::job::DATA_MAX;
+use windlass_core::outcome::Outcome;
+use windlass_core::policy::Service;
+use windlass_core::template;
+
+/// An output with less room than this has failed whoever wrote to it.
+const FULL_BELOW: u64 = 64 << 10;
+
+pub(super) struct Driver {
+    pub(super) shared: Arc<Shared>,
+    pub(super) lease: Arc<Lease>,
+    pub(super) hand: Hand,
+    pub(super) times: Times,
+}
+
+impl Driver {
+    /// To the end of the work, or until told otherwise.
+    pub(super) fn drive(&mut self) -> Result<(), Failure> {
+        let place = self.shared.queue.directory.path().display().to_string();
+        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot work on {place}"), &e);
+        while let Some(file) = self.shared.next(&mut self.times)? {
+            self.attempt(&file).map_err(cannot)?;
+            if let Some(why) = self.hand.trouble() {
+                let text = format!("the command for {place} cannot serve: {why}");
+                return Err(Failure::new(Kind::Config, text).hint("no document was charged for it"));
+            }
+        }
+        // What it spent is told to those who come after it.
+        self.lease.say(Doing::Own, &self.times).map_err(cannot)
+    }
+
+    fn attempt(&mut self, file: &[u8]) -> std::io::Result<()> {
+        let begun = Instant::now();
+        self.lease.say(Doing::Own, &self.times)?;
+        let extension = self.shared.way.output().map_or("", |output| &output.extension);
+        let mut claim = match self.shared.queue.claim(file, &self.lease.by(), extension)? {
+            Claimed::Ours(claim) => claim,
+            Claimed::Lost => return Ok(()),
+            Claimed::Refused(why) => {
+                self.shared.count(|counts| counts.aside += 1);
+                self.shared.say(format!("set aside {why}"));
+                return Ok(());
+            }
+        };
+        let working = Instant::now();
+        let (outcome, emitted) = self.have_done(&claim);
+        let work = working.elapsed();
+        let settled = self.settle(&mut claim, outcome, emitted);
+        self.times.documents += 1;
+        self.times.work += work;
+        self.times.overhead += begun.elapsed().saturating_sub(work);
+        if settled.is_err() {
+            // The error ends the process; what it had goes back first, if that can be done at all.
+            let _stays = self.shared.queue.give_back(&claim, None);
+        }
+        settled
+    }
+
+    /// What became of it, and what it handed on.
+    fn have_done(&mut self, claim: &Claim) -> (Outcome, Vec<Emitted>) {
+        let data = match self.data_of(claim) {
+            Ok(data) => data,
+            Err(error) => return (Outcome::FailedForGood { error }, Vec::new()),
+        };
+        let flight = self.hand.flight();
+        if !self.shared.takes_off(flight) {
+            return (Outcome::Interrupted, Vec::new());
+        }
+        let (outcome, mut emitted) = self.hand.have_done(&data, claim.tries.used);
+        self.shared.has_landed(flight);
+        if let (Outcome::Succeeded { message }, Some(flow)) = (&outcome, &self.shared.policy.flow)
+            && let Some(passed) = flow.passes(message, &data)
+            && matches!(self.shared.way, Way::Data { .. })
+        {
+            let to = flow.to.iter().cloned();
+            emitted.extend(to.map(|queue| Emitted { by: 0, queue, data: passed.to_vec() }));
+        }
+        (outcome, emitted)
+    }
+
+    /// What the command is given; an error is why it never can be.
+    fn data_of(&self, claim: &Claim) -> Result<Vec<u8>, String> {
+        let shared = &self.shared;
+        let input = shared.queue.directory.at(&claim.file());
+        let output = match &shared.way {
+            Way::Files { output } => output.as_ref().map(|output| output.directory.at(&claim.writing(output))),
+            Way::Data { .. } if claim.facts.size > DATA_MAX as u64 => {
+                return Err(format!("it has {} bytes, and the data of a job has {DATA_MAX} at most", claim.facts.size));
+            }
+            Way::Data { .. } => return std::fs::read(&input).map_err(|e| format!("cannot read it: {e}")),
+        };
+        let (input, output) = (input.as_os_str().as_bytes(), output.as_ref().map(|path| path.as_os_str().as_bytes()));
+        if !matches!(shared.policy.service, Service::Worker(_)) {
+            return Ok(template::document(input, output.unwrap_or_default()));
+        }
+        let paths = [Some(input), output].into_iter().flatten().collect::<Vec<_>>();
+        match paths.iter().any(|path| path.contains(&b'\t') || path.contains(&b'\n')) {
+            true => Err("its name has a tab or a newline in it, which no line for a kept command can carry".into()),
+            false => Ok(paths.join(&b'\t')),
+        }
+    }
+
+    /// Hands on what it became; an error is why the try has failed.
+    fn hand_on(&self, claim: &Claim, emitted: Vec<Emitted>) -> std::io::Result<Result<(), String>> {
+        let shared = &self.shared;
+        let Way::Data { stage, to } = &shared.way else {
+            return shared.queue.publish(claim, shared.way.output(), &self.lease, &self.times);
+        };
+        let mut handed = Vec::new();
+        for (number, Emitted { queue, data, .. }) in emitted.into_iter().enumerate() {
+            let Some((_, into)) = to.iter().find(|(known, _)| *known == queue) else {
+                return Ok(Err(format!("it hands on to {}, and there is no such stage after its own", queue.as_str())));
+            };
+            handed.push(Handed { into, doc: claim.doc.made_by(stage, number + 1), data });
+        }
+        shared.queue.hand_over(claim, &handed, &self.lease).map(Ok)
+    }
+
+    fn settle(&mut self, claim: &mut Claim, outcome: Outcome, emitted: Vec<Emitted>) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let output = shared.way.output();
+        let mut settlement = settle(outcome, claim.tries.used, shared.tries);
+        if settlement == Settlement::Done {
+            match self.hand_on(claim, emitted)? {
+                Ok(()) => {
+                    shared.count(|counts| counts.done += 1);
+                    return Ok(());
+                }
+                Err(error) => settlement = settle(Outcome::Failed { error }, claim.tries.used, shared.tries),
+            }
+        }
+        let by = self.lease.number.to_string();
+        match settlement {
+            Settlement::Done => Ok(()),
+            Settlement::Back => shared.queue.give_back(claim, output),
+            // Nor is it a document's fault that its command was given a path that leads nowhere.
+            Settlement::Again { .. } | Settlement::Aside { .. } if self.is_misplaced() => {
+                shared.queue.give_back(claim, output)
+            }
+            // A full disk is nobody's fault, and passes.
+            Settlement::Again { .. } | Settlement::Aside { .. } if self.is_full() => {
+                shared.queue.give_back(claim, output)?;
+                shared.say_once("there is no room left in the output; waiting for some");
+                timed(&mut self.times.block, || shared.pause());
+                Ok(())
+            }
+            Settlement::Again { error } => {
+                shared.count(|counts| counts.failed += 1);
+                shared.queue.fail(claim, output, &by, &error)
+            }
+            Settlement::Aside { error } => {
+                shared.count(|counts| counts.aside += 1);
+                shared.say(format!("set aside {} after {} tries: {error}", claim.doc, claim.tries.used + 1));
+                shared.queue.set_aside(claim, output, &by, &error)
+            }
+        }
+    }
+
+    /// Whether a directory was moved away, which ends all drivers.
+    fn is_misplaced(&self) -> bool {
+        self.shared.are_in_place().map_err(|failure| self.shared.fail(failure)).is_err()
+    }
+
+    fn is_full(&self) -> bool {
+        let mut outputs = self.shared.way.directories().into_iter();
+        outputs.any(|output| output.free().is_ok_and(|free| free < FULL_BELOW))
+    }
+}
+
+/// Adds up how long something took.
+pub(super) fn timed<T>(sum: &mut Duration, wait: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let result = wait();
+    *sum += begun.elapsed();
+    result
+}

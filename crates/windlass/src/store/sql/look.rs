@@ -1,0 +1,335 @@
+//! Looking for what others did: rows that other programs wrote, what dead servers hold, and jobs that living ones made
+//! ready.
+//!
+//! A row that another program inserted becomes a job of ours (`adopt`). One that another program changed gets the state
+//! that its status says. What the engine thinks of lanes is set right where other servers work, too.
+
+use super::dialect::Dialect;
+use super::rows::{COLUMNS, Row};
+use super::schema::STRANGE;
+use super::tally::Was;
+use super::{SqlStore, StoreError, view};
+use crate::store::{Convicted, Move};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+use windlass_core::job::{JobId, Lane, LaneKind, Priority, QueueNo, Record};
+use windlass_core::life_cycle::State;
+use windlass_core::look;
+use windlass_core::time::Time;
+
+/// The most rows of others that one look takes in.
+const ROWS_MOST: u64 = 5_000;
+/// Turns that claim fewer jobs than this are not worth to be counted for.
+const FEW: u64 = 500;
+/// Completed rows that one look removes at most, when they are old.
+const REMOVED_MOST: i64 = 2_000;
+
+/// When the table is looked at, and what the engine thinks of it.
+#[derive(Debug)]
+pub(super) struct Looks {
+    look_at: Time,
+    wait: Duration,
+    /// When this server has to say again that it lives.
+    beat_at: Time,
+    /// Ready jobs by lane, as the engine was told.
+    believed: HashMap<Lane, i64>,
+    /// What of that the open turn told: it was never so if the turn is dropped.
+    of_turn: HashMap<Lane, i64>,
+    /// What is to be told after the commit: lanes that gave less than they were thought to have.
+    corrections: Vec<Move>,
+    /// Other servers were alive at the last look.
+    pub(super) others: bool,
+    /// There are more new rows of others than the last look took in.
+    pub(super) more: bool,
+    /// How many jobs were ordered in the last turn that ordered some, and from which lanes; and in the open turn.
+    orders: (u64, BTreeSet<Lane>),
+    open_orders: (u64, BTreeSet<Lane>),
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        let (look_at, beat_at) = (Time::ZERO, Time::ZERO);
+        Looks {
+            look_at,
+            wait: look::FIRST,
+            beat_at,
+            believed: HashMap::new(),
+            of_turn: HashMap::new(),
+            corrections: Vec::new(),
+            others: false,
+            more: false,
+            orders: (0, BTreeSet::new()),
+            open_orders: (0, BTreeSet::new()),
+        }
+    }
+}
+
+impl Looks {
+    /// What the engine is told of lanes it believes.
+    pub(super) fn told(&mut self, step: &Move) {
+        for (state, sign) in [(step.from, -1), (step.to, 1)] {
+            if state == Some(State::Ready) {
+                let count = sign * step.count as i64;
+                *self.believed.entry(step.lane).or_default() += count;
+                *self.of_turn.entry(step.lane).or_default() += count;
+            }
+        }
+    }
+
+    pub(super) fn keep_turn(&mut self) {
+        self.of_turn.clear();
+        if self.open_orders.0 > 0 {
+            self.orders = std::mem::take(&mut self.open_orders);
+        }
+    }
+
+    pub(super) fn ordered(&mut self, lane: Lane, count: u64) {
+        self.open_orders.0 += count;
+        self.open_orders.1.insert(lane);
+    }
+
+    /// How many new rows are taken in at once. Where turns claim many, it is what the next one will claim and does not
+    /// have, and a little more, so that it grows; where others stand still for theirs, they are not forgotten.
+    pub(super) fn most_new(&self) -> u64 {
+        let (wanted, lanes) = &self.orders;
+        let stock: i64 = lanes.iter().filter_map(|lane| self.believed.get(lane)).sum();
+        match (*wanted, u64::try_from(stock).unwrap_or(0)) {
+            (wanted, _) if wanted < FEW => ROWS_MOST,
+            (wanted, 0) => (wanted + wanted / 16).min(ROWS_MOST),
+            (wanted, stock) => wanted.saturating_sub(stock).max(wanted / 8).min(ROWS_MOST),
+        }
+    }
+
+    /// Whether the engine knew of nothing in a lane before the open turn.
+    pub(super) fn was_empty(&self, lane: Lane) -> bool {
+        let count = |of: &HashMap<Lane, i64>| of.get(&lane).copied().unwrap_or(0);
+        count(&self.believed) <= count(&self.of_turn)
+    }
+
+    /// Whether the engine was told of more in a lane than so many.
+    pub(super) fn has_more_in(&self, lane: Lane, count: usize) -> bool {
+        self.believed.get(&lane).is_some_and(|told| *told > count as i64)
+    }
+
+    pub(super) fn drop_turn(&mut self) {
+        for (lane, count) in self.of_turn.drain() {
+            *self.believed.entry(lane).or_default() -= count;
+        }
+        self.corrections.clear();
+        self.open_orders = Default::default();
+    }
+
+    /// The engine starts over from what it is told now.
+    pub(super) fn start_over(&mut self, moves: &[Move]) {
+        self.believed.clear();
+        self.of_turn.clear();
+        self.corrections.clear();
+        moves.iter().for_each(|step| self.told(step));
+    }
+
+    /// A lane gave less than was ordered: others have the rest.
+    pub(super) fn came_short(&mut self, lane: Lane) {
+        let left = self.believed.get(&lane).copied().unwrap_or(0);
+        if left > 0 && !self.corrections.iter().any(|told| told.lane == lane) {
+            self.corrections.push(Move { lane, run: None, from: Some(State::Ready), to: None, count: left as u64 });
+        }
+    }
+
+    pub(super) fn take_corrections(&mut self) -> Vec<Move> {
+        let mut corrections = std::mem::take(&mut self.corrections);
+        for step in &mut corrections {
+            // What came since then is not wrong.
+            let left = self.believed.get(&step.lane).copied().unwrap_or(0);
+            step.count = step.count.min(left.max(0) as u64);
+            self.told(step);
+        }
+        corrections.retain(|step| step.count > 0);
+        corrections
+    }
+
+    pub(super) fn next(&self) -> Time {
+        if self.more { Time::ZERO } else { self.look_at.min(self.beat_at) }
+    }
+}
+
+/// Rows that are not what our columns say of them.
+pub(super) fn strange(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres | Dialect::Sqlite => STRANGE,
+        Dialect::Mariadb => "strange = 1",
+    }
+}
+
+impl SqlStore {
+    /// Looks where it is time or somebody asked; a beat alone only says that this server lives.
+    pub(super) fn look_around(&mut self, asked: bool, convicted: Convicted<'_>, now: Time) -> Result<(), StoreError> {
+        self.begin()?;
+        let set_back = self.looks.look_at > now.after(look::LONGEST);
+        let due = asked || now >= self.looks.look_at || set_back;
+        // Where there was more than one look takes in, the next turns do nothing but take in the rest.
+        if self.looks.more && !due && now < self.looks.beat_at {
+            self.adopt_new(now)?;
+            return self.name_moved_queues();
+        }
+        self.looks.beat_at = now.after(self.options.lease / 3);
+        self.take_control(true)?;
+        if !due {
+            return Ok(());
+        }
+        let mut found = self.follow_changes(now)?;
+        found += self.take_over(convicted, now)?;
+        let others = self.others_live()?;
+        self.looks.others = others;
+        if others {
+            found += self.correct_lanes(now)?;
+            self.hear_of_ends()?;
+        }
+        self.remove_completed(now)?;
+        self.touch_sealed(now)?;
+        // Others may have set times that this server does not know of.
+        self.due = None;
+        // Last, because all else that is looked for would have to see these rows.
+        found += self.adopt_new(now)?;
+        self.name_moved_queues()?;
+        self.looks.wait = if asked || found > 0 { look::FIRST } else { look::longer(self.looks.wait) };
+        // What other servers do is not told by nudges.
+        let most = if others { self.options.lease / 3 } else { look::LONGEST };
+        self.looks.look_at = now.after(self.looks.wait.min(most));
+        Ok(())
+    }
+
+    /// Gives jobs whose status another program changed the state that it says; tells how many.
+    fn follow_changes(&mut self, now: Time) -> Result<u64, StoreError> {
+        let sql = self.names.sql(&format!(
+            "SELECT j.:status, j.:holder, {COLUMNS} FROM :jobs AS j WHERE {} AND :state IS NOT NULL \
+             ORDER BY :id LIMIT {ROWS_MOST} {}",
+            strange(self.db.dialect),
+            self.db.dialect.skip_locked()
+        ));
+        let changed = self.db.query(&sql, &[])?;
+        let count = changed.len() as u64;
+        for mut cells in changed {
+            let (status, holder) = (cells.text()?, cells.maybe_int()?);
+            let row = Row::read(&mut cells)?;
+            if holder == Some(self.epoch as i64) {
+                // What another program took away from us is stopped; its report will come too late.
+                self.changes.overdue.push(row.id);
+            }
+            self.follow(row, &status, now)?;
+        }
+        self.flush(now)?;
+        self.end_waits(now)?;
+        Ok(count)
+    }
+
+    fn follow(&mut self, mut row: Row, status: &str, now: Time) -> Result<(), StoreError> {
+        let was = Was::of(&row);
+        let to = match status {
+            "pending" => {
+                row.record = Record { starts: row.record.starts, ..Record::default() };
+                (row.ended, row.reason, row.due) = (None, None, row.due.filter(|due| *due > now));
+                row.run = self.run_for_another_try(&row, now)?;
+                self.note_due(row.due);
+                if row.due.is_some() { State::Scheduled } else { State::Ready }
+            }
+            "processing" | "loading" => return self.lend(row, was, now),
+            "completed" | "complete" => {
+                row.ended = Some(now);
+                State::Succeeded
+            }
+            "error" => {
+                row.ended = Some(now);
+                row.note_error(now, "another program marked it with an error");
+                State::Failed
+            }
+            other => {
+                row.ended = Some(now);
+                row.note_error(now, &format!("another program gave it the unknown status `{other}`"));
+                State::Failed
+            }
+        };
+        self.set_state(was, &mut row, to, now);
+        Ok(())
+    }
+
+    /// A job of a run that is over, or forgotten, is not of it any more.
+    fn run_for_another_try(&mut self, row: &Row, now: Time) -> Result<Option<windlass_core::job::RunNo>, StoreError> {
+        let Some(no) = row.run else { return Ok(None) };
+        if self.runs_where("WHERE number = $1", &[i64::from(no.0).into()])?.is_empty() {
+            return Ok(None);
+        }
+        match self.is_over(no, now)? {
+            Some(id) => self.joined_run(id, now).map(Some),
+            None => Ok(Some(no)),
+        }
+    }
+
+    /// Another program works at it, without us.
+    fn lend(&mut self, row: Row, was: Was, now: Time) -> Result<(), StoreError> {
+        self.written = true;
+        let sql = self.names.sql("UPDATE :jobs SET :state = 2, :holder = NULL WHERE :id = $1");
+        self.db.execute(&sql, &[(row.arrival.0 as i64).into()])?;
+        self.count(row.lane(), row.run, Some(was.state), Some(State::Running), 1, now);
+        Ok(())
+    }
+
+    /// Sets right what the engine thinks of lanes that other servers take from and add to.
+    fn correct_lanes(&mut self, now: Time) -> Result<u64, StoreError> {
+        self.flush(now)?;
+        let mut lanes: HashMap<Lane, i64> = HashMap::new();
+        for [queue, priority, kind, state, count] in view::live(&mut self.db, &self.names)? {
+            if state == State::Ready.index() as i64 {
+                let (queue, priority) = (QueueNo(queue as u32), Priority::new(priority).unwrap_or_default());
+                lanes.insert(Lane { queue, priority, kind: kind_from(kind)? }, count);
+            }
+        }
+        for lane in self.looks.believed.keys() {
+            lanes.entry(*lane).or_default();
+        }
+        let mut found = 0;
+        for (lane, count) in lanes {
+            let wrong = count - self.looks.believed.get(&lane).copied().unwrap_or(0);
+            let (from, to) = if wrong > 0 { (None, Some(State::Ready)) } else { (Some(State::Ready), None) };
+            if wrong != 0 {
+                self.queue_name(lane.queue)?;
+                self.tell(Move { lane, run: None, from, to, count: wrong.unsigned_abs() });
+                found += wrong.max(0) as u64;
+            }
+        }
+        self.looks.believed.retain(|_, count| *count != 0);
+        Ok(found)
+    }
+
+    /// Completed rows that are older than they are kept go, a few at a time.
+    fn remove_completed(&mut self, now: Time) -> Result<(), StoreError> {
+        let kept = i64::try_from(self.options.keep_completed.as_micros()).unwrap_or(i64::MAX);
+        let before = now.as_micros().saturating_sub(kept);
+        let sql = self.names.sql(&format!(
+            "SELECT :id FROM :jobs WHERE :ended_at < $1 AND :state = 5 AND :status = 'completed' \
+             ORDER BY :ended_at LIMIT {REMOVED_MOST} {}",
+            self.db.dialect.skip_locked()
+        ));
+        let old = self.db.query(&sql, &[before.into()])?;
+        let old = old.into_iter().map(|mut row| row.int()).collect::<Result<Vec<_>, _>>()?;
+        self.remove_rows(old)
+    }
+}
+
+pub(super) fn kind_from(number: i64) -> Result<LaneKind, StoreError> {
+    match number {
+        0 => Ok(LaneKind::Fresh),
+        1 => Ok(LaneKind::Retry),
+        2 => Ok(LaneKind::Suspect),
+        _ => Err(StoreError::Corrupt(format!("a lane has kind {number}, expected 0 to 2"))),
+    }
+}
+
+/// Starts that were held and are not any more, for whoever reports them late.
+impl SqlStore {
+    pub(super) fn lost_of(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
+        let ids: Vec<JobId> = held.iter().map(|(id, _)| *id).collect();
+        let rows = self.held_rows(&ids, false)?;
+        let starts: HashMap<JobId, u32> = rows.into_iter().map(|row| (row.id, row.record.starts)).collect();
+        Ok(held.iter().filter(|(id, start)| starts.get(id) != Some(start)).map(|(id, _)| *id).collect())
+    }
+}

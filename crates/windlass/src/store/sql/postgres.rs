@@ -1,0 +1,166 @@
+//! Statements to PostgreSQL. Each but COPY is one round trip, and none leaves a prepared statement behind, so that a
+//! pooler between transactions is no obstacle.
+
+use super::database::{Cells, Driver, Limits, Value, runtime, too_slow};
+use super::routines::APPLICATION;
+use crate::store::StoreError;
+use futures_util::SinkExt;
+use std::future::Future;
+use std::io::Cursor;
+use std::pin::pin;
+use std::str::FromStr;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub(super) struct Postgres {
+    runtime: Runtime,
+    client: Client,
+    limit: Duration,
+}
+
+impl Postgres {
+    pub(super) fn connect(url: &str, limits: Limits) -> Result<Postgres, StoreError> {
+        let Limits { connect: within, call: limit, .. } = limits;
+        let bad = |error: tokio_postgres::Error| StoreError::Io(format!("bad address of a database: {error}"));
+        let mut config = Config::from_str(url).map_err(bad)?;
+        config.application_name(APPLICATION);
+        let runtime = runtime()?;
+        let opening = open(config);
+        let opened = runtime.block_on(async { tokio::time::timeout(within, opening).await });
+        let client = opened.map_err(|_| too_slow(within))??;
+        Ok(Postgres { runtime, client, limit })
+    }
+
+    fn wait<T>(&self, call: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, StoreError> {
+        let answer = self.runtime.block_on(async { tokio::time::timeout(self.limit, call).await });
+        answer.map_err(|_| too_slow(self.limit))?.map_err(failed)
+    }
+}
+
+/// Connects, in the clear only where the address says so or the server has nothing better.
+async fn open(config: Config) -> Result<Client, StoreError> {
+    let Some(tls) = tls(&config)? else {
+        let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+        tokio::spawn(connection);
+        return Ok(client);
+    };
+    let (client, connection) = config.connect(tls).await.map_err(failed)?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// How a connection is made safe; none where it is to be in the clear.
+pub(super) fn tls(config: &Config) -> Result<Option<MakeRustlsConnect>, StoreError> {
+    let plain = match config.get_ssl_mode() {
+        SslMode::Disable => true,
+        // What stays on this machine is not hidden from it.
+        SslMode::Prefer => config.get_hosts().iter().all(is_local),
+        _ => false,
+    };
+    if plain {
+        return Ok(None);
+    }
+    let tls = crate::runner::url::pool::tls_config().map_err(StoreError::Io)?;
+    Ok(Some(MakeRustlsConnect::new((*tls).clone())))
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}
+
+impl Driver for Postgres {
+    fn query(&mut self, sql: &str, params: &[Value]) -> Result<Vec<Cells>, StoreError> {
+        let params = typed(params);
+        let rows = self.wait(self.client.query_typed(sql, &params))?;
+        rows.iter().map(cells).collect()
+    }
+
+    fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, StoreError> {
+        let params = typed(params);
+        self.wait(self.client.execute_typed(sql, &params))
+    }
+
+    fn batch(&mut self, statements: &[&str]) -> Result<(), StoreError> {
+        self.wait(self.client.batch_execute(&statements.join("; ")))
+    }
+
+    /// It has to be prepared; it is closed before the transaction ends, so that no other session finds it.
+    fn copy(&mut self, sql: &str, text: Vec<u8>) -> Result<(), StoreError> {
+        self.wait(async {
+            let mut rows = pin!(self.client.copy_in(sql).await?);
+            rows.send(Cursor::new(text)).await?;
+            rows.finish().await.map(|_| ())
+        })
+    }
+}
+
+fn typed(params: &[Value]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    let typed = params.iter().map(|param| -> (&(dyn ToSql + Sync), Type) {
+        match param {
+            Value::Int(value) => (value, Type::INT8),
+            Value::Text(value) => (value, Type::TEXT),
+            Value::Bytes(value) => (value, Type::BYTEA),
+            Value::Ints(values) => (values, Type::INT8_ARRAY),
+            Value::Texts(values) => (values, Type::TEXT_ARRAY),
+            Value::Blobs(values) => (values, Type::BYTEA_ARRAY),
+        }
+    });
+    typed.collect()
+}
+
+fn cells(row: &Row) -> Result<Cells, StoreError> {
+    let columns = row.columns().iter().enumerate();
+    let values = columns.map(|(at, column)| {
+        let value = match *column.type_() {
+            Type::INT2 => row.try_get::<_, Option<i16>>(at).map(|value| Value::Int(value.map(i64::from))),
+            Type::INT4 => row.try_get::<_, Option<i32>>(at).map(|value| Value::Int(value.map(i64::from))),
+            Type::INT8 => row.try_get(at).map(Value::Int),
+            Type::BOOL => row.try_get::<_, Option<bool>>(at).map(|value| Value::Int(value.map(i64::from))),
+            Type::BYTEA => row.try_get(at).map(Value::Bytes),
+            _ => row.try_get(at).map(Value::Text),
+        };
+        value.map_err(|error| StoreError::Corrupt(format!("column {}: {error}", column.name())))
+    });
+    Ok(Cells::new(values.collect::<Result<_, _>>()?))
+}
+
+/// The one table from PostgreSQL's errors to ours.
+pub(super) fn failed(error: tokio_postgres::Error) -> StoreError {
+    let Some(told) = error.as_db_error() else {
+        let mut text = error.to_string();
+        if let Some(cause) = std::error::Error::source(&error) {
+            text = format!("{text}: {cause}");
+        }
+        // What did not come from the server came from the way to it.
+        return StoreError::Away(text);
+    };
+    let (code, text) = (told.code(), format!("{} ({})", told.message(), told.code().code()));
+    let passes = [
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::QUERY_CANCELED,
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::TOO_MANY_CONNECTIONS,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+    ];
+    match code {
+        code if *code == SqlState::DISK_FULL => StoreError::Full(text),
+        code if passes.contains(code) || code.code().starts_with("08") => StoreError::Away(text),
+        code if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => StoreError::Corrupt(text),
+        _ => StoreError::Io(text),
+    }
+}

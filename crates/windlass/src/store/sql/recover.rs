@@ -1,0 +1,121 @@
+//! After an opening: takes back what this server held before, and what dead servers hold, and suspects the jobs that
+//! had begun. What a worker elsewhere has stays claimed, by this opening from now on.
+//!
+//! Who is dead is said by the database's clock. Of another machine's jobs nothing is known here, so they had begun.
+
+use super::rows::{self, COLUMNS, Row};
+use super::settle::obey;
+use super::tally::Was;
+use super::{SqlStore, StoreError};
+use crate::store::{Convicted, Evidence, FollowUp, Recovered, Settlement};
+use windlass_core::judge::{Reason, Verdict};
+use windlass_core::life_cycle::{Change, State};
+use windlass_core::outcome::Outcome;
+use windlass_core::suspicion::{self, Ruling};
+use windlass_core::time::Time;
+
+impl SqlStore {
+    pub(super) fn recover_all(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        self.begin()?;
+        let (own, others) = self.buried()?;
+        let mut recovered = Recovered::default();
+        let mut follow_ups = Vec::new();
+        for (epochs, ours) in [(own, true), (others, false)] {
+            for row in self.rows_held_by(&epochs)? {
+                let told = if ours { evidence } else { unknown(evidence.convicted) };
+                follow_ups.extend(self.take_back(row, told, now, &mut recovered)?);
+            }
+        }
+        self.flush(now)?;
+        self.admit_follow_ups(&follow_ups, now)?;
+        self.end_waits(now)?;
+        self.name_moved_queues()?;
+        Ok(recovered)
+    }
+
+    /// What the dead of other machines hold, for whoever looks; tells how many jobs that were.
+    pub(super) fn take_over(&mut self, convicted: Convicted<'_>, now: Time) -> Result<u64, StoreError> {
+        let (_, dead) = self.buried()?;
+        let (mut recovered, mut follow_ups) = (Recovered::default(), Vec::new());
+        let evidence = unknown(convicted);
+        for row in self.rows_held_by(&dead)? {
+            follow_ups.extend(self.take_back(row, evidence, now, &mut recovered)?);
+        }
+        self.flush(now)?;
+        self.admit_follow_ups(&follow_ups, now)?;
+        self.end_waits(now)?;
+        Ok(recovered.repeated + recovered.convicted)
+    }
+
+    fn rows_held_by(&mut self, epochs: &[u64]) -> Result<Vec<Row>, StoreError> {
+        if epochs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = super::dialect::Rows::default().ints("w_epoch", epochs.iter().map(|epoch| *epoch as i64));
+        let mut params = Vec::new();
+        let source = self.db.dialect.rows(rows, &mut params);
+        let sql = self.names.sql(&format!(
+            "SELECT {COLUMNS} FROM :jobs AS j JOIN {source} ON j.:holder = t.w_epoch \
+             WHERE j.:state = 2 AND j.:status = 'processing' ORDER BY j.:id {}",
+            rows::lock_of(self.db.dialect)
+        ));
+        self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
+    }
+
+    fn take_back(
+        &mut self,
+        mut row: Row,
+        evidence: Evidence<'_>,
+        now: Time,
+        recovered: &mut Recovered,
+    ) -> Result<Option<FollowUp>, StoreError> {
+        let (was, starts) = (Was::of(&row), row.record.starts);
+        if (evidence.elsewhere)(row.id, starts) {
+            self.save(&row);
+            return Ok(None);
+        }
+        if !(evidence.begun)(row.id, starts) {
+            row.record.starts -= 1;
+            recovered.returned += 1;
+            self.transit(was, &mut row, Change::Interrupt, now)?;
+            return Ok(None);
+        }
+        let held = SqlStore::held_of(&row);
+        let ruling = match evidence.same_boot {
+            true => suspicion::suspect(&mut row.record, now),
+            false => Ruling::Ready(suspicion::lane_kind(row.record)),
+        };
+        let error = format!("{} servers died while it ran", row.record.suspicions);
+        let change = obey(&mut row, ruling, now, &error);
+        if change != Change::Fail {
+            recovered.repeated += 1;
+            self.note_due(row.due.filter(|_| change == Change::Retry));
+            self.transit(was, &mut row, change, now)?;
+            return Ok(None);
+        }
+        recovered.convicted += 1;
+        row.ended = Some(now);
+        self.transit(was, &mut row, change, now)?;
+        let verdict = Verdict::Fail { reason: Reason::Poison, error };
+        // Nobody is left who knows when it started.
+        let outcome = Outcome::Lost.word();
+        self.note_outcome(&Settlement { held, verdict, outcome, started: now, finished: now });
+        self.said_of(row, evidence)
+    }
+
+    /// What is to be taken in with the end of a job that was convicted.
+    fn said_of(&mut self, row: Row, evidence: Evidence<'_>) -> Result<Option<FollowUp>, StoreError> {
+        debug_assert_eq!(row.state, State::Failed);
+        let (no, queue) = (row.run, self.queue_name(row.queue)?);
+        let run = match no {
+            Some(no) => self.runs_where("WHERE number = $1", &[i64::from(no.0).into()])?.pop().map(|run| run.id),
+            None => None,
+        };
+        Ok((evidence.convicted)(&row.info(queue, run), no))
+    }
+}
+
+/// What can be said of another machine's jobs: they had begun, and nobody has them.
+fn unknown(convicted: Convicted<'_>) -> Evidence<'_> {
+    Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted }
+}

@@ -1,0 +1,217 @@
+//! Who is there: one row for each opening of the store, alive until a time on the database's clock.
+//!
+//! Every commit of a turn writes the row of its own opening: that renews the lease, tells after a lost connection
+//! whether the turn is there, and fails where another server has taken this one for dead, so that a late server
+//! changes nothing. The row of a dead opening is deleted by whoever takes back what it held.
+
+use super::database::{Database, Value};
+use super::names::Names;
+use super::{Dialect, SqlOptions, SqlStore, StoreError};
+use crate::sabotage::{self, Sabotage};
+use crate::store::MOVING;
+use windlass_core::job::{JobId, Origin};
+use windlass_core::life_cycle::State;
+use windlass_core::time::Time;
+
+/// A turn whose commit was sent and not answered.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    turn: u64,
+    /// What it started, if it is there.
+    claimed: Vec<JobId>,
+}
+
+/// How much of a server's name the seed's column for locks has room for.
+const LOCK_NAME_MAX: usize = 25;
+
+pub(super) struct Entered {
+    pub(super) epoch: u64,
+    pub(super) lock: String,
+    pub(super) origin: Origin,
+    pub(super) turn: u64,
+}
+
+/// Draws this opening's number and lists it among the living.
+pub(super) fn enter(db: &mut Database, names: &Names, options: &SqlOptions) -> Result<Entered, StoreError> {
+    let entered = enter_in_turn(db, names, options);
+    match &entered {
+        Ok(_) => db.batch(&["COMMIT"])?,
+        Err(_) => drop(db.batch(&["ROLLBACK"])),
+    }
+    entered
+}
+
+fn enter_in_turn(db: &mut Database, names: &Names, options: &SqlOptions) -> Result<Entered, StoreError> {
+    db.begin()?;
+    db.execute(&names.sql("UPDATE :meta SET epoch = epoch + 1"), &[])?;
+    let mut row = db.one(&names.sql("SELECT epoch, origin FROM :meta"), &[])?;
+    let (epoch, origin) = (row.int()?, Origin::from_random(row.int()? as u64));
+    let server: Value = options.server.as_str().into();
+    let last = names.sql(
+        "SELECT (SELECT max(turn) FROM :servers WHERE server = $1), \
+         (SELECT max(turn) FROM :outcomes WHERE server = $1)",
+    );
+    let mut row = db.one(&last, std::slice::from_ref(&server))?;
+    let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0);
+    let name: String = options.server.chars().take(LOCK_NAME_MAX).collect();
+    let lock = format!("{name}:{epoch}");
+    let lease = i64::try_from(options.lease.as_micros()).unwrap_or(i64::MAX);
+    let sql = names.sql(&format!(
+        "INSERT INTO :servers (epoch, server, lock_text, lease_until, turn, slots, memory, draining) \
+         VALUES ($1, $2, $3, {} + $4, $5, 0, 0, 0)",
+        db.dialect.now()
+    ));
+    db.execute(&sql, &[epoch.into(), server, lock.as_str().into(), lease.into(), turn.into()])?;
+    Ok(Entered { epoch: epoch as u64, lock, origin, turn: turn as u64 })
+}
+
+impl SqlStore {
+    /// Writes all that the turn has gathered, says that this server lives, and commits.
+    pub(super) fn write_turn(&mut self) -> Result<(), StoreError> {
+        self.begin()?;
+        self.write_adopted()?;
+        self.flush_run_deltas()?;
+        self.flush_queue_deltas()?;
+        let (turn, renewed) = (self.turn + 1, crate::clock::steady());
+        self.save_outcomes(turn)?;
+        self.wake_others()?;
+        let lease = i64::try_from(self.options.lease.as_micros()).unwrap_or(i64::MAX);
+        let sql = self.names.sql(&format!(
+            "UPDATE :servers SET turn = $1, lease_until = {} + $2 WHERE epoch = $3",
+            self.db.dialect.now()
+        ));
+        let params = [(turn as i64).into(), lease.into(), (self.epoch as i64).into()];
+        if self.db.execute(&sql, &params)? == 0 && !sabotage::on(Sabotage::LateServerCommits) {
+            return Err(StoreError::Io(format!(
+                "another server has taken this one ({}) for dead and has its jobs: it was away for longer than its \
+                 lease of {} s",
+                self.lock,
+                self.options.lease.as_secs()
+            )));
+        }
+        if std::mem::take(&mut self.needs_control) && !self.take_control(false)? {
+            return Err(StoreError::Away("another server controls by now".into()));
+        }
+        if let Err(error) = self.db.batch(&["COMMIT"]) {
+            let doubt = Doubt { turn, claimed: std::mem::take(&mut self.work.claimed) };
+            self.doubt = matches!(error, StoreError::Away(_)).then_some(doubt);
+            // Whether the turn is there is only known once somebody answers: at once, mostly.
+            if self.db.reconnect().is_err() || !matches!(self.ask_for_doubtful(), Ok(true)) {
+                return Err(error);
+            }
+            self.doubt = None;
+        }
+        (self.open, self.written, self.turn, self.renewed) = (false, false, turn, renewed);
+        self.queues.made.clear();
+        self.work.claimed.clear();
+        self.drop_outbox()
+    }
+
+    /// Jobs that came through this server may be the work that others wait for. Where they have some already, they
+    /// need no word; what the trigger says is only of other programs.
+    fn wake_others(&mut self) -> Result<(), StoreError> {
+        if std::mem::take(&mut self.work.wakes) && self.db.dialect == Dialect::Postgres {
+            let said = [self.names.channel().into(), self.options.server.as_str().into()];
+            self.db.execute("SELECT pg_notify($1, $2)", &said)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the turn in doubt was committed. Its own transaction, if it still goes on, is waited for.
+    fn ask_for_doubtful(&mut self) -> Result<bool, StoreError> {
+        let doubt = self.doubt.as_ref().filter(|_| !sabotage::on(Sabotage::DoubtForgotten));
+        let Some(turn) = doubt.map(|doubt| doubt.turn) else { return Ok(false) };
+        let sql =
+            self.names.sql(&format!("SELECT turn FROM :servers WHERE epoch = $1 {}", self.db.dialect.for_update()));
+        let found = self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?;
+        Ok(found.map(|mut row| row.int()).transpose()?.is_some_and(|found| found >= turn as i64))
+    }
+
+    /// Connects again where the connection was lost. A turn that was committed without our knowing started jobs that
+    /// nobody runs: they go back as they were.
+    pub(super) fn come_back(&mut self) -> Result<(), StoreError> {
+        if self.db.is_connected() {
+            return Ok(());
+        }
+        self.db.reconnect()?;
+        let committed = self.ask_for_doubtful()?;
+        let Some(doubt) = self.doubt.take().filter(|_| committed) else { return Ok(()) };
+        self.turn = self.turn.max(doubt.turn);
+        if doubt.claimed.is_empty() {
+            return Ok(());
+        }
+        self.begin()?;
+        let mut rows = self.held_rows(&doubt.claimed, true)?;
+        for row in &mut rows {
+            row.record.starts -= 1;
+            row.state = State::Ready;
+        }
+        let now = Time(self.db.one(&format!("SELECT {}", self.db.dialect.now()), &[])?.int()?);
+        rows.iter().for_each(|row| self.save(row));
+        self.flush(now)?;
+        self.write_turn()
+    }
+
+    /// Ends a transaction that changed nothing, or that is to change nothing.
+    pub(super) fn drop_transaction(&mut self) -> Result<(), StoreError> {
+        if std::mem::take(&mut self.open) {
+            self.written = false;
+            match self.db.batch(&["ROLLBACK"]) {
+                // Without a connection there is nothing left to drop.
+                Err(StoreError::Away(_)) => self.db.hang_up(),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that this server controls, for as long as a lease; false where another does. It is taken over from one
+    /// whose time is past, by the database's clock, and never in the middle of a turn that rests on it.
+    pub(super) fn take_control(&mut self, over: bool) -> Result<bool, StoreError> {
+        let lease = i64::try_from(self.options.lease.as_micros()).unwrap_or(i64::MAX);
+        let (now, own) = (self.db.dialect.now(), (self.epoch as i64).into());
+        let past = if over { format!(" OR controller_until <= {now}") } else { String::new() };
+        let sql = self.names.sql(&format!(
+            "UPDATE :meta SET controller = $1, controller_until = {now} + $2 WHERE controller = $1{past}"
+        ));
+        self.controls = self.db.execute(&sql, &[own, lease.into()])? > 0;
+        Ok(self.controls)
+    }
+
+    /// Whether other servers are alive.
+    pub(super) fn others_live(&mut self) -> Result<bool, StoreError> {
+        let sql = self.names.sql("SELECT 1 FROM :servers WHERE epoch <> $1 LIMIT 1");
+        Ok(self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?.is_some())
+    }
+
+    /// Whether jobs of this server are on their way elsewhere: only it can ask whether they have arrived.
+    fn sends_jobs(&mut self, server: &str) -> Result<bool, StoreError> {
+        let sql = self.names.sql("SELECT note FROM :notes WHERE server = $1 AND note >= $2 ORDER BY note LIMIT 1");
+        let first = self.db.maybe_one(&sql, &[server.into(), MOVING.into()])?;
+        Ok(first.map(|mut row| row.text()).transpose()?.is_some_and(|note| note.starts_with(MOVING)))
+    }
+
+    /// Strikes the dead off the list and tells which openings they were: earlier ones of this server, and others'.
+    /// A lease is over at the time it names, not after it: SQLite's clock has milliseconds, in which much can happen.
+    pub(super) fn buried(&mut self) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
+        let lock = self.db.dialect.skip_locked();
+        let now = if sabotage::on(Sabotage::LeaseIgnored) { "lease_until + 1" } else { self.db.dialect.now() };
+        let sql = self.names.sql(&format!(
+            "SELECT epoch, server FROM :servers WHERE epoch <> $1 AND (server = $2 OR lease_until <= {now}) {lock}"
+        ));
+        let params = [(self.epoch as i64).into(), self.options.server.as_str().into()];
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for mut row in self.db.query(&sql, &params)? {
+            let epoch = row.int()?;
+            let server = row.text()?;
+            let ours = server == self.options.server;
+            if !ours && self.sends_jobs(&server)? {
+                continue;
+            }
+            if ours { &mut own } else { &mut others }.push(epoch as u64);
+            self.written = true;
+            self.db.execute(&self.names.sql("DELETE FROM :servers WHERE epoch = $1"), &[epoch.into()])?;
+        }
+        Ok((own, others))
+    }
+}

@@ -1,0 +1,78 @@
+//! Statements to SQLite, in a file that others may have open as well.
+
+use super::database::{Cells, Driver, Value};
+use super::dialect::numbered;
+use crate::store::StoreError;
+use crate::store::embedded::schema::failed;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ToSql, params_from_iter};
+use std::time::Duration;
+
+pub(super) struct Sqlite(Connection);
+
+impl Sqlite {
+    pub(super) fn open(url: &str, limit: Duration) -> Result<Sqlite, StoreError> {
+        let path = url.strip_prefix("sqlite:").unwrap_or(url);
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let db = Connection::open(path).map_err(|e| StoreError::Away(format!("cannot open {path}: {e}")))?;
+        db.busy_timeout(limit).map_err(failed)?;
+        db.set_prepared_statement_cache_capacity(64);
+        db.pragma_update(None, "journal_mode", "WAL").map_err(away)?;
+        db.pragma_update(None, "synchronous", "FULL").map_err(away)?;
+        Ok(Sqlite(db))
+    }
+}
+
+impl Driver for Sqlite {
+    fn query(&mut self, sql: &str, params: &[Value]) -> Result<Vec<Cells>, StoreError> {
+        let mut statement = self.0.prepare_cached(&numbered(sql)).map_err(away)?;
+        let count = statement.column_count();
+        let mut rows = statement.query(params_from_iter(params)).map_err(away)?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(away)? {
+            let values = (0..count).map(|at| row.get_ref(at).map(value).map_err(away));
+            found.push(Cells::new(values.collect::<Result<_, _>>()?));
+        }
+        Ok(found)
+    }
+
+    fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, StoreError> {
+        let mut statement = self.0.prepare_cached(&numbered(sql)).map_err(away)?;
+        statement.execute(params_from_iter(params)).map(|found| found as u64).map_err(away)
+    }
+
+    fn batch(&mut self, statements: &[&str]) -> Result<(), StoreError> {
+        statements.iter().try_for_each(|sql| self.0.execute_batch(sql).map_err(away))
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Int(Some(value)) => ValueRef::Integer(*value),
+            Value::Text(Some(text)) => ValueRef::Text(text.as_bytes()),
+            Value::Bytes(Some(bytes)) => ValueRef::Blob(bytes),
+            Value::Int(None) | Value::Text(None) | Value::Bytes(None) => ValueRef::Null,
+            // Rows come as one text of JSON here.
+            Value::Ints(_) | Value::Texts(_) | Value::Blobs(_) => ValueRef::Null,
+        }))
+    }
+}
+
+fn value(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Int(None),
+        ValueRef::Integer(value) => Value::Int(Some(value)),
+        ValueRef::Real(value) => Value::Int(Some(value as i64)),
+        ValueRef::Text(text) => Value::Text(Some(String::from_utf8_lossy(text).into_owned())),
+        ValueRef::Blob(bytes) => Value::Bytes(Some(bytes.to_vec())),
+    }
+}
+
+/// As for the embedded store, but others write here, too: who waited too long for them tries again.
+fn away(error: rusqlite::Error) -> StoreError {
+    match failed(error) {
+        StoreError::Locked(what) => StoreError::Away(what),
+        other => other,
+    }
+}

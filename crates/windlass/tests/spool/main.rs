@@ -1,0 +1,28 @@
+//! Documents through directories, with the real program: drivers of ours and of others, what is planted in their way,
+//! deaths, and what is on disk before what.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod by_hand;
+mod crash;
+#[path = "../rigs/disk.rs"]
+mod disk;
+mod drivers;
+mod durable;
+mod foreign;
+mod hostile;
+mod large;
+#[path = "../it/mount.rs"]
+mod mount;
+#[path = "../../../windlass-sim/src/random.rs"]
+#[expect(dead_code, reason = "shared with the simulator, which uses the rest")]
+mod random;
+#[path = "../it/rig.rs"]
+#[expect(dead_code, reason = "shared with the tests of the verbs, which use the rest")]
+mod rig;
+mod spool;
+mod stages;
+#[path = "../rigs/tracer.rs"]
+#[expect(dead_code, reason = "shared with the rigs, which use the rest")]
+mod tracer;
+mod watchdog;

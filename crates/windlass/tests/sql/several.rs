@@ -1,0 +1,148 @@
+//! Several servers on one table: they share the work, and what one of them dies over goes to the others, once.
+
+use crate::rig::{Rig, Server, is_ready, lines_of};
+use crate::table::{Kind, Table};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Starts a server with a data directory of its own on the table.
+fn second(table: &Table, lease: &str, more: &str) -> (Rig, Server) {
+    let rig = Rig::bare();
+    let url = table.url();
+    let server = rig.serve(&format!("[store]\nurl = {url:?}\nlease = {lease:?}\n{more}\n"));
+    (rig, server)
+}
+
+#[test]
+fn two_servers_share_a_table_and_no_job_runs_twice() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let done = table.rig.path("done");
+        let config =
+            format!("[queue.q]\nrun = [\"sh\", \"-c\", \"echo $1 >> {}\", \"sh\", \"{{}}\"]\n", done.display());
+        let first = table.serve(&config);
+        let (_rig, other) = second(&table, "30s", &config);
+        let rows: Vec<String> = (0..200).map(|n| format!("('q', 'n{n}', 'pending')")).collect();
+        table.sql(&format!("INSERT INTO jobs (name, data, status) VALUES {}", rows.join(", ")));
+        table.nudge();
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "200");
+        let (ran, distinct) = (lines_of(&done).len(), lines_of(&done).into_iter().collect::<BTreeSet<_>>().len());
+        assert_eq!((ran, distinct), (200, 200));
+        first.stop();
+        other.stop();
+    }
+}
+
+/// What people say to one server holds for the others from their next look on, and until it is taken back.
+#[test]
+fn what_is_paused_on_one_server_is_paused_on_all() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let mut bell = table.rig.bell("bell");
+        let ring = |queue: &str| {
+            format!("[queue.{queue}]\nrun = [\"sh\", \"-c\", \"echo $1 > {}\", \"sh\", \"{{}}\"]\n", bell.path)
+        };
+        // The first one only answers: what rings was run by the other.
+        let first = table.serve("");
+        let (rig, other) = second(&table, "30s", &(ring("q") + &ring("r")));
+        table.rig.call(&["pause", "q"]).fine();
+        table.insert("q", "paused");
+        table.insert("r", "free");
+        rig.call(&["nudge"]).fine();
+        assert_eq!(bell.next(), "free", "by now it has looked");
+        table.insert("r", "free again");
+        rig.call(&["nudge"]).fine();
+        assert_eq!(bell.next(), "free again", "the paused one was there before");
+        assert_eq!(table.sql("SELECT status FROM jobs WHERE name = 'q'"), "pending");
+        table.rig.call(&["unpause", "q"]).fine();
+        rig.call(&["nudge"]).fine();
+        assert_eq!(bell.next(), "paused");
+        first.stop();
+        other.stop();
+    }
+}
+
+#[test]
+fn what_a_killed_server_had_goes_to_another() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {}; read x < {}", bell.path, gate.path);
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let first = table.rig.serve(&table.config_of(&table.url(), "2s", &queue));
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        first.kill();
+        let (_rig, other) = second(&table, "2s", &queue);
+        assert_eq!(bell.next(), "2");
+        gate.open(2);
+        table.until("SELECT status, attempts FROM jobs", "completed|2");
+        other.stop();
+    }
+}
+
+#[test]
+fn a_frozen_server_that_comes_back_changes_nothing() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {}; read x < {}", bell.path, gate.path);
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let first = table.rig.serve(&table.config_of(&table.url(), "2s", &queue));
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        first.process.signal(Signal::STOP);
+        let (_rig, other) = second(&table, "2s", &queue);
+        assert_eq!(bell.next(), "2", "the lease of the frozen one is over");
+        // The first one's job ends now, and its server says so too late.
+        gate.open(2);
+        table.until("SELECT status, attempts FROM jobs", "completed|2");
+        first.process.signal(Signal::CONT);
+        table.insert("q", "y");
+        table.until("SELECT status, attempts FROM jobs WHERE data = 'x'", "completed|2");
+        gate.open(2);
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "2");
+        other.stop();
+        let told = first.process.end();
+        assert!(told.code != Some(0), "{told:?}");
+        told.says("has taken this one").says("for dead and has its jobs");
+        assert_eq!(table.sql("SELECT DISTINCT status FROM jobs"), "completed");
+    }
+}
+
+/// The other one starts a job when the lease is over; by then it must have ended here, on a machine that knows nothing
+/// but that nobody answers.
+#[test]
+fn a_server_that_is_cut_off_stops_what_it_runs_before_another_starts_it() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        // The gate stays shut: it is open at both ends, and what reads it waits until it is told to end.
+        let command = format!(
+            "trap 'echo stopped > {0}; exit 1' TERM; echo began $WINDLASS_ATTEMPT > {0}; \
+             if [ $WINDLASS_ATTEMPT = 1 ]; then read x < {1} & wait $!; fi",
+            bell.path, gate.path
+        );
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", {command:?}]\n");
+        let first = table.rig.serve(&table.config_of(&through, "12s", &queue));
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "began 1");
+        let (rig, other) = second(&table, "12s", &queue);
+        door.close();
+        assert_eq!(bell.next(), "stopped");
+        while !is_ready(bell.file.get_ref(), Duration::from_millis(200)) {
+            rig.call(&["nudge"]).fine();
+        }
+        assert_eq!(bell.next(), "began 2");
+        table.until("SELECT status, attempts FROM jobs", "completed|2");
+        door.open();
+        first.process.end().says("for dead and has its jobs");
+        assert_eq!(table.sql("SELECT status, attempts FROM jobs"), "completed|2", "the late one changes nothing");
+        other.stop();
+    }
+}

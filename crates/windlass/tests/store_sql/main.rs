@@ -1,0 +1,73 @@
+//! The store on a jobs table passes the suite on every database, each case in tables of its own.
+//!
+//! A crash here is a connection that is dropped: the database rolls back what was open, as it does when a process dies.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+use windlass::store::StoreView;
+use windlass::store::conformance::{self, Bench};
+use windlass::store::sql::{Keep, SqlOptions, SqlStore, SqlView};
+
+#[path = "../rigs/databases.rs"]
+mod databases;
+mod others;
+
+use databases::Place;
+
+/// Each store in tables of its own.
+struct OnTable {
+    place: Place,
+    keep: Keep,
+    options: Option<SqlOptions>,
+    view: Option<SqlView>,
+}
+
+impl OnTable {
+    fn new(place: Place, keep: Keep) -> OnTable {
+        OnTable { place, keep, options: None, view: None }
+    }
+}
+
+impl Bench for OnTable {
+    type Store = SqlStore;
+
+    fn fresh(&mut self) -> SqlStore {
+        self.view = None;
+        let schema = self.place.next_schema();
+        let mut options = SqlOptions { schema, ..self.place.options("suite") };
+        options.keep = self.keep;
+        options.apply().unwrap();
+        self.view = Some(SqlView::open(options.clone()).unwrap());
+        self.options = Some(options.clone());
+        SqlStore::open(options).unwrap()
+    }
+
+    fn crash(&mut self, store: SqlStore) -> SqlStore {
+        drop(store);
+        SqlStore::open(self.options.clone().unwrap()).unwrap()
+    }
+
+    fn view<'a>(&'a self, _store: &'a SqlStore) -> Box<dyn StoreView + 'a> {
+        Box::new(self.view.as_ref().unwrap())
+    }
+}
+
+#[test]
+fn passes_the_suite_on_postgresql() {
+    conformance::run(&mut OnTable::new(Place::postgres(), Keep::Rows));
+}
+
+#[test]
+fn passes_the_suite_on_postgresql_keeping_no_rows() {
+    conformance::run(&mut OnTable::new(Place::postgres(), Keep::None));
+}
+
+#[test]
+fn passes_the_suite_on_mariadb() {
+    conformance::run(&mut OnTable::new(Place::mariadb(), Keep::Rows));
+}
+
+#[test]
+fn passes_the_suite_on_sqlite() {
+    conformance::run(&mut OnTable::new(Place::sqlite(), Keep::Rows));
+}

@@ -1,0 +1,1 @@
+UPDATE comments SET hidden = true WHERE id = :id;
