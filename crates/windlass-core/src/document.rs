@@ -8,6 +8,8 @@ use crate::outcome::Outcome;
 use std::fmt;
 use std::time::Duration;
 
+/// How often a document is tried, where nobody says otherwise.
+pub const TRIES: u32 = 2;
 /// The longest name that file systems take.
 pub const NAME_MAX: usize = 255;
 /// The file that says that nothing more will come.

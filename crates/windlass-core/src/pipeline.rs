@@ -46,6 +46,8 @@ pub struct Flow {
     pub limit: u32,
     /// The same in bytes, which only directories count.
     pub limit_bytes: u64,
+    /// How often a document of it is tried where it is a directory; nought for no end.
+    pub tries: u32,
     pub pass: Pass,
     /// Where its results go.
     pub to: Vec<QueueName>,

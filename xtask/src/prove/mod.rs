@@ -133,7 +133,7 @@ fn reap(_: &Proof, size: u64) -> Result<Command, String> {
 /// Drivers of directories: killed and cut off before every call, killed at random, a million files in one directory.
 fn spool(_: &Proof, size: u64) -> Result<Command, String> {
     let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "spool"]);
-    command.args(["crash::", "large::", "--", "--nocapture", "--test-threads=1"]);
+    command.args(["crash::", "scenes::", "large::", "--", "--nocapture", "--test-threads=1"]);
     let sizes = [("STRIDE", 1), ("DOCUMENTS", size), ("KILLS_MS", 1000), ("FILES", 10 * size)];
     command.envs(sizes.map(|(name, value)| (format!("WINDLASS_SPOOL_{name}"), value.to_string())));
     Ok(command)

@@ -7,7 +7,7 @@
 use crate::error::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Blocked signals and the end of the pipe on which they arrive, one byte each.
 #[derive(Debug)]
@@ -35,6 +35,17 @@ impl Signals {
         };
         std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(failed)?;
         Ok(Signals { arrived })
+    }
+
+    /// Readable when one has arrived.
+    pub(super) fn arrived(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
+    }
+
+    /// Whether one has arrived that nobody has taken.
+    pub(super) fn have_arrived(&self) -> bool {
+        let mut waiting = [PollFd::new(&self.arrived, PollFlags::IN)];
+        poll(&mut waiting, Some(&rustix::event::Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for the next one; `None` only if the pipe is broken.

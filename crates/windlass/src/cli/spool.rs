@@ -7,11 +7,13 @@ mod view;
 use super::Context;
 use super::listing::Shape;
 use super::print::{Out, counted, visible};
+use crate::config::units;
 use crate::error::{Failure, Kind};
 use crate::spool::directory::Directory;
 use crate::spool::door::{Handed, doc_id};
 use crate::spool::queue::{Queue, close};
 use crate::spool::take::Taker;
+use crate::spool::{Entrance, Limit};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -54,6 +56,12 @@ enum Verb {
         /// Nothing more will come: leave a file `done`, after the documents
         #[arg(long)]
         done: bool,
+        /// Wait while so many documents wait there
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        limit: u64,
+        /// Wait while so many bytes wait there: 500M
+        #[arg(long, value_name = "SIZE", value_parser = units::size)]
+        limit_bytes: Option<u64>,
     },
     /// Move what is ready out of a queue; each document is handed to one taker
     Take {
@@ -99,7 +107,10 @@ enum Verb {
 
 pub(super) fn spool(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.verb {
-        Verb::Put { directory, file, name, done } => put(directory, file, name.as_deref(), *done, context),
+        Verb::Put { directory, file, name, done, limit, limit_bytes } => {
+            let limit = Limit { documents: *limit, bytes: limit_bytes.unwrap_or(0) };
+            put(directory, file, name.as_deref(), *done, limit, context)
+        }
         Verb::Take { directory, document, to, number } => take(directory, document, to, *number, context),
         Verb::Retry { directory, document, all } => retry(directory, document, *all, context),
         Verb::Status { directory, shape } => view::status(directory, shape, context),
@@ -165,6 +176,7 @@ fn put(
     files: &[PathBuf],
     name: Option<&OsStr>,
     done: bool,
+    limit: Limit,
     context: &Context,
 ) -> Result<u8, Failure> {
     if name.is_some() && files.len() != 1 {
@@ -176,11 +188,14 @@ fn put(
     let queue = Queue::open(Directory::make(directory)?.path())?;
     queue.refuse_if_closed()?;
     let mut report = Report::new(context);
+    let entrance = Entrance::new(&queue.directory, limit);
     for (file, doc) in files.iter().zip(&docs) {
+        while !entrance.wait(None)? {}
         let put = queue.put(doc, &mut body(file)?);
         let put =
             put.map_err(|e| Failure::io(format!("cannot put {} into {}", file.display(), directory.display()), &e))?;
         let waits = || Handed::Refused("a document of this name waits there already".into());
+        entrance.has_grown(file.metadata().map_or(0, |meta| meta.len()));
         report.tell(doc.as_bytes(), if put { Handed::Yes } else { waits() });
     }
     if done {

@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +110,18 @@ impl Watch {
         wait_for(&mut both, most.and_then(|most| Timespec::try_from(most).ok()))?;
         bell.hear();
         Ok(())
+    }
+
+    /// Sleeps until a file changes, where there is a watch, or there is something to read; no longer than this.
+    pub(crate) fn wait_for_any(
+        watch: Option<&Watch>,
+        other: Option<BorrowedFd<'_>>,
+        most: Duration,
+    ) -> Result<(), Failure> {
+        let watched = watch.map(|watch| watch.inotify.as_fd());
+        let mut fds: Vec<PollFd<'_>> =
+            [watched, other].into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        wait_for(&mut fds, Timespec::try_from(most).ok())
     }
 
     /// Takes each event that has come: of which watch, what happened, and the name it happened to if it has one.

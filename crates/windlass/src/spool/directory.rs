@@ -27,6 +27,8 @@ pub struct Facts {
     pub kind: FileType,
     pub links: u64,
     pub owner: u32,
+    /// Others than its owner may write to it.
+    pub shared: bool,
 }
 
 impl Facts {
@@ -40,6 +42,7 @@ impl Facts {
             kind: FileType::from_raw_mode(stat.st_mode),
             links: stat.st_nlink,
             owner: stat.st_uid,
+            shared: stat.st_mode & 0o022 != 0,
         }
     }
 
@@ -113,6 +116,11 @@ impl Directory {
         matches!((ours, there), (Ok(ours), Ok(there)) if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
     }
 
+    /// Whether both are on one file system.
+    pub fn is_beside(&self, other: &Directory) -> Result<bool> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_dev == rustix::fs::fstat(&other.fd)?.st_dev)
+    }
+
     /// Tells every name, in no order, without ever holding all of them.
     pub fn each_name(&self, mut tell: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
         for entry in Dir::read_from(&self.fd)? {
@@ -149,6 +157,27 @@ impl Directory {
         }
     }
 
+    /// The same for what must be a file: anything else that has the name is as if nothing had it.
+    pub fn open_regular(&self, name: &[u8], write: bool) -> Result<Option<File>> {
+        match self.open_file(name, write) {
+            Err(e) if [libc::ELOOP, libc::EISDIR, libc::ENXIO].contains(&e.raw_os_error().unwrap_or(0)) => Ok(None),
+            Ok(Some(file)) if Facts::of_file(&file)?.kind != FileType::RegularFile => Ok(None),
+            opened => opened,
+        }
+    }
+
+    /// When names in it changed last, by its file system's clock.
+    pub fn stamp(&self) -> Result<i64> {
+        let facts = Facts::of(&rustix::fs::fstat(&self.fd)?);
+        Ok(facts.modified.max(facts.changed))
+    }
+
+    /// Whether nobody but this user can give names in it.
+    pub fn is_ours_alone(&self) -> Result<bool> {
+        let facts = Facts::of(&rustix::fs::fstat(&self.fd)?);
+        Ok(facts.owner == rustix::process::geteuid().as_raw() && !facts.shared)
+    }
+
     /// A file that was not there before.
     pub fn create(&self, name: &[u8]) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -168,6 +197,23 @@ impl Directory {
             Err(Errno::INVAL | Errno::NOSYS) if into.has(to)? => Err(ErrorKind::AlreadyExists.into()),
             Err(Errno::INVAL | Errno::NOSYS) => self.rename(from, into, to),
             renamed => Ok(renamed?),
+        }
+    }
+
+    /// The same for a file that nobody else knows under its old name. A file system that cannot refuse by itself is
+    /// given a second name for it, which it can: for a moment the file has both.
+    pub fn place_new(&self, from: &[u8], into: &Directory, to: &[u8]) -> Result<()> {
+        match rustix::fs::renameat_with(&self.fd, from, &into.fd, to, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS) => {}
+            renamed => return Ok(renamed?),
+        }
+        match rustix::fs::linkat(&self.fd, from, &into.fd, to, AtFlags::empty()) {
+            // Nor has it second names.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) => self.rename_new(from, into, to),
+            linked => {
+                linked?;
+                self.remove(from).map(drop)
+            }
         }
     }
 
@@ -200,10 +246,13 @@ impl Directory {
         placed
     }
 
-    /// Bytes that its file system still has for us.
-    pub fn free(&self) -> Result<u64> {
-        let disk = rustix::fs::fstatvfs(&self.fd)?;
-        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    /// Whether there is no room in it for a file of this size, for want of blocks, of files or of a quota: nothing but
+    /// a file of that size can tell. `temporary` is a name in it.
+    pub fn is_full_for(&self, size: usize, temporary: &[u8]) -> bool {
+        let tried = self.create(temporary).and_then(|mut file| file.write_all(&vec![0; size]));
+        let _in_the_way = self.remove(temporary);
+        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+        tried.is_err_and(|e| full.contains(&e.kind()))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::directory::Directory;
 use super::queue::{FAILED, Queue};
+use crate::api::base64;
 use crate::error::{Failure, Kind};
 use std::io::{ErrorKind, Read, Result};
 use std::ops::ControlFlow;
@@ -31,7 +32,7 @@ impl Queue {
         let mut file = self.sidecar.root.create(&temporary)?;
         let written = std::io::copy(body, &mut file).and_then(|_| file.sync_all());
         let named = doc.named(Standing::Ready);
-        let placed = written.and_then(|()| self.sidecar.root.rename_new(&temporary, &self.directory, &named));
+        let placed = written.and_then(|()| self.sidecar.root.place_new(&temporary, &self.directory, &named));
         if placed.is_err() {
             // A half of it is nobody's.
             self.sidecar.root.remove(&temporary)?;
@@ -110,8 +111,13 @@ fn called(aside: &Directory, stem: &[u8], reason: &[u8]) -> Result<Vec<u8>> {
         file.read_to_end(&mut text)?;
     }
     let told = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
-    let name = told["document"].as_str().unwrap_or_default().as_bytes();
-    let number = stem.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"~")).filter(|_| !name.is_empty());
-    let beside = number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_hexdigit));
-    Ok(if beside { name.to_vec() } else { stem.to_vec() })
+    // A name that is no text stands there exactly as well.
+    let exact = told["document_base64"].as_str().and_then(base64::decode);
+    let name = exact.unwrap_or_else(|| told["document"].as_str().unwrap_or_default().as_bytes().to_vec());
+    let cut = stem.iter().rposition(|byte| *byte == b'~').map(|at| (&stem[..at], &stem[at + 1..]));
+    // A long name was cut for the number.
+    let beside = cut.is_some_and(|(begin, number)| {
+        name.starts_with(begin) && !number.is_empty() && number.iter().all(u8::is_ascii_hexdigit)
+    });
+    Ok(if beside { name } else { stem.to_vec() })
 }

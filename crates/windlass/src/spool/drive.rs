@@ -103,7 +103,12 @@ pub(super) struct State {
     failure: Option<Failure>,
     counts: Counts,
     said: HashSet<&'static str>,
+    /// What was said of documents that nobody lets us have.
+    left: HashSet<String>,
 }
+
+/// Of so many documents that stay where they are each is told.
+const LEFT_TOLD: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
@@ -241,6 +246,7 @@ impl Shared {
             failure: None,
             counts: Counts::default(),
             said: HashSet::new(),
+            left: HashSet::new(),
         };
         Ok(Shared {
             queue,
@@ -269,6 +275,20 @@ impl Shared {
     pub(super) fn say_once(&self, sentence: &'static str) {
         if self.state().said.insert(sentence) {
             self.say(sentence);
+        }
+    }
+
+    /// Each is met again at every look, and told once.
+    pub(super) fn say_of_left(&self, why: String) {
+        let mut state = self.state();
+        let news = state.left.len() < LEFT_TOLD && state.left.insert(why.clone());
+        let last = news && state.left.len() == LEFT_TOLD;
+        drop(state);
+        if news {
+            self.say(why);
+        }
+        if last {
+            self.say("more documents that stay where they are will not be told of");
         }
     }
 
@@ -307,6 +327,12 @@ impl Shared {
         };
         state.idle -= u32::from(idles);
         Ok(found)
+    }
+
+    /// Something of this size was handed on.
+    pub(super) fn has_grown(&self, directory: &Directory, size: u64) {
+        let grown = self.rooms.iter().filter(|(known, _)| known.path() == directory.path());
+        grown.for_each(|(_, room)| room.has_grown(size));
     }
 
     /// Whether there is room for one more wherever it may go.

@@ -1,11 +1,13 @@
 //! One driver: takes a document, has it done, settles it, and takes the next, until nothing more comes or it is told to
 //! end. It holds one document at a time, under a number of its own.
 
+use super::directory::Directory;
 use super::drive::Shared;
 use super::handover::Handed;
 use super::hands::Hand;
 use super::lease::{Doing, Lease};
-use super::queue::{Claim, Claimed};
+use super::queue::{Back, Claim, Claimed, NAME_TAKEN};
+use super::sidecar;
 use super::way::Way;
 use crate::error::{Failure, Kind};
 use crate::runner::Emitted;
@@ -18,8 +20,8 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::Service;
 use windlass_core::template;
 
-/// An output with less room than this has failed whoever wrote to it.
-const FULL_BELOW: u64 = 64 << 10;
+/// An output without room for so many bytes has failed whoever wrote to it.
+const FULL_BELOW: usize = 64 << 10;
 
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
@@ -56,19 +58,38 @@ impl Driver {
                 self.shared.say(format!("set aside {why}"));
                 return Ok(());
             }
+            Claimed::Left(why) => {
+                self.shared.say_of_left(why);
+                return Ok(());
+            }
         };
+        let settled = self.work_on(&mut claim, begun);
+        if settled.is_err() && !claim.handed_on {
+            // The error ends the process; what it had goes back first, if that can be done at all. Otherwise it stays
+            // claimed, and whoever takes over knows what has become of it.
+            let _stays = self.leave(&claim);
+        }
+        settled
+    }
+
+    fn work_on(&mut self, claim: &mut Claim, begun: Instant) -> std::io::Result<()> {
+        self.lease.say(Doing::Working { input: claim.facts.inode }, &self.times)?;
         let working = Instant::now();
-        let (outcome, emitted) = self.have_done(&claim);
+        let (outcome, emitted) = self.have_done(claim);
         let work = working.elapsed();
-        let settled = self.settle(&mut claim, outcome, emitted);
+        let settled = self.settle(claim, outcome, emitted);
         self.times.documents += 1;
         self.times.work += work;
         self.times.overhead += begun.elapsed().saturating_sub(work);
-        if settled.is_err() {
-            // The error ends the process; what it had goes back first, if that can be done at all.
-            let _stays = self.shared.queue.give_back(&claim, None);
-        }
         settled
+    }
+
+    /// Gives a document back as it was, of which nothing has been handed on.
+    fn leave(&self, claim: &Claim) -> std::io::Result<()> {
+        let shared = &self.shared;
+        shared.queue.remove_output(claim, shared.way.output())?;
+        self.lease.say(Doing::Own, &self.times)?;
+        shared.queue.give_back(claim, None).map(drop)
     }
 
     /// What became of it, and what it handed on.
@@ -102,7 +123,7 @@ impl Driver {
             Way::Data { .. } if claim.facts.size > DATA_MAX as u64 => {
                 return Err(format!("it has {} bytes, and the data of a job has {DATA_MAX} at most", claim.facts.size));
             }
-            Way::Data { .. } => return std::fs::read(&input).map_err(|e| format!("cannot read it: {e}")),
+            Way::Data { .. } => return shared.queue.read(claim, DATA_MAX),
         };
         let (input, output) = (input.as_os_str().as_bytes(), output.as_ref().map(|path| path.as_os_str().as_bytes()));
         if !matches!(shared.policy.service, Service::Worker(_)) {
@@ -116,10 +137,14 @@ impl Driver {
     }
 
     /// Hands on what it became; an error is why the try has failed.
-    fn hand_on(&self, claim: &Claim, emitted: Vec<Emitted>) -> std::io::Result<Result<(), String>> {
+    fn hand_on(&self, claim: &mut Claim, emitted: Vec<Emitted>) -> std::io::Result<Result<(), String>> {
         let shared = &self.shared;
         let Way::Data { stage, to } = &shared.way else {
-            return shared.queue.publish(claim, shared.way.output(), &self.lease, &self.times);
+            let output = shared.way.output();
+            let published = shared.queue.publish(claim, output, &self.lease, &self.times)?;
+            return Ok(
+                published.map(|size| output.into_iter().for_each(|output| shared.has_grown(&output.directory, size)))
+            );
         };
         let mut handed = Vec::new();
         for (number, Emitted { queue, data, .. }) in emitted.into_iter().enumerate() {
@@ -128,7 +153,9 @@ impl Driver {
             };
             handed.push(Handed { into, doc: claim.doc.made_by(stage, number + 1), data });
         }
-        shared.queue.hand_over(claim, &handed, &self.lease).map(Ok)
+        shared.queue.hand_over(claim, &handed, &self.lease)?;
+        handed.iter().for_each(|handed| shared.has_grown(handed.into, handed.data.len() as u64));
+        Ok(Ok(()))
     }
 
     fn settle(&mut self, claim: &mut Claim, outcome: Outcome, emitted: Vec<Emitted>) -> std::io::Result<()> {
@@ -145,30 +172,36 @@ impl Driver {
             }
         }
         let by = self.lease.number.to_string();
-        match settlement {
-            Settlement::Done => Ok(()),
-            Settlement::Back => shared.queue.give_back(claim, output),
+        let back = match settlement {
+            Settlement::Done => Back::InTheQueue,
+            Settlement::Back => shared.queue.give_back(claim, output)?,
             // Nor is it a document's fault that its command was given a path that leads nowhere.
             Settlement::Again { .. } | Settlement::Aside { .. } if self.is_misplaced() => {
-                shared.queue.give_back(claim, output)
+                shared.queue.give_back(claim, output)?
             }
             // A full disk is nobody's fault, and passes.
             Settlement::Again { .. } | Settlement::Aside { .. } if self.is_full() => {
-                shared.queue.give_back(claim, output)?;
+                let back = shared.queue.give_back(claim, output)?;
                 shared.say_once("there is no room left in the output; waiting for some");
                 timed(&mut self.times.block, || shared.pause());
-                Ok(())
+                back
             }
             Settlement::Again { error } => {
                 shared.count(|counts| counts.failed += 1);
-                shared.queue.fail(claim, output, &by, &error)
+                shared.queue.fail(claim, output, &by, &error)?
             }
             Settlement::Aside { error } => {
                 shared.count(|counts| counts.aside += 1);
                 shared.say(format!("set aside {} after {} tries: {error}", claim.doc, claim.tries.used + 1));
-                shared.queue.set_aside(claim, output, &by, &error)
+                shared.queue.set_aside(claim, output, &by, &error)?;
+                return Ok(());
             }
+        };
+        if back == Back::Aside {
+            shared.count(|counts| counts.aside += 1);
+            shared.say(format!("set aside {}: {NAME_TAKEN}", claim.doc));
         }
+        Ok(())
     }
 
     /// Whether a directory was moved away, which ends all drivers.
@@ -177,8 +210,11 @@ impl Driver {
     }
 
     fn is_full(&self) -> bool {
+        let temporary = self.shared.queue.sidecar.temporary();
         let mut outputs = self.shared.way.directories().into_iter();
-        outputs.any(|output| output.free().is_ok_and(|free| free < FULL_BELOW))
+        // One without the directory of a sidecar is no output of ours any more.
+        let sidecar = |output: &Directory| output.existing(sidecar::NAME).ok().flatten();
+        outputs.any(|output| sidecar(output).is_some_and(|place| place.is_full_for(FULL_BELOW, &temporary)))
     }
 }
 

@@ -32,16 +32,35 @@ fn promise_of(by: &[u8]) -> Vec<u8> {
     [b"handover-", by].concat()
 }
 
+fn writing(doc: &DocId, by: &[u8]) -> Vec<u8> {
+    doc.named(Standing::Writing { by, extension: b"data" })
+}
+
 fn bytes(text: &str) -> Result<Vec<u8>> {
     base64::decode(text).ok_or_else(|| Error::other("a promise in the sidecar cannot be read"))
 }
 
 impl Queue {
-    /// Hands on what a document became, and lets it go.
-    pub(super) fn hand_over(&self, claim: &Claim, handed: &[Handed<'_>], lease: &Lease) -> Result<()> {
+    /// Hands on what a document became, and lets it go. Where that fails before it is promised, nothing of it is left.
+    pub(super) fn hand_over(&self, claim: &mut Claim, handed: &[Handed<'_>], lease: &Lease) -> Result<()> {
+        let promised = self.promise(claim, handed, lease);
+        if promised.is_err() && !claim.handed_on {
+            for Handed { into, doc, .. } in handed {
+                // What stays is removed by whoever takes over.
+                let _stays = into.remove(&writing(doc, &claim.by));
+            }
+        }
+        match promised? {
+            Some(promise) => self.keep_promise(&claim.by, &promise),
+            None => self.let_go(&claim.file(), claim.facts.inode, &claim.doc),
+        }
+    }
+
+    /// Writes what is handed on, and that it will be; none where nothing is.
+    fn promise(&self, claim: &mut Claim, handed: &[Handed<'_>], lease: &Lease) -> Result<Option<Promise>> {
         let mut renames = Vec::new();
         for Handed { into, doc, data } in handed {
-            let writing = doc.named(Standing::Writing { by: &claim.by, extension: b"data" });
+            let writing = writing(doc, &claim.by);
             into.remove(&writing)?;
             let mut file = into.create(&writing)?;
             file.write_all(data)?;
@@ -52,18 +71,21 @@ impl Queue {
         if !lease.holds() {
             return Err(Error::other(format!("{} was taken from us: its lease had run out", claim.doc)));
         }
-        if !renames.is_empty() {
-            for Handed { into, .. } in handed {
-                into.sync()?;
-            }
-            let (file, doc) = (base64::encode(&claim.file()), base64::encode(claim.doc.as_bytes()));
-            let promise = Promise { file, inode: claim.facts.inode, doc, renames };
-            let text = serde_json::to_vec(&promise).map_err(Error::from)?;
-            let root = &self.sidecar.root;
-            root.write_durably(&self.sidecar.temporary(), &text, root, &promise_of(&claim.by))?;
-            return self.keep_promise(&claim.by, &promise);
+        if renames.is_empty() {
+            return Ok(None);
         }
-        self.let_go(&claim.file(), claim.facts.inode, &claim.doc)
+        for Handed { into, .. } in handed {
+            into.sync()?;
+        }
+        let (file, doc) = (base64::encode(&claim.file()), base64::encode(claim.doc.as_bytes()));
+        let promise = Promise { file, inode: claim.facts.inode, doc, renames };
+        let text = serde_json::to_vec(&promise).map_err(Error::from)?;
+        let (root, name) = (&self.sidecar.root, promise_of(&claim.by));
+        let written = root.write_durably(&self.sidecar.temporary(), &text, root, &name);
+        // One that could not be synced is a promise all the same, unless it is certain that it is not there.
+        claim.handed_on = written.is_ok() || root.has(&name).unwrap_or(true);
+        written?;
+        Ok(Some(promise))
     }
 
     /// Keeps the promise that a dead driver made, if it made one.

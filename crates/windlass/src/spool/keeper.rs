@@ -25,9 +25,11 @@ const AT_ONCE: usize = 512;
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     leases: Vec<Arc<Lease>>,
-    watch: Watch,
-    /// What its events of the input are known by.
-    input: i32,
+    watch: Option<Watch>,
+    /// What its events of the input are known by; none where the kernel tells of nothing.
+    input: Option<i32>,
+    /// The same of each room.
+    rooms: Vec<Option<i32>>,
     /// When the leases were renewed last.
     renewed: Cell<Instant>,
 }
@@ -39,17 +41,18 @@ const GOES: WatchFlags = WatchFlags::MOVED_FROM.union(WatchFlags::DELETE).union(
 
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, leases: Vec<Arc<Lease>>) -> Result<Keeper, Failure> {
-        let watch = Watch::new()?;
-        let cannot = |place: &Directory, e: rustix::io::Errno| {
-            Failure::io(format_args!("cannot watch {}", place.path().display()), &e.into())
-                .hint("raise fs.inotify.max_user_watches")
+        // Without the kernel's events the look now and then has to do.
+        let watch = Watch::new().ok();
+        let arm = |directory: &Directory, what| {
+            let armed = watch.as_ref().and_then(|watch| watch.arm_for(directory.path(), what).ok());
+            armed.map(|armed| armed.number())
         };
-        let directory = &shared.queue.directory;
-        let input = watch.arm_for(directory.path(), COMES).map_err(|e| cannot(directory, e))?.number();
-        for (directory, _) in &shared.rooms {
-            watch.arm_for(directory.path(), GOES).map_err(|e| cannot(directory, e))?;
+        let input = arm(&shared.queue.directory, COMES);
+        let rooms: Vec<Option<i32>> = shared.rooms.iter().map(|(directory, _)| arm(directory, GOES)).collect();
+        if input.is_none() || rooms.contains(&None) {
+            shared.say_once("the kernel tells of no new documents; looking for them every five seconds (fs.inotify)");
         }
-        Ok(Keeper { shared, leases, watch, input, renewed: Cell::new(Instant::now()) })
+        Ok(Keeper { shared, leases, watch, input, rooms, renewed: Cell::new(Instant::now()) })
     }
 
     pub(super) fn keep(self) {
@@ -96,9 +99,9 @@ impl Keeper {
             let state = self.shared.state();
             self.shared.rooms.is_empty() && state.idle == 0 && !state.arrivals.is_empty()
         };
-        match deaf {
-            true => self.shared.bell.wait_up_to(most),
-            false => self.watch.wait_up_to(&self.shared.bell, Some(most)),
+        match self.watch.as_ref().filter(|_| !deaf) {
+            None => self.shared.bell.wait_up_to(most),
+            Some(watch) => watch.wait_up_to(&self.shared.bell, Some(most)),
         }
     }
 
@@ -124,8 +127,12 @@ impl Keeper {
     /// Takes in what the kernel tells; true where something has left the output.
     fn hear(&self) -> bool {
         let mut has_room = false;
-        self.watch.read(|watch, what, name| {
+        let Some(watch) = &self.watch else { return false };
+        watch.read(|watch, what, name| {
+            let watch = Some(watch);
             has_room |= watch != self.input;
+            let shrunk = self.shared.rooms.iter().zip(&self.rooms).filter(|(_, known)| watch == **known);
+            shrunk.for_each(|((_, room), _)| room.has_shrunk());
             if what.contains(ReadFlags::QUEUE_OVERFLOW) {
                 self.shared.state().arrivals.missed();
             }
@@ -188,8 +195,7 @@ impl Keeper {
             return Ok(false);
         }
         // From now on it matters as well what others take away.
-        let armed = self.watch.arm_for(place, COMES | GOES);
-        armed.map_err(|e| cannot(e.into()))?;
+        let _looks_now_and_then = self.watch.as_ref().map(|watch| watch.arm_for(place, COMES | GOES));
         if !shared.queue.is_worked_off().map_err(cannot)? {
             shared.say_once("nothing waits here any more; waiting for others who still have documents");
             return Ok(false);

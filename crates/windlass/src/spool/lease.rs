@@ -59,6 +59,8 @@ pub enum Doing {
     /// Nothing that leaves a trace beyond its input.
     #[default]
     Own,
+    /// It has the input with this inode worked on: a file of that inode under any other name was moved there.
+    Working { input: u64 },
     /// It hands on the output with this inode, made of the input with that one. While the name under which it was
     /// written leads to that inode, it has not been handed on.
     Publishing { input: u64, output: u64 },
@@ -171,6 +173,7 @@ impl About {
 fn laid(doing: Doing, times: &Times) -> Vec<u8> {
     let doing = match doing {
         Doing::Own => "own".to_owned(),
+        Doing::Working { input } => format!("working {input}"),
         Doing::Publishing { input, output } => format!("publishing {input} {output}"),
     };
     let mut text = format!("{doing}\n{times}").into_bytes();
@@ -240,7 +243,7 @@ pub fn numbers(sidecar: &Sidecar) -> Result<Vec<u32>> {
 /// Looks whether the driver of a number lives; `now` is the file system's clock. Our own are alive.
 pub fn look(sidecar: &Sidecar, number: u32, now: i64) -> Result<Found> {
     let name = number.to_string().into_bytes();
-    let Some(file) = sidecar.drivers.open_file(&name, true)? else { return Ok(Found::Gone) };
+    let Some(file) = sidecar.drivers.open_regular(&name, true)? else { return Ok(Found::Gone) };
     let facts = Facts::of_file(&file)?;
     let silent = silence(&facts, now);
     let mut driver = read(&file, number, silent)?;
@@ -272,7 +275,7 @@ pub enum Life {
 
 /// The same for those who only look: nothing changes, neither on disk nor who may take over.
 pub fn see(sidecar: &Sidecar, number: u32, now: i64) -> Result<Option<(Driver, Life)>> {
-    let Some(file) = sidecar.drivers.open_file(number.to_string().as_bytes(), false)? else { return Ok(None) };
+    let Some(file) = sidecar.drivers.open_regular(number.to_string().as_bytes(), false)? else { return Ok(None) };
     let silent = silence(&Facts::of_file(&file)?, now);
     let driver = read(&file, number, silent)?;
     let life = match lock_as(&file, FlockOperation::NonBlockingLockShared)? {
@@ -304,6 +307,7 @@ fn read(file: &File, number: u32, silent: Duration) -> Result<Driver> {
     let second = String::from_utf8_lossy(second);
     let mut words = second.lines().next().unwrap_or_default().split(' ');
     let doing = match (words.next(), words.next().map(str::parse), words.next().map(str::parse)) {
+        (Some("working"), Some(Ok(input)), _) => Doing::Working { input },
         (Some("publishing"), Some(Ok(input)), Some(Ok(output))) => Doing::Publishing { input, output },
         _ => Doing::Own,
     };

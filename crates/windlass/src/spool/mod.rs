@@ -27,8 +27,9 @@ mod way;
 
 pub use drive::{Counts, Drive, Ended, Order};
 pub use queue::Queue;
-pub use room::Limit;
+pub use room::{Entrance, Limit};
 pub use way::Task;
+pub use windlass_core::document::TRIES;
 
 use std::time::Duration;
 
@@ -38,5 +39,3 @@ pub const LEASE: Duration = Duration::from_secs(30);
 pub const LOOK: Duration = Duration::from_secs(5);
 /// A kept command of a driver stays for as long as the driver does.
 pub const NEVER_IDLE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// How often a document is tried.
-pub const TRIES: u32 = 2;

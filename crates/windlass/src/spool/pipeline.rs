@@ -6,12 +6,12 @@
 //! A stage is told that nothing more will come when all stages before it have ended. What a directory cannot hold is
 //! refused before anything starts.
 
-use super::NEVER_IDLE;
 use super::directory::Directory;
 use super::drive::{Counts, Drive, Order, Say};
 use super::queue::{self, Queue};
-use super::room::Limit;
+use super::room::{Entrance, Limit};
 use super::way::Task;
+use super::{NEVER_IDLE, TRIES};
 use crate::config::Pipeline;
 use crate::error::{Failure, Kind};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,8 @@ pub struct Stages {
     /// Where documents come in, and whether they are files.
     pub first: Queue,
     pub takes_files: bool,
+    /// Where those wait who feed it while the first stage is full.
+    pub entrance: Entrance,
     stoppers: Arc<Stoppers>,
     threads: Vec<JoinHandle<Result<Counts, Failure>>>,
 }
@@ -81,6 +83,7 @@ impl Stages {
     /// Opens the directories of all stages under one and starts their drivers.
     pub fn start(pipeline: &Pipeline, root: &Path, say: &Say) -> Result<Stages, Failure> {
         check(pipeline)?;
+        pipeline.rules.iter().for_each(|rules| tell_of_idle(rules, say));
         let place = |stage: &str| root.join(stage);
         let mut writers: Vec<(PathBuf, Arc<Writers>)> = Vec::new();
         for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
@@ -105,7 +108,8 @@ impl Stages {
         }
         let first = Queue::open(&place(&pipeline.stages[0].name))?;
         let takes_files = is_of_files(&pipeline.rules[0]);
-        let mut stages = Stages { first, takes_files, stoppers: Arc::default(), threads: Vec::new() };
+        let entrance = Entrance::new(&first.directory, limit_of(&pipeline.rules[0]));
+        let mut stages = Stages { first, takes_files, entrance, stoppers: Arc::default(), threads: Vec::new() };
         for (order, after) in drives {
             stages.employ(order, after, say)?;
         }
@@ -126,6 +130,11 @@ impl Stages {
         let thread = std::thread::Builder::new().name("stage".into()).spawn(wait);
         self.threads.push(thread.map_err(|e| Failure::io("cannot start a thread", &e))?);
         Ok(())
+    }
+
+    /// A stage could not go on, and all of them end.
+    pub fn have_failed(&self) -> bool {
+        self.stoppers.failed.load(Ordering::Relaxed)
     }
 
     /// Nothing more will come in.
@@ -187,17 +196,21 @@ fn order(pipeline: &Pipeline, rules: &Policy, input: PathBuf, next: &[PathBuf]) 
     let held_by = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let rules = pipeline.stages.iter().zip(&pipeline.rules).find(|(stage, _)| stage.name == name)?.1;
-        let limit = |flow: &Flow| Limit { documents: flow.limit.into(), bytes: flow.limit_bytes };
-        rules.flow.as_ref().map(limit).filter(|limit| limit.documents > 0 || limit.bytes > 0)
+        Some(limit_of(rules)).filter(|limit| *limit != Limit::default())
     };
     let limits = next.iter().filter_map(|path| Some((path.clone(), held_by(path)?)));
     Order {
         drivers: rules.slots,
-        tries: rules.attempts,
+        tries: rules.flow.as_ref().map_or(TRIES, |flow| flow.tries),
         limits: limits.collect(),
         closes: false,
         ..Order::new(input, task, Policy { service: kept_for_good(&rules.service), ..rules.clone() })
     }
+}
+
+fn limit_of(rules: &Policy) -> Limit {
+    let limit = |flow: &Flow| Limit { documents: flow.limit.into(), bytes: flow.limit_bytes };
+    rules.flow.as_ref().map(limit).unwrap_or_default()
 }
 
 /// What a driver gives a kept command is a line already, and the command stays for as long as the driver does: its
@@ -235,6 +248,19 @@ fn makes_output(rules: &Policy) -> bool {
     }
 }
 
+/// What does nothing in a directory, though somebody has set it.
+fn tell_of_idle(rules: &Policy, say: &Say) {
+    let usual = Policy::new(rules.pattern.as_str(), rules.service.clone());
+    let idle = [
+        (rules.backoff != usual.backoff, "backoff", "what failed goes to the end of the queue"),
+        (rules.weight != usual.weight, "weight", "its drivers are its own"),
+        (rules.dead_after != usual.dead_after, "dead_after", "drivers do not know of each other"),
+    ];
+    for (_, key, why) in idle.into_iter().filter(|(set, ..)| *set) {
+        say(&format!("the `{key}` of {} does nothing in a directory: {why}", rules.pattern));
+    }
+}
+
 const NO_OUTPUT: &str = "`to`, and neither `{out}` nor `framing = \"in-out\"` says what it writes";
 
 /// What a directory cannot hold is a sentence at the start.
@@ -246,6 +272,7 @@ fn check(pipeline: &Pipeline) -> Result<(), Failure> {
             (rules.rate.is_some(), "`rate`: drivers do not know of each other"),
             (rules.unique.is_some(), "`unique`: a name is all the key a document has"),
             (rules.on_failure.is_some(), "`on_failure`: what failed is kept in `failed/`"),
+            (!rules.enabled, "`enabled = false`: its drivers would start"),
             (rules.service.is_remote(), "`remote`: remote workers ask a server"),
             (plan.turns(at), "a way back to itself: no file `done` could ever say that it has ended"),
             (stage.name == RESULTS, "the name of the directory of the results"),

@@ -14,14 +14,16 @@
 use super::directory::{Directory, Facts};
 use super::lease::{Doing, Lease};
 use super::sidecar::{Charged, Sidecar, Tries};
+use crate::api::base64;
 use crate::clock;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
 use rustix::fs::FileType;
 use serde_json::json;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Read, Result};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 use windlass_core::document::{DONE, DocId, NAME_MAX, Name, Standing, Times};
 
 /// Where what was given up is kept, within the queue's directory.
@@ -53,6 +55,8 @@ pub struct Claim {
     pub tries: Tries,
     /// There is a note of its tries in the sidecar.
     noted: bool,
+    /// What it became has its name, or is promised one: it must not be made again, whatever fails from here on.
+    pub(super) handed_on: bool,
 }
 
 /// What came of claiming a document.
@@ -63,7 +67,20 @@ pub enum Claimed {
     Lost,
     /// It is no document, and was set aside for this reason.
     Refused(String),
+    /// It stays where it is, since nobody lets us have it.
+    Left(String),
 }
+
+/// Where a document is that was to go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    InTheQueue,
+    /// Another of its name has come meanwhile: it is kept with those that were given up.
+    Aside,
+}
+
+/// Why a document that was to go back is kept instead.
+pub(super) const NAME_TAKEN: &str = "another document of its name has come to the queue meanwhile";
 
 impl Claim {
     /// The name of its file now.
@@ -74,6 +91,11 @@ impl Claim {
     /// The name under which its output is written.
     pub fn writing(&self, output: &Output) -> Vec<u8> {
         self.doc.named(Standing::Writing { by: &self.by, extension: output.extension.as_bytes() })
+    }
+
+    fn new(doc: DocId, by: &[u8], facts: Facts, noted: Option<Tries>) -> Claim {
+        let (noted, tries) = (noted.is_some(), noted.unwrap_or_else(|| Tries::none(&facts)));
+        Claim { doc, by: by.to_vec(), had_failed: tries.used > 0, facts, tries, noted, handed_on: false }
     }
 
     fn charged(&self) -> Charged {
@@ -105,22 +127,74 @@ impl Queue {
         let working = doc.named(Standing::Working { by });
         match self.directory.rename_new(file, &self.directory, &working) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Claimed::Lost),
+            // In a directory of many users a file may be its owner's alone, and some files nobody may rename.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Claimed::Left(left(&doc, &e))),
             renamed => renamed?,
         }
-        let Some(facts) = self.directory.facts(&working)? else { return Ok(Claimed::Lost) };
-        if let Some(why) = unfit(&facts) {
+        let Some(facts) = self.settled_facts(&working)? else { return Ok(Claimed::Lost) };
+        if let Some(why) = self.unfit(&facts)? {
             return self.refuse(file, &working, why);
         }
-        let noted = self.sidecar.tries(&doc, &facts)?;
-        let (noted, tries) = (noted.is_some(), noted.unwrap_or_else(|| Tries::none(&facts)));
-        Ok(Claimed::Ours(Box::new(Claim { doc, by: by.to_vec(), had_failed, facts, tries, noted })))
+        let noted = self.sidecar.tries(&doc, |tries| tries.is_of(&facts))?;
+        Ok(Claimed::Ours(Box::new(Claim { had_failed, ..Claim::new(doc, by, facts, noted) })))
+    }
+
+    /// About a file that was claimed. One that was just put has two names for a moment, where the file system cannot
+    /// refuse a name by itself.
+    fn settled_facts(&self, working: &[u8]) -> Result<Option<Facts>> {
+        const MOMENTS: usize = 20;
+        let mut facts = self.directory.facts(working)?;
+        for _ in 0..MOMENTS {
+            let Some(found) = facts.filter(|found| found.kind == FileType::RegularFile && found.links > 1) else {
+                break;
+            };
+            if self.unfit(&found)?.is_none() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            facts = self.directory.facts(working)?;
+        }
+        Ok(facts)
+    }
+
+    /// Why a file of this queue is no document.
+    pub(super) fn unfit(&self, facts: &Facts) -> Result<Option<&'static str>> {
+        Ok(match facts.kind {
+            // Who can give names here could have given one to any file of ours, wherever it is.
+            FileType::RegularFile if facts.links > 1 && !self.directory.is_ours_alone()? => {
+                Some("a file with a second name elsewhere, expected one of its own where others can write")
+            }
+            FileType::RegularFile => None,
+            FileType::Symlink => Some("a symbolic link, expected a file"),
+            FileType::Directory => Some("a directory, expected a file"),
+            FileType::Fifo => Some("a named pipe, expected a file"),
+            FileType::Socket => Some("a socket, expected a file"),
+            FileType::CharacterDevice | FileType::BlockDevice => Some("a device, expected a file"),
+            FileType::Unknown => Some("neither a file nor anything known, expected a file"),
+        })
+    }
+
+    /// The text of a document that is ours; an error is why it has none.
+    pub fn read(&self, claim: &Claim, most: usize) -> std::result::Result<Vec<u8>, String> {
+        let cannot = |e: Error| format!("cannot read it: {e}");
+        let file = self.directory.open_regular(&claim.file(), false).map_err(cannot)?;
+        let file = file.ok_or("cannot read it: it is no file any more")?;
+        if let Some(why) = Facts::of_file(&file).and_then(|facts| self.unfit(&facts)).map_err(cannot)? {
+            return Err(why.into());
+        }
+        let mut text = Vec::new();
+        file.take(most as u64 + 1).read_to_end(&mut text).map_err(cannot)?;
+        match text.len() <= most {
+            true => Ok(text),
+            false => Err(format!("it has more than the {most} bytes that the data of a job has at most")),
+        }
     }
 
     /// A document that others left as failed has used one try; that is on disk before its name is gone. False where it
     /// is not there any more.
     fn note_found(&self, doc: &DocId, file: &[u8]) -> Result<bool> {
         let Some(facts) = self.directory.facts(file)? else { return Ok(false) };
-        if unfit(&facts).is_none() && self.sidecar.tries(doc, &facts)?.is_none() {
+        if self.unfit(&facts)?.is_none() && self.sidecar.tries(doc, |tries| tries.is_of(&facts))?.is_none() {
             let mut tries = Tries::none(&facts);
             tries.charge(None, clock::now(), "", "found as failed");
             self.sidecar.remember(doc, &tries)?;
@@ -131,16 +205,19 @@ impl Queue {
     /// Sets aside what cannot be worked on, under the name it came with.
     fn refuse(&self, file: &[u8], now: &[u8], why: &str) -> Result<Claimed> {
         let failed = self.directory.inner(FAILED)?;
-        match self.directory.rename_new(now, &failed, file) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Claimed::Lost),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                self.directory.rename_new(now, &failed, &another(file, self.sidecar.random() ^ now.len() as u64))?;
+        let shown = String::from_utf8_lossy(file);
+        let mut stem = file.to_vec();
+        loop {
+            match self.directory.rename_new(now, &failed, &stem) {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Claimed::Lost),
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Claimed::Left(left(&shown, &e))),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => stem = another(file)?,
+                renamed => break renamed?,
             }
-            renamed => renamed?,
         }
-        let reason = json!({ "document": String::from_utf8_lossy(file), "error": why, "tries": 0 });
-        self.write_reason(&failed, file, &reason)?;
-        Ok(Claimed::Refused(format!("{}: {why}", String::from_utf8_lossy(file))))
+        let reason = json!({ "document": shown, "error": why, "tries": 0 });
+        self.write_reason(&failed, &stem, &reason)?;
+        Ok(Claimed::Refused(format!("{shown}: {why}")))
     }
 
     fn write_reason(&self, failed: &Directory, stem: &[u8], reason: &serde_json::Value) -> Result<()> {
@@ -150,14 +227,15 @@ impl Queue {
         self.sidecar.root.write_durably(&self.sidecar.temporary(), text.as_bytes(), failed, &[stem, suffix].concat())
     }
 
-    /// Hands the output on and lets the input go; an error is said where the try has failed by it.
+    /// Hands the output on and lets the input go: its size, or why the try has failed by it.
     pub fn publish(
         &self,
-        claim: &Claim,
+        claim: &mut Claim,
         output: Option<&Output>,
         lease: &Lease,
         times: &Times,
-    ) -> Result<std::result::Result<(), String>> {
+    ) -> Result<std::result::Result<u64, String>> {
+        let mut size = 0;
         if let Some(output) = output {
             let writing = claim.writing(output);
             let file = match output.directory.open_file(&writing, false) {
@@ -175,23 +253,31 @@ impl Queue {
             if !sabotage::on(Sabotage::OutputNotSynced) {
                 file.sync_all()?;
             }
-            lease.say(Doing::Publishing { input: claim.facts.inode, output: facts.inode }, times)?;
+            // Its command may have put another file in its place.
+            let input = self.directory.facts(&claim.file())?.map_or(claim.facts.inode, |input| input.inode);
+            lease.say(Doing::Publishing { input, output: facts.inode }, times)?;
             // Whoever took over will make it anew. An input that is gone while the lease holds was moved by its own
             // command.
             if !lease.holds() {
                 output.directory.remove(&writing)?;
                 return Err(Error::other(format!("{} was taken from us: its lease had run out", claim.doc)));
             }
-            output.directory.rename(&writing, &output.directory, &claim.doc.named(Standing::Ready))?;
+            let renamed = output.directory.rename(&writing, &output.directory, &claim.doc.named(Standing::Ready));
+            // One that failed may have been done all the same, where the disk is another machine's.
+            let unnamed = |found: Option<Facts>| found.is_some_and(|found| found.inode == facts.inode);
+            claim.handed_on = renamed.is_ok() || !output.directory.facts(&writing).is_ok_and(unnamed);
+            renamed?;
+            size = facts.size;
             if !sabotage::on(Sabotage::InputGoneEarly) {
                 output.directory.sync()?;
             }
         }
-        self.finish(claim, output.is_some())
+        self.finish(claim, output.is_some())?;
+        Ok(Ok(size))
     }
 
     /// The input goes; what it was handed on as is there. Its tries go first where whoever takes over would know that.
-    pub(super) fn finish(&self, claim: &Claim, handed_on: bool) -> Result<std::result::Result<(), String>> {
+    pub(super) fn finish(&self, claim: &Claim, handed_on: bool) -> Result<()> {
         if claim.noted && handed_on {
             self.sidecar.forget(&claim.doc)?;
         }
@@ -199,18 +285,18 @@ impl Queue {
         if claim.noted && !handed_on {
             self.sidecar.forget(&claim.doc)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Nothing was its fault: it goes back as it was.
-    pub fn give_back(&self, claim: &Claim, output: Option<&Output>) -> Result<()> {
+    pub fn give_back(&self, claim: &Claim, output: Option<&Output>) -> Result<Back> {
         self.remove_output(claim, output)?;
         let standing = if claim.had_failed { Standing::Failed } else { Standing::Ready };
         self.put_back(claim, standing)
     }
 
     /// It has used one more try, and goes to the end of the queue.
-    pub fn fail(&self, claim: &mut Claim, output: Option<&Output>, by: &str, error: &str) -> Result<()> {
+    pub fn fail(&self, claim: &mut Claim, output: Option<&Output>, by: &str, error: &str) -> Result<Back> {
         self.remove_output(claim, output)?;
         self.charge(claim, by, error)?;
         self.put_back(claim, Standing::Failed)
@@ -219,33 +305,50 @@ impl Queue {
     /// It was the last try: body and reason are kept.
     pub fn set_aside(&self, claim: &mut Claim, output: Option<&Output>, by: &str, error: &str) -> Result<()> {
         self.remove_output(claim, output)?;
-        claim.tries.charge(Some(claim.charged()), clock::now(), by, error);
+        self.charge_in_memory(claim, by, error)?;
         self.keep_aside(claim, error)
     }
 
     fn keep_aside(&self, claim: &Claim, error: &str) -> Result<()> {
         let failed = self.directory.inner(FAILED)?;
-        let mut stem = claim.doc.as_bytes().to_vec();
-        if failed.has(&[&stem[..], b".failed"].concat())? {
-            stem = another(&stem, claim.facts.changed as u64);
-        }
-        let reason = json!({
+        let mut reason = json!({
             "document": claim.doc.to_string(),
             "error": error,
             "tries": claim.tries.used,
             "errors": claim.tries.errors,
         });
-        self.write_reason(&failed, &stem, &reason)?;
-        match self.directory.rename_new(&claim.file(), &failed, &[&stem[..], b".failed"].concat()) {
-            // Whoever took it from us has settled it.
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            renamed => renamed?,
+        if std::str::from_utf8(claim.doc.as_bytes()).is_err() {
+            reason["document_base64"] = base64::encode(claim.doc.as_bytes()).into();
+        }
+        let body = |stem: &[u8]| [stem, b".failed"].concat();
+        let mut stem = claim.doc.as_bytes().to_vec();
+        loop {
+            if failed.has(&body(&stem))? {
+                stem = another(claim.doc.as_bytes())?;
+            }
+            self.write_reason(&failed, &stem, &reason)?;
+            match self.directory.rename_new(&claim.file(), &failed, &body(&stem)) {
+                // Whoever took it from us has settled it.
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                renamed => break renamed?,
+            }
         }
         self.sidecar.forget(&claim.doc)
     }
 
-    fn charge(&self, claim: &mut Claim, by: &str, error: &str) -> Result<()> {
+    /// Counts a try of the document as its command has left it, which may be another file by now.
+    fn charge_in_memory(&self, claim: &mut Claim, by: &str, error: &str) -> Result<()> {
+        if let Some(facts) = self.directory.facts(&claim.file())? {
+            claim.facts = facts;
+            claim.tries.are_of(&facts);
+        }
         claim.tries.charge(Some(claim.charged()), clock::now(), by, error);
+        Ok(())
+    }
+
+    fn charge(&self, claim: &mut Claim, by: &str, error: &str) -> Result<()> {
+        self.charge_in_memory(claim, by, error)?;
         claim.noted = true;
         if sabotage::on(Sabotage::TryForgotten) {
             return Ok(());
@@ -253,18 +356,16 @@ impl Queue {
         self.sidecar.remember(&claim.doc, &claim.tries)
     }
 
-    fn put_back(&self, claim: &Claim, standing: Standing<'_>) -> Result<()> {
+    fn put_back(&self, claim: &Claim, standing: Standing<'_>) -> Result<Back> {
         match self.directory.rename_new(&claim.file(), &self.directory, &claim.doc.named(standing)) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Back::InTheQueue),
             // Neither may be lost, and both cannot have the name.
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                self.keep_aside(claim, "another document of its name has come to the queue meanwhile")
-            }
-            renamed => renamed,
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => self.keep_aside(claim, NAME_TAKEN).map(|()| Back::Aside),
+            renamed => renamed.map(|()| Back::InTheQueue),
         }
     }
 
-    fn remove_output(&self, claim: &Claim, output: Option<&Output>) -> Result<()> {
+    pub(super) fn remove_output(&self, claim: &Claim, output: Option<&Output>) -> Result<()> {
         output.map_or(Ok(()), |output| output.directory.remove(&claim.writing(output)).map(drop))
     }
 
@@ -282,23 +383,22 @@ impl Queue {
         let Ok(doc) = DocId::new(name.document) else { return Ok(TakenBack::Gone) };
         let file = name.file();
         let Some(facts) = self.directory.facts(&file)? else { return Ok(TakenBack::Gone) };
-        let noted = self.sidecar.tries(&doc, &facts)?;
-        let (noted, tries) = (noted.is_some(), noted.unwrap_or_else(|| Tries::none(&facts)));
-        let mut claim = Claim { doc, by: by.to_vec(), had_failed: tries.used > 0, facts, tries, noted };
+        // Its command may have changed it, and cannot have got its tries back by that.
+        let noted = self.sidecar.tries(&doc, |tries| tries.are_of_inode(&facts))?;
+        let mut claim = Claim::new(doc, by, facts, noted);
         if let (Doing::Publishing { input, output: made }, Some(output)) = (doing, output)
             && input == facts.inode
         {
             let written = output.directory.facts(&claim.writing(output))?;
             if written.is_none_or(|written| written.inode != made) {
                 output.directory.sync()?;
-                let _gone = self.finish(&claim, true)?;
+                self.finish(&claim, true)?;
                 return Ok(TakenBack::WasDone);
             }
         }
         disown()?;
         let Some(error) = terms.error.filter(|_| !sabotage::on(Sabotage::DeathUncharged)) else {
-            self.give_back(&claim, output)?;
-            return Ok(TakenBack::Again);
+            return self.give_back(&claim, output).map(TakenBack::from);
         };
         // A try that was counted before its driver died is not counted again, and neither is its error another.
         let error = claim.tries.charged_for(&claim.charged()).unwrap_or(error).to_owned();
@@ -308,8 +408,19 @@ impl Queue {
             self.keep_aside(&claim, &error)?;
             return Ok(TakenBack::Aside);
         }
-        self.put_back(&claim, Standing::Failed)?;
-        Ok(TakenBack::Again)
+        self.put_back(&claim, Standing::Failed).map(TakenBack::from)
+    }
+
+    /// Whether a document of this name waits here, is worked on by anybody, or was given up.
+    pub(super) fn knows(&self, document: &[u8]) -> Result<bool> {
+        let failed = Name { document, standing: Standing::Failed }.file();
+        let aside = self.directory.existing(FAILED)?.map_or(Ok(false), |aside| aside.has(&failed))?;
+        let mut found = aside;
+        self.directory.each_name(|file| {
+            found |= Name::of(file).is_some_and(|name| name.document == document);
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found)
     }
 
     /// Whether something says that nothing more will come.
@@ -317,8 +428,26 @@ impl Queue {
         self.directory.has(DONE)
     }
 
-    /// Whether nothing waits, is worked on or is being written.
+    /// Whether nothing waits, is worked on or is being written. A document that is renamed while the names are read may
+    /// be read under neither name, so what counts is a look during which no name has changed: the last change is older
+    /// than the look by the file system's clock, and still the last after it.
     pub fn is_worked_off(&self) -> Result<bool> {
+        const ROUNDS: usize = 50;
+        for _ in 0..ROUNDS {
+            let (begun, before) = (self.sidecar.clock()?, self.directory.stamp()?);
+            if !self.seems_worked_off()? {
+                return Ok(false);
+            }
+            if before < begun && self.directory.stamp()? == before {
+                return Ok(true);
+            }
+            // Until that clock moves on.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(false)
+    }
+
+    fn seems_worked_off(&self) -> Result<bool> {
         let mut found = false;
         self.directory.each_name(|name| {
             let overlooked = |name: &Name<'_>| sabotage::on(Sabotage::DoneTooEarly) && !name.waits();
@@ -336,6 +465,15 @@ pub struct Terms<'t> {
     pub most: u32,
     /// What the try that its driver did not end counts as; none where nothing was the document's fault.
     pub error: Option<&'t str>,
+}
+
+impl From<Back> for TakenBack {
+    fn from(back: Back) -> TakenBack {
+        match back {
+            Back::InTheQueue => TakenBack::Again,
+            Back::Aside => TakenBack::Aside,
+        }
+    }
 }
 
 /// What became of a document that a dead driver had.
@@ -357,25 +495,67 @@ pub fn close(directory: &Directory) -> Result<()> {
     }
 }
 
-/// Why what was claimed is no document.
-pub(super) fn unfit(facts: &Facts) -> Option<&'static str> {
-    match facts.kind {
-        FileType::RegularFile if facts.links > 1 && facts.owner != rustix::process::geteuid().as_raw() => {
-            Some("another user's file that has a second name elsewhere, expected a file of its own")
+/// Keeps what a driver that died had written of a document whose command had removed its input: nothing else is left.
+pub(super) fn keep_unfinished(output: &Directory, file: &[u8], document: &[u8]) -> Result<()> {
+    let aside = output.inner(FAILED)?;
+    let error = "its driver died after its command had removed the input; this is the output as far as it was written";
+    let reason = json!({ "document": String::from_utf8_lossy(document), "error": error, "tries": 1 });
+    let mut stem = document.to_vec();
+    loop {
+        let (body, why) = ([&stem[..], b".failed"].concat(), [&stem[..], b".reason"].concat());
+        if !aside.has(&body)? {
+            aside.write_durably(&another(b"new")?, format!("{reason:#}\n").as_bytes(), &aside, &why)?;
+            match output.rename_new(file, &aside, &body) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                renamed => return renamed,
+            }
         }
-        FileType::RegularFile => None,
-        FileType::Symlink => Some("a symbolic link, expected a file"),
-        FileType::Directory => Some("a directory, expected a file"),
-        FileType::Fifo => Some("a named pipe, expected a file"),
-        FileType::Socket => Some("a socket, expected a file"),
-        FileType::CharacterDevice | FileType::BlockDevice => Some("a device, expected a file"),
-        FileType::Unknown => Some("neither a file nor anything known, expected a file"),
+        stem = another(document)?;
     }
 }
 
+/// What is said of a document that nobody lets us have.
+fn left(name: impl std::fmt::Display, error: &Error) -> String {
+    format!("{name} stays where it is, and holds up the end: cannot rename it: {error}")
+}
+
 /// A name beside one that is taken.
-fn another(stem: &[u8], number: u64) -> Vec<u8> {
+fn another(stem: &[u8]) -> Result<Vec<u8>> {
+    let number = getrandom::u64().map_err(|e| Error::other(format!("no random numbers: {e}")))?;
     let suffix = format!("~{number:x}");
     let most = NAME_MAX - suffix.len() - b".failed".len();
-    [&stem[..stem.len().min(most)], suffix.as_bytes()].concat()
+    Ok([&stem[..stem.len().min(most)], suffix.as_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_document_that_is_renamed_during_the_look_is_not_overlooked() {
+        let root = tempfile::tempdir().unwrap();
+        let queue = Queue::open(root.path()).unwrap();
+        // So many other names that the kernel tells of them in several pieces.
+        (0..3000).for_each(|n| std::fs::write(root.path().join(format!("note{n}")), "").unwrap());
+        assert!(queue.is_worked_off().unwrap());
+        std::fs::write(root.path().join("0.ready"), "").unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut name = "0.ready".to_owned();
+                for number in 1.. {
+                    let next = format!("{number}.ready");
+                    std::fs::rename(root.path().join(&name), root.path().join(&next)).unwrap();
+                    name = next;
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let early = (0..300).filter(|_| queue.is_worked_off().unwrap()).count();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(early, 0, "it was there all the time");
+        });
+    }
 }

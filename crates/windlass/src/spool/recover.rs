@@ -8,7 +8,7 @@
 use super::directory::Directory;
 use super::hands;
 use super::lease::{self, Doing, Driver, Found};
-use super::queue::{Output, Queue, TakenBack, Terms};
+use super::queue::{self, Output, Queue, TakenBack, Terms};
 use super::take::TAKEN;
 use super::way::Way;
 use crate::error::Failure;
@@ -96,6 +96,14 @@ impl Heir<'_> {
     }
 }
 
+impl Heir<'_> {
+    /// What a try counts as that a driver did not live to end; none where it was not its document's fault.
+    fn charge_of(&self, driver: &Driver) -> Option<String> {
+        let blameless = self.pardoned.contains(&driver.number) || driver.about.extension == TAKEN;
+        (!blameless).then(|| format!("driver {} on {} died while it had it", driver.number, driver.host))
+    }
+}
+
 /// Looks at all leases and takes over from the dead.
 pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<TakenOver, Failure> {
     let cannot = cannot(queue);
@@ -124,21 +132,25 @@ pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<T
         let own = output_of(driver);
         // What it said last may not be what it said last to the disk, if the machine went down.
         let doing = if driver.here { driver.doing } else { Doing::Own };
-        let error = format!("driver {} on {} died while it had it", driver.number, driver.host);
-        let blameless = heir.pardoned.contains(&driver.number) || driver.about.extension == TAKEN;
-        let terms = Terms { most: heir.tries, error: Some(error.as_str()).filter(|_| !blameless) };
+        let error = heir.charge_of(driver);
+        let terms = Terms { most: heir.tries, error: error.as_deref() };
         let disown = || lease::disown(lease, &driver.times);
         taken.count(queue.take_back(name, doing, own.as_ref().or(heir.output), &terms, disown).map_err(cannot)?);
     }
     for (number, (driver, _locked)) in dead {
         // Not before what was handed on is told from what was not.
-        let mut littered = heir.littered.iter();
-        littered.try_for_each(|place| remove_half_written(place, |_, by| by == number)).map_err(cannot)?;
-        // One of ours writes under the one extension that it names; another program may write under any.
-        if driver.about.hands.as_os_str().is_empty()
-            && let Some(output) = output_of(&driver)
-        {
-            remove_half_written(&output.directory, |_, by| by == number).map_err(cannot)?;
+        match output_of(&driver).filter(|_| !driver.about.hands.as_os_str().is_empty()) {
+            Some(output) => {
+                let error = heir.charge_of(&driver);
+                let terms = Terms { most: heir.tries, error: error.as_deref() };
+                clear_output(queue, &output, &number, &driver, &terms, &mut taken).map_err(cannot)?;
+            }
+            // Nobody can have moved a document into what these were writing, or nobody can tell.
+            None => {
+                let own = output_of(&driver).map(|output| output.directory);
+                let mut littered = heir.littered.iter().copied().chain(&own);
+                littered.try_for_each(|place| remove_half_written(place, |_, by| by == number)).map_err(cannot)?;
+            }
         }
         queue.sidecar.add_times(&driver.times).map_err(cannot)?;
         queue.sidecar.drivers.remove(&number).map_err(cannot)?;
@@ -149,6 +161,49 @@ pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<T
         |doc: &[u8]| Ok(worked_on.contains(doc) || has(doc, Standing::Ready)? || has(doc, Standing::Failed)?);
     queue.sidecar.clear(now, is_there).map_err(cannot)?;
     Ok(taken)
+}
+
+/// What a dead driver of ours was writing, now that it holds nothing: a half of an output goes. But its command may
+/// have moved its input there, or have removed it, and then this is all that is left of the document.
+fn clear_output(
+    queue: &Queue,
+    output: &Output,
+    by: &[u8],
+    driver: &Driver,
+    terms: &Terms<'_>,
+    taken: &mut TakenOver,
+) -> Result<()> {
+    if sabotage::on(Sabotage::HalfLeft) {
+        return Ok(());
+    }
+    let doing = if driver.here { driver.doing } else { Doing::Own };
+    for file in half_written(&output.directory, |_, writer| writer == by)? {
+        let Some(Name { document, .. }) = Name::of(&file) else { continue };
+        let Some(facts) = output.directory.facts(&file)? else { continue };
+        match doing {
+            // It is whole and on disk.
+            Doing::Publishing { output: made, .. } if made == facts.inode => {
+                let ready = Name { document, standing: Standing::Ready }.file();
+                output.directory.rename(&file, &output.directory, &ready)?;
+                output.directory.sync()?;
+                taken.done += 1;
+            }
+            // On another file system the same number is another file's.
+            Doing::Working { input } if input == facts.inode && output.directory.is_beside(&queue.directory)? => {
+                let name = Name { document, standing: Standing::Working { by } };
+                output.directory.rename_new(&file, &queue.directory, &name.file())?;
+                taken.count(queue.take_back(name, Doing::Own, Some(output), terms, || Ok(()))?);
+            }
+            Doing::Own | Doing::Working { .. } | Doing::Publishing { .. } => match queue.knows(document)? {
+                true => drop(output.directory.remove(&file)?),
+                false => {
+                    queue::keep_unfinished(&output.directory, &file, document)?;
+                    taken.aside += 1;
+                }
+            },
+        }
+    }
+    Ok(())
 }
 
 /// Takes back what drivers without a lease have had for longer than `after` and have written nothing of for as long.

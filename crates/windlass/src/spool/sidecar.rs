@@ -12,7 +12,7 @@ use super::directory::{Directory, Facts, prove_rename};
 use crate::data_dir::boot_id;
 use crate::error::{Failure, Kind};
 use crate::when;
-use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{FileType, FlockOperation, Timespec, Timestamps, UTIME_NOW};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{Read, Result, Seek, Write};
@@ -72,8 +72,19 @@ impl Tries {
         Tries { used: 0, inode, size, modified, charged: None, errors: Vec::new() }
     }
 
-    fn is_of(&self, facts: &Facts) -> bool {
+    /// Whether they are of this document, as it was when its last try was counted.
+    pub(super) fn is_of(&self, facts: &Facts) -> bool {
         (self.inode, self.size, self.modified) == (facts.inode, facts.size, facts.modified)
+    }
+
+    /// The same for one that somebody may have written to since.
+    pub(super) fn are_of_inode(&self, facts: &Facts) -> bool {
+        self.inode == facts.inode
+    }
+
+    /// The document is this file now.
+    pub(super) fn are_of(&mut self, facts: &Facts) {
+        (self.inode, self.size, self.modified) = (facts.inode, facts.size, facts.modified);
     }
 
     /// Counts a try; one that was counted before it could be settled is not counted again.
@@ -154,28 +165,44 @@ impl Sidecar {
     }
 
     fn read(&self, dir: &Directory, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let Some(mut file) = dir.open_file(name, false)? else { return Ok(None) };
+        let Some(mut file) = dir.open_regular(name, false)? else { return Ok(None) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 
-    /// The tries of this very document; one of the same name that was here before is another. What cannot be read
-    /// counts for nothing, as if only others had been here.
-    pub fn tries(&self, doc: &DocId, facts: &Facts) -> Result<Option<Tries>> {
-        let bytes = self.read(&self.tries, doc.as_bytes())?;
+    /// The tries of a document, if they are of this very one; one of the same name that was here before is another.
+    /// What cannot be read counts for nothing, as if only others had been here.
+    pub fn tries(&self, doc: &DocId, are_its: impl Fn(&Tries) -> bool) -> Result<Option<Tries>> {
+        let bytes = match self.read(&self.tries, doc.as_bytes()) {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => None,
+            read => read?,
+        };
         let tries = bytes.and_then(|bytes| serde_json::from_slice::<Tries>(&bytes).ok());
-        Ok(tries.filter(|tries| tries.is_of(facts)))
+        Ok(tries.filter(are_its))
     }
 
     /// On disk when it comes back.
     pub fn remember(&self, doc: &DocId, tries: &Tries) -> Result<()> {
         let text = serde_json::to_vec(tries).map_err(std::io::Error::from)?;
-        self.root.write_durably(&self.temporary(), &text, &self.tries, doc.as_bytes())
+        let write = || self.root.write_durably(&self.temporary(), &text, &self.tries, doc.as_bytes());
+        match write() {
+            Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => self.unplant(doc).and_then(|()| write()),
+            written => written,
+        }
     }
 
     pub fn forget(&self, doc: &DocId) -> Result<()> {
-        self.tries.remove(doc.as_bytes()).map(drop)
+        match self.tries.remove(doc.as_bytes()) {
+            Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => self.unplant(doc),
+            removed => removed.map(drop),
+        }
+    }
+
+    /// A directory that somebody made where the tries of a document belong goes out of the way.
+    fn unplant(&self, doc: &DocId) -> Result<()> {
+        let random = getrandom::u64().map_err(|e| std::io::Error::other(format!("no random numbers: {e}")))?;
+        self.tries.rename(doc.as_bytes(), &self.root, format!("planted-{random:016x}").as_bytes())
     }
 
     /// Notes where the output of this queue goes, for those who look when no driver is here to say it.
@@ -220,8 +247,8 @@ impl Sidecar {
                 ControlFlow::Continue(())
             })?;
             for name in left {
-                let old = dir.facts(&name)?.is_some_and(|facts| now - facts.modified > OLD);
-                if old && !(may_go && is_there(&name)?) {
+                let is_old = |facts: Facts| facts.kind != FileType::Directory && now - facts.modified > OLD;
+                if dir.facts(&name)?.is_some_and(is_old) && !(may_go && is_there(&name)?) {
                     dir.remove(&name)?;
                 }
             }
@@ -285,18 +312,22 @@ mod tests {
         let doc = DocId::new(b"a b.\xff").unwrap();
         fs::write(dir.at(b"first"), "one").unwrap();
         let facts = dir.facts(b"first").unwrap().unwrap();
-        assert_eq!(sidecar.tries(&doc, &facts).unwrap(), None);
+        assert_eq!(sidecar.tries(&doc, |tries| tries.is_of(&facts)).unwrap(), None);
         let mut tries = Tries::none(&facts);
         tries.charge(None, Time::ZERO, "7", "exit 1");
         sidecar.remember(&doc, &tries).unwrap();
         dir.rename(b"first", &dir, b"second").unwrap();
         let facts = dir.facts(b"second").unwrap().unwrap();
-        assert_eq!(sidecar.tries(&doc, &facts).unwrap(), Some(tries), "a rename changes nothing of it");
+        assert_eq!(
+            sidecar.tries(&doc, |tries| tries.is_of(&facts)).unwrap(),
+            Some(tries),
+            "a rename changes nothing of it"
+        );
         fs::write(dir.at(b"other"), "longer").unwrap();
         let other = dir.facts(b"other").unwrap().unwrap();
-        assert_eq!(sidecar.tries(&doc, &other).unwrap(), None);
+        assert_eq!(sidecar.tries(&doc, |tries| tries.is_of(&other)).unwrap(), None);
         sidecar.forget(&doc).unwrap();
-        assert_eq!(sidecar.tries(&doc, &facts).unwrap(), None);
+        assert_eq!(sidecar.tries(&doc, |tries| tries.is_of(&facts)).unwrap(), None);
     }
 
     #[test]

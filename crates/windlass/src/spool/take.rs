@@ -8,7 +8,7 @@ use super::LEASE;
 use super::directory::{Directory, Facts};
 use super::door::Handed;
 use super::lease::{About, Doing, Lease};
-use super::queue::{Claim, Claimed, Output, Queue, unfit};
+use super::queue::{Claim, Claimed, Output, Queue};
 use super::recover::{Heir, take_over};
 use crate::error::{Failure, Kind};
 use std::fs::File;
@@ -67,7 +67,7 @@ impl Taker {
         let cannot = |e: std::io::Error| Failure::io(format_args!("cannot take {doc} out of {}", place.display()), &e);
         let ready = doc.named(Standing::Ready);
         let Some(facts) = self.queue.directory.facts(&ready).map_err(cannot)? else { return Ok(Handed::NotThere) };
-        if let Some(why) = unfit(&facts) {
+        if let Some(why) = self.queue.unfit(&facts).map_err(cannot)? {
             return Ok(Handed::Refused(why.into()));
         }
         // On one file system the rename is all of it.
@@ -100,21 +100,24 @@ impl Taker {
     }
 
     fn copy(&self, ready: &[u8], lease: &Lease) -> Result<Handed> {
-        let claim = match self.queue.claim(ready, &lease.by(), TAKEN)? {
+        // What was said of the last one must not be taken for this one, which may have its inode.
+        lease.say(Doing::Own, &Times::default())?;
+        let mut claim = match self.queue.claim(ready, &lease.by(), TAKEN)? {
             Claimed::Ours(claim) => claim,
             Claimed::Lost => return Ok(Handed::NotThere),
-            Claimed::Refused(why) => return Ok(Handed::Refused(why)),
+            Claimed::Refused(why) | Claimed::Left(why) => return Ok(Handed::Refused(why)),
         };
         let output = Output { directory: self.to.clone(), extension: TAKEN.into() };
-        let copied = self.hand_over(&claim, &output, lease);
-        if !matches!(copied, Ok(Handed::Yes)) {
+        let copied = self.hand_over(&mut claim, &output, lease);
+        // What has its name there must not come twice: its claim stays for whoever takes over.
+        if !matches!(copied, Ok(Handed::Yes)) && !claim.handed_on {
             self.queue.give_back(&claim, Some(&output))?;
         }
         copied
     }
 
     /// As a driver hands on: whole and synced before it has its name, and its name before the input goes.
-    fn hand_over(&self, claim: &Claim, output: &Output, lease: &Lease) -> Result<Handed> {
+    fn hand_over(&self, claim: &mut Claim, output: &Output, lease: &Lease) -> Result<Handed> {
         let writing = claim.writing(output);
         let Some(from) = self.queue.directory.open_file(&claim.file(), false)? else { return Ok(Handed::NotThere) };
         let into = self.to.create(&writing)?;
@@ -129,8 +132,9 @@ impl Taker {
             }
             renamed => renamed?,
         }
+        claim.handed_on = true;
         self.to.sync()?;
-        let _gone = self.queue.finish(claim, true)?;
+        self.queue.finish(claim, true)?;
         Ok(Handed::Yes)
     }
 

@@ -1,8 +1,9 @@
 //! What people do with a queue, and see of it: put, take, retry, status, graph.
 
 use crate::mount::Mount;
-use crate::rig::Told;
+use crate::rig::{PATIENCE, Told};
 use crate::spool::{Listing, Spool, listing, name};
+use crate::tracer::{Act, Plan, Traced, Which};
 use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
@@ -286,4 +287,73 @@ fn the_graph_has_a_box_for_each_queue_and_an_arrow_for_each_driver() {
     let svg = second.rig.call(&["spool", "graph", first.to_str().unwrap(), "--svg"]);
     assert_eq!(svg.fine().matches("<rect").count(), 3);
     driver.kill();
+}
+
+#[test]
+fn a_second_document_of_a_name_that_is_no_text_gets_its_name_back() {
+    let spool = Spool::new();
+    let fail = &["sh", "-c", "exit 65", "sh", "{in}", "{out}"];
+    let long = [&b"\xfe"[..], &b"l".repeat(235)].concat();
+    for body in ["first", "second"] {
+        spool.put(b"a\xff", body);
+        spool.put(&long, body);
+        spool.close();
+        spool.drive(&[], fail).ended(1);
+    }
+    std::fs::remove_file(spool.input.join("failed").join(name(b"a\xff.failed"))).unwrap();
+    std::fs::remove_file(spool.input.join("failed").join(name(&[&long[..], b".failed"].concat()))).unwrap();
+    let told = call(&spool, &[&"retry", &spool.input, &"--all"]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let there = spool.inputs();
+    assert_eq!(there[&name(b"a\xff.ready")], b"second");
+    assert_eq!(there[&name(&[&long[..], b".ready"].concat())], b"second");
+}
+
+#[test]
+fn where_no_name_can_be_refused_a_document_is_put_by_a_second_name_of_its_file() {
+    let spool = Spool::new();
+    let file = spool.rig.path("a");
+    std::fs::write(&file, "first").unwrap();
+    let put = || {
+        let words = ["spool".as_ref(), "put".as_ref(), spool.input.as_os_str(), file.as_os_str()];
+        let act = Act::Fail { errno: libc::EINVAL, from_then_on: true };
+        let plan = Plan { which: Which::Call(libc::SYS_renameat2), nth: 1, act };
+        Traced::start(spool.rig.windlass(&words), plan).end(PATIENCE).unwrap()
+    };
+    let tally = put();
+    assert!(tally.hit && tally.end == 0 && tally.calls.contains_key(&libc::SYS_linkat), "{tally:?}");
+    std::fs::write(&file, "second").unwrap();
+    let tally = put();
+    assert_eq!(tally.end, 75, "{tally:?}");
+    let there = spool.input.join("a.ready");
+    assert_eq!((std::fs::read(&there).unwrap(), there.metadata().unwrap().nlink()), (b"first".to_vec(), 1));
+}
+
+#[test]
+fn what_is_put_waits_for_room() {
+    let spool = Spool::new();
+    let files: Vec<PathBuf> = (0..4).map(|n| spool.rig.path(&format!("f{n}"))).collect();
+    files.iter().for_each(|file| std::fs::write(file, "12345678").unwrap());
+    for limit in [["--limit", "2"], ["--limit-bytes", "16"]] {
+        let words: Vec<&OsStr> = ["spool".as_ref(), "put".as_ref(), spool.input.as_os_str()]
+            .into_iter()
+            .chain(limit.iter().map(OsStr::new))
+            .chain(files.iter().map(|file| file.as_os_str()))
+            .collect();
+        let put = spool.rig.start(&words, std::process::Stdio::null());
+        for taken in 0..4 {
+            // Two at most wait at any moment, however long nobody takes one.
+            let wanted = if taken < 3 { 2 } else { 1 };
+            let first = loop {
+                let waiting = documents(&spool.inputs());
+                assert!(waiting.len() <= 2, "{limit:?}: {waiting:?}");
+                if waiting.len() == wanted {
+                    break waiting[0].clone();
+                }
+                std::thread::yield_now();
+            };
+            std::fs::remove_file(spool.input.join(first)).unwrap();
+        }
+        put.end().says("4 documents put").fine();
+    }
 }

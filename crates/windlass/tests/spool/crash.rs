@@ -1,5 +1,5 @@
-//! A driver is killed, or the power is cut, before every call that changes its directories; then another comes, and
-//! everything must be there: each document once and whole, nothing half, nothing lost.
+//! A driver is killed, or the power is cut, before every call that changes its directories, or such a call fails; then
+//! another comes, and everything must be there: each document once and whole, nothing half, nothing lost.
 //!
 //! The short form takes one point in `WINDLASS_SPOOL_STRIDE` (5); `cargo xtask prove spool` sets 1.
 
@@ -17,7 +17,7 @@ const COMMAND: [&str; 7] = ["sh", "-c", SCRIPT, "sh", "{in}", "{out}", "{attempt
 /// Deaths are tries as well, and here there are many.
 const OPTIONS: [&str; 4] = ["--tries", "99", "--lease", "100ms"];
 
-fn stride() -> usize {
+pub(crate) fn stride() -> usize {
     std::env::var("WINDLASS_SPOOL_STRIDE").map_or(5, |text| text.parse().unwrap())
 }
 
@@ -72,12 +72,7 @@ fn killed_before_any_call_a_driver_loses_nothing_and_hands_nothing_on_twice() {
         prepare(&spool);
         let tally = play(&spool, nth, Act::Cut(Box::new(|| ())));
         deaths += u64::from(tally.hit);
-        // Whatever is in the output is taken by those who read it, and must not come again.
-        let mut taken = spool.outputs();
-        taken.retain(|file, _| file.to_str().unwrap().ends_with(".ready"));
-        taken.keys().for_each(|file| std::fs::remove_file(spool.output.join(file)).unwrap());
-        let _done_may_be_there = std::fs::remove_file(spool.output.join("done"));
-        heal(&spool, &format!("call {nth} of {points}"), &taken);
+        heal(&spool, &format!("call {nth} of {points}"), &taken(&spool));
         spool.is_left_by_all();
     }
     println!("spool: killed before {deaths} of {points} calls, lost 0, doubled 0");
@@ -128,4 +123,36 @@ fn image(spool: &Spool) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     let file = format!("windlass-spool-{}.img", std::process::id());
     if memory.is_dir() { memory.join(file) } else { spool.rig.path("image") }
+}
+
+#[test]
+fn where_any_call_fails_once_nothing_is_lost_handed_on_twice_or_left_half() {
+    let points = {
+        let spool = Spool::new();
+        prepare(&spool);
+        count(&spool)
+    };
+    let mut faults = 0;
+    for nth in (1..=points).step_by(stride()) {
+        for errno in [libc::EIO, libc::ENOSPC] {
+            let spool = Spool::new();
+            prepare(&spool);
+            let tally = play(&spool, nth, Act::Fail { errno, from_then_on: false });
+            faults += u64::from(tally.hit);
+            let which = format!("call {nth} of {points}, error {errno}: {}", tally.stderr);
+            heal(&spool, &which, &taken(&spool));
+            spool.is_left_by_all();
+        }
+    }
+    println!("spool: {faults} calls failed of {points}, lost 0, doubled 0, half 0");
+    assert!(faults > 10, "{faults} faults of {points} points");
+}
+
+/// What is in the output is taken by those who read it, and must not come again.
+fn taken(spool: &Spool) -> Listing {
+    let mut taken = spool.outputs();
+    taken.retain(|file, _| file.to_str().unwrap().ends_with(".ready"));
+    taken.keys().for_each(|file| std::fs::remove_file(spool.output.join(file)).unwrap());
+    let _done_may_be_there = std::fs::remove_file(spool.output.join("done"));
+    taken
 }

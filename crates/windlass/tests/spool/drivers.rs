@@ -51,7 +51,7 @@ fn of_twenty_who_race_for_one_document_one_wins() {
                     match queue.claim(b"one.ready", by.as_bytes(), "xml").unwrap() {
                         Claimed::Ours(_) => won.fetch_add(1, Ordering::Relaxed),
                         Claimed::Lost => 0,
-                        Claimed::Refused(why) => panic!("{why}"),
+                        Claimed::Refused(why) | Claimed::Left(why) => panic!("{why}"),
                     };
                 });
             }
@@ -298,4 +298,93 @@ fn a_sink_has_no_output_and_a_success_without_output_is_a_failure() {
     assert_eq!(std::fs::read_to_string(&sunk).unwrap().matches("text").count(), 3);
     spool.put("again", "x");
     spool.drive(&["--tries", "1"], &["true", "{in}", "{out}"]).says("it succeeded and left no output").ended(1);
+}
+
+#[test]
+fn a_command_that_changes_its_input_gets_no_more_tries_by_that() {
+    for dies in [false, true] {
+        let spool = Spool::new();
+        spool.put("bad", "body");
+        let (mut bell, log) = (spool.rig.bell("bell"), spool.rig.path("log").display().to_string());
+        let dying = format!("echo more >> \"$1\"; echo >> {log}; echo begun > {}; sleep 1000", bell.path);
+        for _ in 0..if dies { 2 } else { 0 } {
+            let driver = spool.start(&["--tries", "3"], &["sh", "-c", &dying, "sh", "{in}", "{out}"]);
+            bell.next();
+            driver.kill();
+        }
+        spool.close();
+        // One that begins anew each time would be tried for ever.
+        let script = format!("echo more >> \"$1\"; echo >> {log}; [ $(wc -l < {log}) -lt 9 ] || exit 65; exit 1");
+        let told = spool.drive(&["--tries", "3"], &["sh", "-c", &script, "sh", "{in}", "{out}"]);
+        told.says("set aside bad after 3 tries").ended(1);
+        assert_eq!(lines_of(spool.rig.path("log").as_path()).len(), 3, "dies: {dies}");
+        spool.is_clean();
+    }
+}
+
+#[test]
+fn a_document_that_finds_its_name_taken_when_it_goes_back_is_kept_and_told_of() {
+    let spool = Spool::new();
+    spool.put("x", "first");
+    let (mut bell, mut gate) = (spool.rig.bell("bell"), spool.rig.gate("gate"));
+    let script = format!(
+        "[ $(cat \"$1\") = first ] || exec cp \"$1\" \"$2\"; echo begun > {}; read x < {}; exit 1",
+        bell.path, gate.path
+    );
+    let driver = spool.start(&[], &["sh", "-c", &script, "sh", "{in}", "{out}"]);
+    bell.next();
+    std::fs::write(spool.input.join("x.failed"), "second").unwrap();
+    spool.close();
+    gate.open(1);
+    let told = driver.end();
+    told.says("set aside x: another document of its name has come to the queue meanwhile").says("1 set aside").ended(1);
+    assert_eq!(spool.aside()[&name(b"x.failed")], b"first");
+    assert_eq!(spool.outputs()[&name(b"x.ready")], b"second");
+    spool.is_clean();
+}
+
+#[test]
+fn a_driver_whose_lease_was_taken_hands_nothing_on_and_ends() {
+    let spool = Spool::new();
+    spool.put("a", "body");
+    let (mut bell, mut gate) = (spool.rig.bell("bell"), spool.rig.gate("gate"));
+    let script = format!("cp \"$1\" \"$2\"; echo begun > {}; read x < {}", bell.path, gate.path);
+    let driver = spool.start(&[], &["sh", "-c", &script, "sh", "{in}", "{out}"]);
+    bell.next();
+    // As one elsewhere does who saw no sign of life for too long.
+    let leases: Vec<_> = listing(&spool.input.join(".windlass/drivers")).into_keys().collect();
+    let [number] = &leases[..] else { panic!("{leases:?}") };
+    let working = spool.input.join(format!("a.{}.working", number.to_str().unwrap()));
+    std::fs::rename(working, spool.input.join("a.failed")).unwrap();
+    std::fs::remove_file(spool.input.join(".windlass/drivers").join(number)).unwrap();
+    gate.open(1);
+    driver.end().says("a was taken from us: its lease had run out").ended(74);
+    assert_eq!(spool.outputs().len(), 0, "nothing is handed on, and nothing half is left");
+    spool.close();
+    spool.drive(&[], &["cp", "{in}", "{out}"]).says("1 document done").fine();
+    assert_eq!(spool.outputs()[&name(b"a.ready")], b"body");
+    spool.is_clean();
+}
+
+#[test]
+fn what_a_command_moved_or_made_of_its_input_survives_the_death_of_its_driver() {
+    // Moved to where the output is written, and nothing else; or removed when the output was written.
+    for (step, keeps) in [("mv \"$1\" \"$2\"", "in"), ("cp \"$1\" \"$2\"; rm \"$1\"", "out")] {
+        let spool = Spool::new();
+        spool.put("a", "body");
+        let mut bell = spool.rig.bell("bell");
+        let script = format!("{step}; echo moved > {}; sleep 1000", bell.path);
+        let driver = spool.start(&[], &["sh", "-c", &script, "sh", "{in}", "{out}"]);
+        bell.next();
+        driver.kill();
+        spool.close();
+        let told = spool.drive(&[], &["cp", "{in}", "{out}"]);
+        let mut outputs = spool.outputs();
+        match keeps {
+            "in" => assert_eq!(outputs[&name(b"a.ready")], b"body", "{told:?}"),
+            _ => assert_eq!(listing(&spool.output.join("failed"))[&name(b"a.failed")], b"body", "{told:?}"),
+        }
+        outputs.retain(|file, _| ![name(b"a.ready"), name(b"done"), name(b"failed")].contains(file));
+        assert!(outputs.is_empty(), "{keeps}: the next stage would wait for ever: {outputs:?}");
+    }
 }

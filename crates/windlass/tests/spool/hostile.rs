@@ -4,7 +4,7 @@ use crate::mount::Mount;
 use crate::rig::PATIENCE;
 use crate::spool::{Spool, name};
 use crate::tracer::{Act, Plan, Tally, Traced, Which};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use windlass::spool::queue::{Claimed, Queue};
 
@@ -239,4 +239,128 @@ fn a_directory_that_is_moved_away_under_its_drivers_ends_them_and_costs_no_docum
         spool.close();
         spool.drive(&["--tries", "1"], &["cp", "{in}", "{out}"]).says("1 document done").fine();
     }
+}
+
+#[test]
+fn what_one_file_or_note_is_ends_nobody_and_holds_no_other_document_up() {
+    let spool = Spool::new();
+    let _mount = Mount::ext4(&spool.input, 16);
+    let attribute = |how: &str, file: &str| {
+        assert!(Command::new("chattr").arg(how).arg(spool.input.join(file)).status().unwrap().success());
+    };
+    spool.put("stuck", "x");
+    attribute("+i", "stuck.ready");
+    // Where the tries of documents belong stand a directory and a link.
+    Queue::open(&spool.input).unwrap();
+    std::fs::create_dir_all(spool.input.join(".windlass/tries/a/inner")).unwrap();
+    symlink("/etc/hostname", spool.input.join(".windlass/tries/b")).unwrap();
+    std::fs::create_dir(spool.input.join(".windlass/drivers/100001")).unwrap();
+    ["a", "b"].iter().for_each(|doc| spool.put(doc, "text"));
+    let script = "[ $3 -gt 1 ] || exit 1; cp \"$1\" \"$2\"";
+    let mut driver = spool.start(&[], &["sh", "-c", script, "sh", "{in}", "{out}", "{attempt}"]);
+    driver.until("stuck stays where it is, and holds up the end: cannot rename it: Operation not permitted");
+    // Again and again under one name.
+    for _ in 0..4 {
+        symlink("/nowhere", spool.input.join("link.ready")).unwrap();
+        driver.until("set aside link.ready: a symbolic link");
+    }
+    while spool.outputs().len() < 2 {
+        std::thread::yield_now();
+    }
+    driver.signal(rustix::process::Signal::TERM);
+    driver.end().says("2 documents done, 2 tries failed, 4 set aside").ended(1);
+    attribute("-i", "stuck.ready");
+    spool.close();
+    spool.drive(&["--tries", "3"], &["cp", "{in}", "{out}"]).says("1 document done").fine();
+    assert_eq!(spool.outputs().into_keys().filter(|file| file != "done").count(), 3);
+}
+
+#[test]
+fn a_document_is_read_as_the_file_that_it_was_and_through_no_link() {
+    let spool = Spool::new();
+    let queue = Queue::open(&spool.input).unwrap();
+    let canary = spool.rig.path("canary");
+    std::fs::write(&canary, "secret").unwrap();
+    for planted in ["file", "large", "link", "pipe", "second name"] {
+        spool.put("a", "text");
+        let Claimed::Ours(claim) = queue.claim(b"a.ready", b"1000", "xml").unwrap() else { panic!("it is there") };
+        let working = spool.input.join("a.1000.working");
+        if planted != "file" {
+            std::fs::remove_file(&working).unwrap();
+        }
+        std::fs::set_permissions(&spool.input, PermissionsExt::from_mode(0o777)).unwrap();
+        match planted {
+            "large" => std::fs::write(&working, "longer").unwrap(),
+            "link" => symlink(&canary, &working).unwrap(),
+            "pipe" => assert!(Command::new("mkfifo").arg(&working).status().unwrap().success()),
+            "second name" => std::fs::hard_link(&canary, &working).unwrap(),
+            _ => {}
+        }
+        let read = queue.read(&claim, 5);
+        assert_eq!(read.as_deref().ok(), (planted == "file").then_some(&b"text"[..]), "{planted}: {read:?}");
+        std::fs::remove_file(&working).unwrap();
+    }
+}
+
+#[test]
+fn a_file_of_ours_that_others_gave_a_second_name_is_no_document_where_they_can_write() {
+    let spool = Spool::new();
+    let canary = spool.rig.path("canary");
+    std::fs::write(&canary, "alive").unwrap();
+    let overwrite = ["sh", "-c", "cp \"$1\" \"$2\"; echo overwritten > \"$1\"", "sh", "{in}", "{out}"];
+    std::fs::set_permissions(&spool.input, PermissionsExt::from_mode(0o1777)).unwrap();
+    std::fs::hard_link(&canary, spool.input.join("planted.ready")).unwrap();
+    spool.close();
+    let told = spool.drive(&[], &overwrite);
+    told.says("planted.ready: a file with a second name elsewhere, expected one of its own").ended(1);
+    assert_eq!(std::fs::read_to_string(&canary).unwrap(), "alive");
+    // Where nobody else can write it was this user who gave it.
+    std::fs::set_permissions(&spool.input, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::hard_link(&canary, spool.input.join("linked.ready")).unwrap();
+    spool.drive(&[], &["cp", "{in}", "{out}"]).says("1 document done").fine();
+    assert_eq!(spool.outputs()[&name(b"linked.ready")], b"alive");
+}
+
+#[test]
+fn an_output_without_room_for_one_more_file_costs_no_try() {
+    let spool = Spool::new();
+    let _mount = Mount::tmpfs(&spool.output, 1);
+    let few = Command::new("mount").args(["-o", "remount,nr_inodes=40"]).arg(&spool.output).status();
+    assert!(few.unwrap().success());
+    spool.put("first", "x");
+    let mut driver = spool.start(&["--tries", "1"], &["cp", "{in}", "{out}"]);
+    while !spool.outputs().contains_key(&name(b"first.ready")) {
+        std::thread::yield_now();
+    }
+    let mut filled = 0;
+    while std::fs::write(spool.output.join(format!("filled{filled}")), "").is_ok() {
+        filled += 1;
+    }
+    spool.put("second", "x");
+    spool.close();
+    driver.until("there is no room left in the output");
+    (0..filled).for_each(|n| std::fs::remove_file(spool.output.join(format!("filled{n}"))).unwrap());
+    driver.end().says("2 documents done").fine();
+    spool.is_clean();
+}
+
+#[test]
+fn drivers_whom_the_kernel_tells_of_nothing_look_by_themselves() {
+    let spool = Spool::new();
+    spool.put_many(3);
+    spool.close();
+    let command = spool.rig.windlass(&spool.words(&["--limit", "2"], &["cp", "{in}", "{out}"]));
+    let act = Act::Fail { errno: libc::EMFILE, from_then_on: true };
+    let traced = Traced::start(command, Plan { which: Which::Call(libc::SYS_inotify_init1), nth: 1, act });
+    // The limit holds it, and only a look can tell that there is room again.
+    let ready = || spool.outputs().into_keys().filter(|file| file.to_str().unwrap().ends_with(".ready"));
+    while ready().count() < 2 {
+        std::thread::yield_now();
+    }
+    ready().for_each(|file| std::fs::remove_file(spool.output.join(file)).unwrap());
+    let tally = traced.end(PATIENCE).unwrap();
+    assert!(tally.hit && tally.end == 0, "{tally:?}");
+    assert!(tally.stderr.contains("the kernel tells of no new documents"), "{}", tally.stderr);
+    assert!(tally.stderr.contains("3 documents done"), "{}", tally.stderr);
+    spool.is_clean();
 }

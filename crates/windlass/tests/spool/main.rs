@@ -20,6 +20,7 @@ mod random;
 #[path = "../it/rig.rs"]
 #[expect(dead_code, reason = "shared with the tests of the verbs, which use the rest")]
 mod rig;
+mod scenes;
 mod spool;
 mod stages;
 #[path = "../rigs/tracer.rs"]

@@ -207,12 +207,19 @@ fn what_a_directory_cannot_hold_is_a_sentence_at_the_start() {
         ("hours = \"22:00-06:00\"", "`hours`"),
         ("rate = \"2/s\"", "`rate`"),
         ("on_failure = \"q\"", "`on_failure`"),
+        ("enabled = false", "`enabled = false`"),
     ] {
         let config = config(&rig, &stage(more));
         let told = rig.feed(&["--store", &store, "pipeline", "run", "--config", &config], "x\n");
         told.says("cannot be a directory").says(sentence).ended(78);
         assert!(!rig.path("stages").exists(), "nothing was made");
     }
+    let idle = config(&rig, &stage("backoff = \"7s\"\nweight = 3\ndead_after = 4"));
+    let told = rig.feed(&["--store", &store, "pipeline", "run", "--config", &idle], "x\n");
+    told.says("the `backoff` of p.a does nothing in a directory")
+        .says("the `weight` of p.a")
+        .says("the `dead_after`")
+        .fine();
     windlass::data_dir::DataDir::open(&rig.dir()).unwrap();
     rig.call(&["--store", &store, "ls"]).says("directories hold no jobs for windlass ls").ended(64);
 }
@@ -281,4 +288,60 @@ fn a_stage_between_directories_may_be_a_queue_of_a_server_or_a_table() {
         assert_eq!(came, (0..5).map(|n| format!("TEXT {n}").into_bytes()).collect::<Vec<_>>(), "table {on_a_table}");
         server.stop();
     }
+}
+
+#[test]
+fn a_batch_between_two_stages_gets_its_documents_as_lines() {
+    let rig = Rig::bare();
+    let collected = rig.path("collected");
+    let batch =
+        "while IFS= read -r row; do case $row in bad*) echo fail no such row;; *) echo ok $row$row;; esac; done";
+    let config = config(
+        &rig,
+        &format!(
+            "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"first\"\npass = \"data\"\nto = [\"rows\"]\nrun = [\"true\"]\n\
+             [[pipeline.p.stage]]\nname = \"rows\"\nbatch = [\"sh\", \"-c\", {batch:?}]\nbatch_size = 10\n\
+             pass = \"message\"\nto = [\"last\"]\nlimit = 3\n\
+             [[pipeline.p.stage]]\nname = \"last\"\nslots = 1\n\
+             run = [\"sh\", \"-c\", \"printf '%s\\\\n' \\\"$(cat)\\\" >> {}\"]\n",
+            collected.display()
+        ),
+    );
+    let rows: String = (0..20).map(|n| format!("{n}-\n")).collect();
+    let told = rig.feed(&["--store", &store(&rig), "pipeline", "run", "--config", &config], format!("{rows}bad\n"));
+    told.says("rows: 20 documents done, 1 set aside").says("last: 20 documents done").ended(1);
+    let mut came = lines_of(&collected);
+    came.sort();
+    let mut expected: Vec<String> = (0..20).map(|n| format!("{n}-{n}-")).collect();
+    expected.sort();
+    assert_eq!(came, expected);
+}
+
+#[test]
+fn a_document_of_a_stage_is_tried_twice_unless_the_stage_says_otherwise() {
+    for (more, tries) in [("", 2), ("attempts = 5", 5), ("attempts = 1", 1)] {
+        let rig = Rig::bare();
+        let log = rig.path("log");
+        let text = "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"a\"\n";
+        let run = format!("run = [\"sh\", \"-c\", \"echo >> {}; exit 1\"]\n", log.display());
+        let config = config(&rig, &format!("{text}{run}{more}\n"));
+        rig.feed(&["--store", &store(&rig), "pipeline", "run", "--config", &config], "x\n").ended(1);
+        assert_eq!(lines_of(&log).len(), tries, "{more}");
+    }
+}
+
+#[test]
+fn what_is_fed_waits_for_room_in_the_first_stage() {
+    let rig = Rig::bare();
+    let (stages, log) = (rig.path("stages"), rig.path("log"));
+    // Whenever one is begun, no more than the limit wait behind it.
+    let run = format!("ls {}/a | grep -c ready$ >> {}; cat > /dev/null", stages.display(), log.display());
+    let stage = "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"a\"\nslots = 1\nlimit = 3\n";
+    let config = config(&rig, &format!("{stage}run = [\"sh\", \"-c\", {run:?}]\n"));
+    let input: String = (0..40).map(|n| format!("{n}\n")).collect();
+    rig.feed(&["--store", &store(&rig), "pipeline", "run", "--config", &config], input)
+        .says("a: 40 documents done")
+        .fine();
+    let waited: Vec<u32> = lines_of(&log).iter().map(|line| line.parse().unwrap()).collect();
+    assert!(waited.len() == 40 && waited.iter().all(|waiting| *waiting <= 3), "{waited:?}");
 }

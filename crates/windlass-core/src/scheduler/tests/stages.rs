@@ -12,6 +12,7 @@ fn stage(name: &str, limit: u32, held_by: &[&str]) -> Policy {
         stage: name.into(),
         limit,
         limit_bytes: 0,
+        tries: 2,
         pass: Pass::Emitted,
         to: held_by.clone(),
         held_by,

@@ -25,7 +25,7 @@ pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &
     };
     let stages = Stages::start(pipeline, root, &(Arc::new(say) as _))?;
     let stop = stages.stopper();
-    let fed = feed(&stages.first, stages.takes_files, &signals);
+    let fed = feed(&stages, &signals);
     let told = Arc::new(AtomicU32::new(0));
     match &fed {
         Ok((count, None)) => {
@@ -63,7 +63,9 @@ pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &
 }
 
 /// The lines of standard input: each the text of a document, or the path of one where the first stage works on files.
-fn feed(queue: &Queue, takes_files: bool, signals: &Signals) -> Result<(u64, Option<i32>), Failure> {
+/// They are read no faster than there is room for them.
+fn feed(stages: &Stages, signals: &Signals) -> Result<(u64, Option<i32>), Failure> {
+    let queue = &stages.first;
     let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
     let mut input = Interruptible::new(std::fs::File::from(raw), signals);
     let random = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
@@ -73,23 +75,35 @@ fn feed(queue: &Queue, takes_files: bool, signals: &Signals) -> Result<(u64, Opt
         if line.is_empty() {
             continue;
         }
+        while !stages.entrance.wait(Some(signals.arrived()))? {
+            if signals.have_arrived() {
+                return Ok((count, signals.next()));
+            }
+            if stages.have_failed() {
+                return Err(Failure::new(Kind::Internal, "the stages have ended"));
+            }
+        }
         count += 1;
-        match takes_files {
+        let size = match stages.takes_files {
             true => put_file(queue, Path::new(OsStr::from_bytes(&line)))?,
             false => {
                 let doc = doc_id(format!("{:07x}-{count}", random >> 36).as_bytes())?;
                 put(queue, &doc, &mut &line[..])?;
+                line.len() as u64
             }
-        }
+        };
+        stages.entrance.has_grown(size);
     }
     Ok((count, input.signal))
 }
 
-fn put_file(queue: &Queue, path: &Path) -> Result<(), Failure> {
+/// Its size comes back.
+fn put_file(queue: &Queue, path: &Path) -> Result<u64, Failure> {
     let cannot = |e: &std::io::Error| Failure::io(format_args!("cannot put {}", path.display()), e);
     let doc = doc_id(path.file_name().unwrap_or_default().as_bytes())?;
     let mut file = std::fs::File::open(path).map_err(|e| cannot(&e))?;
-    put(queue, &doc, &mut file)
+    let size = file.metadata().map_err(|e| cannot(&e))?.len();
+    put(queue, &doc, &mut file).map(|()| size)
 }
 
 fn put(queue: &Queue, doc: &DocId, body: &mut impl std::io::Read) -> Result<(), Failure> {

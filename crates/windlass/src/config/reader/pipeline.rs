@@ -8,6 +8,7 @@ use crate::error::Failure;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use windlass_core::document::TRIES;
 use windlass_core::job::QueueName;
 use windlass_core::pipeline::{Fault, Flow, Pass, Plan, Stage, fit};
 use windlass_core::policy::{Policy, Service};
@@ -22,6 +23,7 @@ struct Read {
     policy: Policy,
     limit: u32,
     limit_bytes: u64,
+    tries: u32,
     pass: Pass,
     place: Range<usize>,
 }
@@ -108,7 +110,10 @@ fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Ran
     let plan = Stage { name: name.to_owned(), slots: policy.slots, memory: policy.limits.memory, to };
     let limit = table.count("limit")?.unwrap_or(0);
     let limit_bytes = table.map("limit_bytes", size)?.unwrap_or(0);
-    Ok(Read { plan, policy, limit, limit_bytes, pass, place: table.get("name").map_or(place, Spanned::span) })
+    // A document is tried twice, a job five times, unless somebody says how often.
+    let said = table.get("attempts").is_some() || policy.attempts != Policy::new("", policy.service.clone()).attempts;
+    let tries = if said { policy.attempts } else { TRIES };
+    Ok(Read { plan, policy, limit, limit_bytes, tries, pass, place: table.get("name").map_or(place, Spanned::span) })
 }
 
 fn read_to(table: &Table<'_, '_>) -> Result<Vec<String>, Failure> {
@@ -154,8 +159,8 @@ fn join(
         let to = stages[at].to.iter().filter_map(|to| queue_of(name, to)).collect();
         let held_by = plan.held_by(at).filter(|next| read[*next].limit > 0).filter_map(queue).collect();
         let (pipeline, stage_name) = (name.to_owned(), stage.plan.name.clone());
-        let Read { limit, limit_bytes, pass, .. } = *stage;
-        let flow = Flow { pipeline, stage: stage_name, limit, limit_bytes, pass, to, held_by };
+        let Read { limit, limit_bytes, tries, pass, .. } = *stage;
+        let flow = Flow { pipeline, stage: stage_name, limit, limit_bytes, tries, pass, to, held_by };
         rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
     }
     Ok(Pipeline { name: name.to_owned(), memory, stages, rules })
