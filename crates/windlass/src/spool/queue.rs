@@ -151,7 +151,7 @@ impl Queue {
             if self.unfit(&found)?.is_none() {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
             facts = self.directory.facts(working)?;
         }
         Ok(facts)
@@ -442,7 +442,7 @@ impl Queue {
                 return Ok(true);
             }
             // Until that clock moves on.
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
         Ok(false)
     }

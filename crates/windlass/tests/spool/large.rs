@@ -180,7 +180,8 @@ fn very_many_files_in_one_directory_are_begun_at_once_in_bounded_memory() {
     }
     let rate = AFTER as f64 / after.elapsed().as_secs_f64();
     println!(
-        "spool: {files} files waiting, first begun after {:.2} s, memory {memory} KiB, then in order at {rate:.0} a second",
+        "spool: {files} files waiting, first begun after {:.2} s, memory {memory} KiB, \
+         then in order of arrival at {rate:.0} a second",
         waited.as_secs_f64()
     );
     // A look at the whole directory for each would take a second.
