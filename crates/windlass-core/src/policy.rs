@@ -124,8 +124,9 @@ impl fmt::Display for Forward {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub command: Command,
-    /// The most jobs of one process.
+    /// The most jobs of one process, and about the most bytes of their lines: the job that reaches it is the last.
     pub size: u32,
+    pub bytes: u64,
     pub linger: Duration,
     pub reply: Reply,
     pub framing: Framing,
@@ -133,9 +134,13 @@ pub struct Batch {
 
 impl Batch {
     pub fn new(command: Command) -> Batch {
-        Batch { command, size: 1000, linger: Duration::ZERO, reply: Reply::Lines, framing: Framing::Raw }
+        let (size, bytes, linger) = (1000, BATCH_BYTES, Duration::ZERO);
+        Batch { command, size, bytes, linger, reply: Reply::Lines, framing: Framing::Raw }
     }
 }
+
+/// What one process or one call gets at most, unless less was asked for: more has to be held in memory by both ends.
+pub const BATCH_BYTES: u64 = 16 << 20;
 
 /// How a batch says what became of its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,6 +253,8 @@ pub struct Url {
     pub method: Method,
     /// The most jobs of one call. One job is sent as it is, more of them in a frame.
     pub size: u32,
+    /// About the most bytes of such a frame: the job that reaches it is the last.
+    pub bytes: u64,
     pub linger: Duration,
     /// `Lines` reads a batch's outcomes out of the answer's body, `Exit` believes the status alone.
     pub reply: Reply,
@@ -259,7 +266,8 @@ pub struct Url {
 impl Url {
     pub fn new(host: Host, target: impl Into<String>) -> Url {
         let (reply, framing, linger) = (Reply::Lines, Framing::Array, Duration::ZERO);
-        Url { host, target: target.into(), method: Method::Post, size: 1, linger, reply, framing, secret: None }
+        let (method, size, bytes, target) = (Method::Post, 1, BATCH_BYTES, target.into());
+        Url { host, target, method, size, bytes, linger, reply, framing, secret: None }
     }
 
     /// How long a call may take where the config does not say: nothing there can be asked whether it still lives.
@@ -394,6 +402,8 @@ pub struct Policy {
     pub data: DataFormat,
     /// How many starts of this crew may be in flight at once.
     pub slots: u32,
+    /// How many of them one queue may have; none means all.
+    pub slots_each: Option<u32>,
     /// A queue's share of the starts among queues whose best jobs have the same priority.
     pub weight: u32,
     /// How many failures end a job; nought means none ever does.
@@ -444,6 +454,7 @@ impl Policy {
             service,
             data: DataFormat::default(),
             slots: 4,
+            slots_each: None,
             weight: 1,
             attempts: 5,
             time_limit,

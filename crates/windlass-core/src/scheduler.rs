@@ -378,7 +378,7 @@ impl Scheduler {
         let alone = choice.kind == LaneKind::Suspect || crew.passage(self.steady) == Passage::Probe;
         let lane = Lane { queue: number, priority: class, kind: choice.kind };
         let ready = u32::try_from(queue.ready(class, choice.kind)).unwrap_or(u32::MAX);
-        let mut most = if alone { 1 } else { ready.min(crew.batch()) };
+        let mut most = if alone { 1 } else { ready.min(crew.batch(self.caps.contains_key(&number))) };
         if let Some(rate) = rate {
             let meter = &mut self.metered.entry(number).or_default().meter;
             most = most.min(meter.free(rate, self.steady).max(1));

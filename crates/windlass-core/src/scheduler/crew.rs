@@ -6,7 +6,7 @@ use super::queue::Pass;
 use super::{CrewNo, Reason};
 use crate::circuit::{Circuit, Passage};
 use crate::job::{Priority, QueueNo};
-use crate::policy::Policy;
+use crate::policy::{Policy, Service};
 use crate::sabotage::{self, Sabotage};
 use crate::time::{Steady, Time};
 use std::cmp::Reverse;
@@ -109,9 +109,14 @@ impl Crew {
         (UNIT / Pass::from(weight.max(1))).max(1)
     }
 
-    /// How many jobs one slot takes at once.
-    pub(super) fn batch(&self) -> u32 {
-        self.policy.service.jobs_a_slot().max(self.at_once)
+    /// How many jobs one slot takes at once. Of a queue that may have only some of the slots no more are claimed than
+    /// one slot does: what is claimed for several begins in several.
+    pub(super) fn batch(&self, capped: bool) -> u32 {
+        match &self.policy.service {
+            Service::Worker(_) if capped => 1,
+            service if capped => service.jobs_a_slot(),
+            service => service.jobs_a_slot().max(self.at_once),
+        }
     }
 
     /// Looks whether its hours are open.

@@ -175,14 +175,15 @@ impl Scheduler {
         concerned
     }
 
-    /// Notes what overrides say about a single queue; it is placed by the caller.
+    /// Notes what overrides and its table say about a single queue; it is placed by the caller.
     pub(super) fn lay_over_queue(&mut self, number: QueueNo) {
         let Some(queue) = self.queues.get_mut(&number) else { return };
         queue.paused = self.overrides.pause_of(&queue.name).is_some();
-        let table = queue.crew.and_then(|crew| self.crews.get(&crew)).map(|crew| crew.own.pattern.as_str());
+        let crew = queue.crew.and_then(|crew| self.crews.get(&crew));
+        let table = crew.map(|crew| crew.own.pattern.as_str());
         // Where the queue's table has its very name, the table's slots were changed.
         let cap = self.overrides.slots_of(&queue.name).filter(|_| table != Some(&*queue.name));
-        match cap {
+        match cap.or(crew.and_then(|crew| crew.policy.slots_each)) {
             Some(cap) => self.caps.insert(number, cap),
             None => self.caps.remove(&number),
         };

@@ -8,7 +8,7 @@ mod stages;
 use super::*;
 use crate::hours::{Hours, Zone};
 use crate::overrides::{Key, Overrides, Target};
-use crate::policy::{Command, HandlerFile, Service};
+use crate::policy::{Command, HandlerFile, Service, Worker};
 
 /// An override for ever.
 pub(super) fn made(target: &str, key: Key, value: u32) -> Override {
@@ -377,6 +377,38 @@ fn a_suspect_does_not_wait_in_a_stock_and_a_drain_fills_none() {
     assert_eq!(s.plan_stock(crew, 1, u64::MAX).len(), 1, "others may wait beside it");
     s.set_draining(true);
     assert_eq!(s.plan_stock(crew, 4, u64::MAX), []);
+}
+
+#[test]
+fn each_queue_of_a_table_has_no_more_than_its_part_of_the_slots() {
+    let each = |slots| Policy { slots_each: slots, ..command("a.*", 5, 1) };
+    let mut s = with_queues(vec![each(Some(2)), command("b", 5, 1)], 9, &["a.x", "a.y", "b"]);
+    (0..3).for_each(|queue| s.ready(fresh(queue), 9));
+    let planned = s.plan();
+    let of = |planned: &[Planned], queue: u32| planned.iter().filter(|p| p.lane.queue == QueueNo(queue)).count();
+    assert_eq!([0, 1, 2].map(|queue| of(&planned, queue)), [2, 2, 5]);
+    assert_eq!(s.why(QueueNo(0)), Reason::QueueSlotsTaken { slots: 2 });
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    s.finished(crew, fresh(0));
+    assert_eq!(of(&s.plan(), 0), 1, "what ends makes room for the same queue");
+    // A person's word about one queue holds over the table's about each; without either all slots are anybody's.
+    s.steer(steered(&[made("a.x", Key::Slots, 3)]));
+    assert_eq!(of(&s.plan(), 0), 0, "the server has nine slots, and they are taken");
+    s.reload(vec![each(None), command("b", 5, 1)], 99);
+    assert_eq!(s.plan().len(), 1);
+    assert_eq!(s.why(QueueNo(1)), Reason::CrewSlotsTaken { slots: 5 });
+}
+
+#[test]
+fn a_capped_queue_claims_no_more_than_one_slot_does_at_once() {
+    let kept = Policy { slots: 4, ..Policy::new("w", Service::Worker(Worker::new(Command::default()))) };
+    for (slots_each, most) in [(Some(1), 1), (None, 64)] {
+        let mut s = with_queues(vec![Policy { slots_each, ..kept.clone() }], 9, &["w"]);
+        let crew = s.policy_of(QueueNo(0)).unwrap().0;
+        s.set_at_once(crew, 64);
+        s.ready(fresh(0), 100);
+        assert_eq!(s.plan()[0].most, most);
+    }
 }
 
 #[test]

@@ -202,9 +202,10 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 15] = [
+const QUEUE_KEYS: [&str; 16] = [
     "data",
     "slots",
+    "slots_each",
     "weight",
     "unique",
     "attempts",
@@ -295,6 +296,7 @@ fn read_terms(table: &Table<'_, '_>, default: Policy) -> Result<Policy, Failure>
     let policy = Policy {
         data: table.map("data", format)?.unwrap_or(default.data),
         slots: table.count("slots")?.unwrap_or(default.slots),
+        slots_each: table.count("slots_each")?,
         weight: table.count("weight")?.unwrap_or(default.weight),
         unique: table.map("unique", str::parse)?,
         attempts: table.number("attempts", 0)?.unwrap_or(default.attempts),

@@ -270,6 +270,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "run" | "batch" | "worker" => Some(argv_value(command)),
         "data" => Some(format!("\"{}\"", policy.data.word())),
         "slots" => Some(policy.slots.to_string()),
+        "slots_each" => policy.slots_each.map(|slots| slots.to_string()),
         "weight" => Some(policy.weight.to_string()),
         "unique" => policy.unique.map(|scope| format!("\"{}\"", scope.word())),
         "attempts" => Some(policy.attempts.to_string()),
@@ -314,6 +315,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
 fn batch_value(batch: &Batch, key: &str) -> Option<String> {
     match key {
         "batch_size" => Some(batch.size.to_string()),
+        "batch_bytes" => Some(format!("\"{}\"", exact_size(batch.bytes))),
         "batch_linger" => Some(format!("\"{}\"", when::exact(batch.linger))),
         "reply" => Some(format!("\"{}\"", batch.reply.word())),
         "framing" => Some(format!("\"{}\"", batch.framing.word())),
@@ -346,7 +348,8 @@ fn url_value(url: &Url, key: &str) -> Option<String> {
         "batch_size" => Some(url.size.to_string()),
         "secret_file" => url.secret.as_ref().map(|secret| format!("{:?}", secret.file)),
         // These are for calls with many jobs.
-        "batch_linger" | "reply" | "framing" if url.size == 1 => None,
+        "batch_bytes" | "batch_linger" | "reply" | "framing" if url.size == 1 => None,
+        "batch_bytes" => Some(format!("\"{}\"", exact_size(url.bytes))),
         "batch_linger" => Some(format!("\"{}\"", when::exact(url.linger))),
         "reply" => Some(format!("\"{reply}\"")),
         "framing" => Some(format!("\"{}\"", url.framing.word())),
@@ -433,7 +436,7 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 24,
+            17 + 8 + 25,
             "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
@@ -442,12 +445,14 @@ mod tests {
     fn what_is_shown_means_the_same_when_it_is_read_again() {
         let text = "[server]\ndrain = \"1d1h1m1s5ms\"\n[queue.q]\nrun = [\"true\"]\noutput = \"1025\"\n\
              backoff = \"1500ms\"\n\
-             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_linger = \"20ms\"\nreply = \"exit\"\n\
+             [queue.b]\nbatch = [\"true\"]\nbatch_size = 7\nbatch_bytes = \"3MiB\"\nslots_each = 2\n\
+             batch_linger = \"20ms\"\nreply = \"exit\"\n\
              framing = \"json\"\nrate = \"7/90s\"\nrate_key = \"{data.host}\"\ndead_after = 3\n\
              [queue.w]\nworker = [\"true\"]\nframing = \"json\"\nin_flight = 3\nworker_jobs = 9\nworker_age = \"2h\"\n\
              worker_memory = \"3MiB\"\nworker_idle = \"61s\"\n[queue.defaults]\nworker = [\"true\"]\n\
              [queue.l]\nlua = \"/m/{queue}.lua\"\nlua_memory = \"5MiB\"\nworker_jobs = 3\n\
              [queue.u]\nurl = \"https://[2606:4700::1]:8443/a/{queue}?x=1\"\nbatch_size = 9\nreply = \"status\"\n\
+             batch_bytes = \"70KiB\"\n\
              framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
              [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n\
@@ -468,8 +473,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (9, 9),
-            "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and, in one, `rate` every key has a value"
+            (9, 10),
+            "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and, in one, `rate` and `slots_each` all have one"
         );
     }
 

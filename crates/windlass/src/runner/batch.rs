@@ -23,8 +23,6 @@ mod input;
 
 use input::Input;
 
-/// The most bytes of lines that one process gets; more jobs go to the next.
-const BYTES_MOST: u64 = 16 << 20;
 /// What an object of the JSON framing has besides its data.
 const OBJECT: u64 = 160;
 /// A reply may be so long on average before the whole is noise, and so much is always heard.
@@ -100,12 +98,12 @@ impl Batch {
 
     /// Makes as many of these jobs the piece as one process may get, and puts the others back.
     fn lay(&mut self, jobs: &[Job]) -> io::Result<File> {
-        let framing = self.policy().framing;
+        let (framing, most) = (self.policy().framing, self.policy().bytes);
         let mut lines = Input::new(self.expected(jobs, framing))?;
         let mut rest = jobs.iter();
         self.piece.clear();
         self.piece.reserve(jobs.len());
-        while lines.len() < BYTES_MOST
+        while lines.len() < most
             && let Some((tally, position)) = rest.next().copied()
         {
             match lines.add(&self.tallies[tally as usize].start, position, framing)? {

@@ -90,7 +90,7 @@ impl Settings {
 
 impl Settings {
     /// Where the control files of jobs that run as this user are.
-    fn control_of(&self, user: Option<&Identity>) -> Cow<'_, Path> {
+    pub(super) fn control_of(&self, user: Option<&Identity>) -> Cow<'_, Path> {
         match user {
             None => Cow::Borrowed(&self.control),
             Some(user) => Cow::Owned(control_dir::of_user(&self.control_of_users, user.uid)),

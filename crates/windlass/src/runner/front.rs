@@ -42,8 +42,8 @@ impl Runners {
         let urls = UrlRunner::new(Arc::clone(&hear), Arc::clone(board.workers()));
         let forwards = ForwardRunner::new(Arc::clone(&hear), Arc::clone(&board));
         counter.open(Arc::clone(&hear), Arc::clone(&board))?;
-        let workers = Arc::clone(board.workers());
-        let handlers = HandlerRunner::new(handlers, threads, workers, Box::new(move |finished| theirs(finished)))?;
+        let shown = Arc::clone(&board);
+        let handlers = HandlerRunner::new(handlers, threads, shown, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
         let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;

@@ -10,10 +10,11 @@ mod typed;
 pub use typed::{Answer, EmitError, Job};
 
 use super::command::Hear;
+use super::progress::Board;
 use super::{Emitted, Finished, Flight, Runner, Start, Stop};
 use crate::clock;
 use crate::error::Failure;
-use crate::supervisor::{About, Kind, Roster, Worker};
+use crate::supervisor::{About, Kind, Worker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +35,7 @@ pub struct Batch<'a> {
     start: &'a Start,
     stopping: &'a AtomicBool,
     hear: &'a Hear,
+    board: &'a Board,
     worker: &'a Worker,
     started: Time,
     has_emitted: AtomicBool,
@@ -42,6 +44,8 @@ pub struct Batch<'a> {
     kept: Mutex<Vec<(u16, String)>>,
     /// Positions of the jobs that were spoken of.
     reported: Mutex<BTreeSet<u16>>,
+    /// Positions of those of which something is on the board.
+    shown: Mutex<BTreeSet<u16>>,
 }
 
 impl fmt::Debug for Batch<'_> {
@@ -102,6 +106,26 @@ impl<'a> Batch<'a> {
         self.worker.is_in(phase);
     }
 
+    /// How far the job at this position is, for whoever looks: so many of so many, and a text.
+    pub fn progress(&self, position: u16, done: u64, of: u64, text: &str) {
+        self.show(position, &format!("progress {done}/{of} {text}"));
+    }
+
+    /// Puts a control line of a job on the board; no more than one, whatever its text holds.
+    fn show(&self, position: u16, words: &str) {
+        let range = self.start.held.range();
+        let index = range.start + usize::from(position);
+        if range.contains(&index) {
+            self.shown().insert(position);
+            let line = words.lines().next().unwrap_or_default();
+            self.board.said(self.start.held.jobs.id(index), line.as_bytes());
+        }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Speaks of one job before the others are done; what it emitted goes with it. Said once, it is left out of what
     /// the handler says at its end.
     pub fn report(&self, at: u16, outcome: Outcome) {
@@ -118,6 +142,10 @@ impl<'a> Batch<'a> {
         let end = first + outcomes.iter().map(|(count, _)| count).sum::<u16>();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let checkpoints = kept.extract_if(.., |(position, _)| (first..end).contains(position)).collect();
+        self.shown().extract_if(first..end, |_| true).for_each(|position| {
+            let index = self.start.held.range().start + usize::from(position);
+            self.board.ended(self.start.held.jobs.id(index));
+        });
         Finished { first, outcomes, emitted, checkpoints, ..nothing }
     }
 
@@ -255,6 +283,7 @@ struct State {
 
 struct Shared {
     handlers: Handlers,
+    board: Arc<Board>,
     hear: Hear,
     state: Mutex<State>,
     work: Condvar,
@@ -274,8 +303,9 @@ impl fmt::Debug for HandlerRunner {
 
 impl HandlerRunner {
     /// `threads` bounds how many batches are handled at once, whatever the policies' slots add up to.
-    pub fn new(handlers: Handlers, threads: usize, workers: Arc<Roster>, hear: Hear) -> Result<HandlerRunner, Failure> {
-        let shared = Arc::new(Shared { handlers, hear, state: Mutex::default(), work: Condvar::new() });
+    pub fn new(handlers: Handlers, threads: usize, board: Arc<Board>, hear: Hear) -> Result<HandlerRunner, Failure> {
+        let workers = Arc::clone(board.workers());
+        let shared = Arc::new(Shared { handlers, board, hear, state: Mutex::default(), work: Condvar::new() });
         let mut runner = HandlerRunner { shared, threads: Vec::new() };
         for number in 0..threads {
             let shared = Arc::clone(&runner.shared);
@@ -382,12 +412,14 @@ impl Shared {
             start,
             stopping,
             hear: &self.hear,
+            board: &self.board,
             worker,
             started: clock::now(),
             has_emitted: AtomicBool::new(false),
             emitted: Mutex::default(),
             kept: Mutex::default(),
             reported: Mutex::default(),
+            shown: Mutex::default(),
         };
         let verdicts = match self.handler(start) {
             Ok(handler) => catch_unwind(AssertUnwindSafe(|| handler(&batch)))

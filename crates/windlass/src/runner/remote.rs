@@ -153,14 +153,15 @@ impl Lease {
 
     fn hear(&mut self, lines: &[u8]) {
         let before = self.said.extend;
-        for line in lines.split(|b| *b == b'\n') {
-            self.said.hear(line);
-        }
+        self.said.at_least = None;
+        lines.split(|b| *b == b'\n').for_each(|line| self.said.hear(line));
         if let Some(phase) = &self.said.phase {
             self.worker.is_in(phase);
         }
         let more = self.said.extend.saturating_sub(before);
-        self.limit = self.limit.map(|limit| limit.checked_add(more).unwrap_or(limit));
+        let anew = self.said.at_least.and_then(|more| Instant::now().checked_add(more));
+        let longer = |limit: Instant| anew.map_or(limit, |anew| anew.max(limit)).checked_add(more).unwrap_or(limit);
+        self.limit = self.limit.map(longer);
     }
 
     /// What these lines emit; an error says why they are refused.

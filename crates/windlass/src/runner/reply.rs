@@ -229,10 +229,14 @@ pub struct Said {
     pub(super) wish: Option<Outcome>,
     /// More time, in all.
     pub(crate) extend: Duration,
+    /// So much time from when it was said, if there is not more left.
+    pub(super) at_least: Option<Duration>,
     /// So many lines may be unanswered, says a kept worker.
     pub(super) in_flight: Option<u32>,
     /// It lives: its time limit counts from here.
     pub(super) heartbeat: bool,
+    /// It goes when it has done what it has in hand, says a kept worker.
+    pub(super) stopping: bool,
 }
 
 impl Said {
@@ -258,10 +262,11 @@ impl Said {
             "extended" => self.extend = self.extend.max(when::duration(rest).unwrap_or_default()),
             "extend" => self.extend = self.extend.saturating_add(when::duration(rest).unwrap_or_default()),
             "EXTEND_TIMEOUT_USEC" => {
-                self.extend = self.extend.saturating_add(Duration::from_micros(rest.parse().unwrap_or(0)));
+                self.at_least = rest.parse().ok().map(Duration::from_micros);
             }
             "in_flight" => self.in_flight = rest.parse().ok().filter(|window| *window > 0),
             "alive" | "WATCHDOG" => self.heartbeat = true,
+            "STOPPING" => self.stopping = rest == "1",
             "again" | "snooze" | "fail" => {
                 let wish = Word::from_text(word).and_then(|word| said(word, rest));
                 self.wish = wish.or(self.wish.take());

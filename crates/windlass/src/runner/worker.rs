@@ -9,6 +9,7 @@
 mod desk;
 mod kept;
 mod marks;
+mod notices;
 mod pool;
 
 use super::command::Shared;

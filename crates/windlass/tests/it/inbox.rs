@@ -11,7 +11,7 @@ fn own_inbox(rig: &Rig) -> PathBuf {
     rig.dir().join(format!("inbox/{uid}"))
 }
 
-fn append(rig: &Rig, bytes: impl AsRef<[u8]>) {
+pub(crate) fn append(rig: &Rig, bytes: impl AsRef<[u8]>) {
     let mut file = File::options().append(true).create(true).open(own_inbox(rig)).unwrap();
     file.write_all(bytes.as_ref()).unwrap();
 }

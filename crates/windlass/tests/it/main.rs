@@ -25,6 +25,7 @@ mod manners;
 mod mount;
 mod moves;
 mod pages;
+mod patterns;
 mod places;
 mod push;
 mod rates;

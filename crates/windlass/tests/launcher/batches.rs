@@ -25,6 +25,18 @@ fn each_line_gets_its_reply_in_order() {
 }
 
 #[test]
+fn a_process_gets_no_more_lines_than_bytes_are_allowed() {
+    let mut rig = Rig::new(1);
+    let lines = [&b"12345"[..]; 10];
+    // Six bytes each: the third reaches fifteen, and the last process has what is left over.
+    let counts = "all=$(cat); echo \"$all\" | while read x; do echo ok $(echo \"$all\" | wc -l); done";
+    let heard = rig.all(&batch(counts, |batch| batch.bytes = 15), &lines);
+    assert_eq!(heard, [["ok 3"; 9].as_slice(), &["ok 1"]].concat());
+    let heard = rig.all(&batch(counts, |batch| batch.bytes = 1), &lines[..2]);
+    assert_eq!(heard, ["ok 1"; 2], "a job goes however large it is");
+}
+
+#[test]
 fn replies_out_of_order_find_their_jobs_by_id() {
     let mut rig = Rig::new(1);
     let reverse = r#"tac | sed 's/.*"id":"\([^"]*\)".*"data":"\([^"]*\)".*/{"id":"\1","status":"ok","message":"\2"}/'"#;

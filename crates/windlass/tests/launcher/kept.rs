@@ -118,6 +118,14 @@ fn a_death_costs_the_job_in_hand_and_no_other() {
 }
 
 #[test]
+fn a_job_that_kills_its_worker_is_suspected_also_where_that_was_to_be_its_last() {
+    let mut rig = Rig::new(1);
+    let script = "while read line; do case $line in bad) kill -9 $$;; *) echo ok;; esac; done";
+    let heard = rig.all(&kept(script, 1, |worker| worker.jobs = 1), &[b"a", b"bad", b"b"]);
+    assert_eq!(heard, ["ok", "lost", "ok"]);
+}
+
+#[test]
 fn workers_are_replaced_by_count_age_and_size_and_go_when_idle() {
     let mut rig = Rig::new(1);
     let data = vec![&b"x"[..]; 10];

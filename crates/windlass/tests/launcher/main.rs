@@ -9,6 +9,7 @@ mod given;
 mod kept;
 mod limits;
 mod mischief;
+mod notices;
 mod reap;
 mod rig;
 mod supervised;

@@ -5,7 +5,7 @@
 use crate::rig::{Rig, batch, kept, shell};
 use std::os::unix::fs::MetadataExt;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Identity, Limits};
+use windlass_core::policy::{Identity, Limits, Policy};
 
 fn nobody() -> Identity {
     let root = rustix::process::geteuid().is_root();
@@ -39,6 +39,15 @@ fn a_job_has_exactly_its_users_rights() {
     assert_eq!(told(&mut rig, "ls /proc/self/fd"), "0\n1\n2\n3\n");
     // Streams can be opened again by their names, which they belong to the user for.
     assert_eq!(told(&mut rig, "echo by name > /dev/stdout; echo aside > /dev/stderr; cat /dev/stdin"), "by name\n");
+}
+
+#[test]
+fn a_kept_worker_of_another_user_is_heard_and_its_socket_is_that_users_alone() {
+    let mut rig = Rig::new(1);
+    let script = "while read line; do systemd-notify STATUS=sorting || exit 1
+        echo ok $(stat -c '%u %g %a' $NOTIFY_SOCKET $(dirname $NOTIFY_SOCKET)); done";
+    let policy = Policy { user: Some(nobody()), ..kept(script, 1, |_| {}) };
+    assert_eq!(rig.all(&policy, &[b"a"]), ["ok 65534 65533 600 0 65533 710"]);
 }
 
 #[test]

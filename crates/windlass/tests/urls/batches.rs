@@ -165,4 +165,10 @@ fn bodies_of_a_call_are_bounded() {
     let outcomes = rig.all(&policy(server.address, "/", |url| url.size = 1000), &data);
     assert_eq!(outcomes, vec!["succeeded"; 40]);
     assert!(server.asked().len() >= 3 && server.asked().iter().all(|asked| asked.body.len() < 18 << 20));
+    let before = server.asked().len();
+    let outcomes =
+        rig.all(&policy(server.address, "/", |url| (url.size, url.bytes) = (1000, 1000)), &[&large[..600]; 7]);
+    assert_eq!(outcomes, vec!["succeeded"; 7]);
+    let bodies: Vec<usize> = server.asked()[before..].iter().map(|asked| asked.body.len() / 600).collect();
+    assert_eq!((bodies.iter().sum::<usize>(), bodies.iter().max()), (7, Some(&2)), "{bodies:?}");
 }

@@ -237,6 +237,29 @@ fn tls_is_checked_against_whom_the_system_trusts() {
     assert!(nginx.certificate().is_file());
 }
 
+/// Through the program, since the variable is a process's own.
+#[test]
+fn a_certificate_that_the_environment_names_is_trusted() {
+    let nginx = Nginx::start("location / { return 200 'safe\\n'; }", true);
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("[limits]\nhosts = [\"localhost\"]\n[queue.q]\nurl = \"https://localhost:{}/\"\n", nginx.port);
+    std::fs::write(dir.path().join("windlass.toml"), config + "attempts = 1\n").unwrap();
+    let call = |words: &[&str], trusted: Option<&std::path::Path>| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command.env_remove("SSL_CERT_DIR").env_remove("WINDLASS_CONFIG").env("WINDLASS_DIR", dir.path());
+        let output = command.args(words).envs(trusted.map(|path| ("SSL_CERT_FILE", path))).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    for (trusted, state, words) in
+        [(None, "failed", "TLS: invalid peer certificate"), (Some(nginx.certificate()), "succeeded", "safe")]
+    {
+        let id = call(&["push", "q", "x"], None).1;
+        assert!(call(&["serve", "--idle", "100ms"], trusted.as_deref()).0);
+        let shown = call(&["show", id.trim(), "--json"], None).1;
+        assert!(shown.contains(&format!("\"state\":\"{state}\"")) && shown.contains(words), "{shown}");
+    }
+}
+
 #[test]
 fn ten_thousand_calls_leave_no_descriptor() {
     let nginx = Nginx::start("location / { return 204; } keepalive_requests 100;", false);

@@ -108,8 +108,8 @@ impl Nginx {
             false => ("", String::new()),
         };
         if tls {
-            let words =
-                "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost";
+            let words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost \
+                         -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
             let mut command = Command::new("openssl");
             command.args(words.split(' ')).args(["-keyout", "key.pem", "-out", "cert.pem"]).current_dir(dir.path());
             let made = command.stderr(Stdio::null()).status().unwrap();

@@ -14,15 +14,16 @@ use crate::runner::lua;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
-use windlass_core::policy::{Batch, Command, Framing, Lua, Remote, Reply, Service, Worker};
+use windlass_core::policy::{BATCH_BYTES, Batch, Command, Framing, Lua, Remote, Reply, Service, Worker};
 use windlass_core::template;
 
 /// What a queue can be served by.
 const CHOICES: [&str; 7] = ["run", "batch", "worker", "lua", "url", "remote", "forward"];
 
 /// The keys that belong to one choice or to some; a key of another choice is a mistake that is told.
-const BELONGING: [(&str, &[&str]); 14] = [
+const BELONGING: [(&str, &[&str]); 15] = [
     ("batch_size", &["batch", "url"]),
+    ("batch_bytes", &["batch", "url"]),
     ("batch_linger", &["batch", "url"]),
     ("reply", &["batch", "url"]),
     ("in_flight", &["worker"]),
@@ -120,10 +121,18 @@ fn read_batch(table: &Table<'_, '_>, command: Command) -> Result<Batch, Failure>
     };
     Ok(Batch {
         size: table.count("batch_size")?.unwrap_or(default.size),
+        bytes: read_bytes(table)?.unwrap_or(default.bytes),
         linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
         framing: read_framing(table, &OF_JOBS)?,
         ..default
+    })
+}
+
+pub(super) fn read_bytes(table: &Table<'_, '_>) -> Result<Option<u64>, Failure> {
+    table.map("batch_bytes", |text| match size(text)? {
+        bytes @ 1..=BATCH_BYTES => Ok(bytes),
+        other => Err(format!("`batch_bytes` is {other} bytes, expected 1 to {BATCH_BYTES} (16 MiB)")),
     })
 }
 

@@ -3,7 +3,7 @@
 //! A URL is taken apart once, here; data can fill its path and query but never choose its host. The file with the
 //! secret is read with the config, so that a reload takes a new one over, whole or not at all.
 
-use super::service::{read_linger, refuse_template};
+use super::service::{read_bytes, read_linger, refuse_template};
 use super::{Table, Value};
 use crate::api::base64;
 use crate::error::Failure;
@@ -52,6 +52,7 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
     let url = Url {
         method: table.map("method", method)?.unwrap_or(default.method),
         size,
+        bytes: read_bytes(table)?.unwrap_or(default.bytes),
         linger: read_linger(table)?.unwrap_or(default.linger),
         reply: table.map("reply", reply)?.unwrap_or(default.reply),
         framing: table.map("framing", framing)?.unwrap_or(default.framing),
@@ -62,7 +63,8 @@ pub(super) fn read_url(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -
         return Err(table.refuse_value("method", "`method` is GET, which has no body to carry a batch; expected POST"));
     }
     if url.size == 1
-        && let Some(key) = ["reply", "framing", "batch_linger"].into_iter().find(|key| table.get(key).is_some())
+        && let Some(key) =
+            ["reply", "framing", "batch_linger", "batch_bytes"].into_iter().find(|key| table.get(key).is_some())
     {
         let text = format!("`{key}` is for calls with many jobs, and `batch_size` is 1");
         return Err(table.refuse_value(key, &text));

@@ -33,6 +33,8 @@ const MAX_ATTEMPTS: &str = "WINDLASS_MAX_ATTEMPTS";
 const DEADLINE: &str = "WINDLASS_DEADLINE";
 const SUBJECT_TYPE: &str = "WINDLASS_SUBJECT_TYPE";
 const SUBJECT_ID: &str = "WINDLASS_SUBJECT_ID";
+/// Where programs look for who listens to them, by the protocol of service managers.
+const NOTIFY: &str = "NOTIFY_SOCKET";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
 const OURS: [&str; 13] = [
     JOB_MARKER,
@@ -58,6 +60,13 @@ pub(super) struct Control<'a> {
     pub(super) number: u32,
     /// Where the server is reached over HTTP, and the token that is good for this one start.
     pub(super) http: Option<(&'a str, &'a str)>,
+}
+
+/// What a process is told beside its queue: of the job or jobs that it is for, or, where it stays, where it is heard.
+#[derive(Clone, Copy)]
+enum Told<'a> {
+    Job(&'a Control<'a>),
+    Worker(Option<&'a Path>),
 }
 
 /// The command of a start; a start for a handler must not come here.
@@ -111,7 +120,7 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
     let token = url.and_then(|_| new_token());
     let control = &Control { http: url.zip(token.as_deref()), ..*control };
     let data = data(start).map_err(never)?;
-    let strings = strings(start, &data, job, Some(control))?;
+    let strings = strings(start, &data, job, Told::Job(control))?;
     let Control { dir, launcher, number, .. } = *control;
     let emit = emit_path(dir, launcher, number);
     let written = Written { start: start.held.start(), most: start.policy.output_max };
@@ -148,7 +157,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
     let lines = batch.next_piece().map_err(later)?.ok_or(Outcome::Interrupted)?;
     let leader = batch.leader();
     let (job, last, number) = batch.span();
-    let strings = strings(leader, &[], job, Some(control))?;
+    let strings = strings(leader, &[], job, Told::Job(control))?;
     let most = batch.replies_most();
     let order = Order {
         flight: leader.flight,
@@ -169,9 +178,15 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
     Ok((order.lay(), vec![lines.into()]))
 }
 
-/// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
-pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) -> Result<Vec<u8>, Outcome> {
-    let strings = strings(start, &[], id, None)?;
+/// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start; `ear` is the
+/// socket at which it is listened to.
+pub(in crate::runner) fn lay_worker(
+    start: &Start,
+    flight: Flight,
+    id: JobId,
+    ear: Option<&Path>,
+) -> Result<Vec<u8>, Outcome> {
+    let strings = strings(start, &[], id, Told::Worker(ear))?;
     let order = Order {
         flight,
         job: id,
@@ -192,7 +207,7 @@ pub(in crate::runner) fn lay_worker(start: &Start, flight: Flight, id: JobId) ->
 }
 
 /// Only a process of one job can be told its data.
-fn strings(start: &Start, data: &[u8], id: JobId, control: Option<&Control<'_>>) -> Result<Strings, Outcome> {
+fn strings(start: &Start, data: &[u8], id: JobId, told: Told<'_>) -> Result<Strings, Outcome> {
     let command = command(&start.policy);
     if command.argv.is_empty() {
         return Err(never("cannot run: the command is empty"));
@@ -204,7 +219,7 @@ fn strings(start: &Start, data: &[u8], id: JobId, control: Option<&Control<'_>>)
         // Behind the templates, since the worker fills in the queue itself, for each job.
         argv.extend([lua.file.clone(), lua.memory.to_string().into_bytes()]);
     }
-    lay_strings(start, command, &argv, id, control)
+    lay_strings(start, command, &argv, id, told)
         .map_err(|HoldsNul| never("cannot run: the data or the command holds a NUL byte, which no argument can carry"))
 }
 
@@ -213,7 +228,7 @@ fn lay_strings(
     command: &Command,
     argv: &[Vec<u8>],
     id: JobId,
-    control: Option<&Control<'_>>,
+    told: Told<'_>,
 ) -> Result<Strings, HoldsNul> {
     let directory = if command.directory.is_empty() { b"/".as_slice() } else { &command.directory };
     let mut strings = Strings::new(directory)?;
@@ -221,8 +236,12 @@ fn lay_strings(
         strings.argument(argument)?;
     }
     // The jobs of a batch have one environment, and each its own trace or none.
-    let trace = start.trace().filter(|_| control.is_some() && start.held.count == 1);
-    let others = if trace.is_some() { &TRACE_VARIABLES[..] } else { &[] };
+    let trace = start.trace().filter(|_| matches!(told, Told::Job(_)) && start.held.count == 1);
+    let others: &[&str] = match told {
+        Told::Worker(Some(_)) => &[NOTIFY],
+        Told::Job(_) if trace.is_some() => &TRACE_VARIABLES,
+        Told::Worker(None) | Told::Job(_) => &[],
+    };
     for (name, value) in &command.environment {
         if !OURS.iter().chain(others).any(|ours| ours.as_bytes() == name) {
             strings.variable(name, value)?;
@@ -230,10 +249,16 @@ fn lay_strings(
     }
     strings.variable(JOB_MARKER.as_bytes(), id.to_string().as_bytes())?;
     strings.variable(QUEUE.as_bytes(), start.queue.as_str().as_bytes())?;
-    // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
-    let Some(Control { dir, launcher, number, http }) = control else {
-        strings.variable(START_MARKER.as_bytes(), b"1")?;
-        return Ok(strings);
+    let Control { dir, launcher, number, http } = match told {
+        Told::Job(control) => control,
+        // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
+        Told::Worker(ear) => {
+            strings.variable(START_MARKER.as_bytes(), b"1")?;
+            if let Some(ear) = ear {
+                strings.variable(NOTIFY.as_bytes(), ear.as_os_str().as_bytes())?;
+            }
+            return Ok(strings);
+        }
     };
     strings.variable(START_MARKER.as_bytes(), start.held.start().to_string().as_bytes())?;
     strings.variable(MAX_ATTEMPTS.as_bytes(), start.policy.attempts.to_string().as_bytes())?;

@@ -207,6 +207,36 @@ fn a_handler_goes_on_where_an_earlier_start_stopped() {
 }
 
 #[test]
+fn what_a_handler_says_of_its_job_is_on_the_board_until_the_job_has_ended() {
+    let (tell, heard) = mpsc::channel();
+    let (said, go) = (mpsc::sync_channel(0), mpsc::sync_channel(0));
+    let gate = Mutex::new((said.0, go.1));
+    let handlers = Handlers::new().typed("mail", move |number: u32, job: &Job<'_>| {
+        job.progress(3, 9, "half\nphase forged");
+        job.phase("sending");
+        let gate = gate.lock().unwrap();
+        gate.0.send(job.id()).unwrap();
+        gate.1.recv().unwrap();
+        Answer::Ok(number.to_string())
+    });
+    let board = Arc::<Board>::default();
+    let tell = Mutex::new(tell);
+    let hear = Box::new(move |finished| tell.lock().unwrap().send(finished).unwrap());
+    let mut runner = HandlerRunner::new(handlers, 1, Arc::clone(&board), hear).unwrap();
+    let mut builder = ChunkBuilder::new(Origin::from_random(1));
+    (0..3).for_each(|offset| builder.push(offset, b"7"));
+    let mut mails = start(1, "mail", 3);
+    mails.held.jobs = Arc::new(builder.finish());
+    runner.start(vec![Start { held: mails.held.part(1, 1), ..mails }]);
+    let id = said.1.recv().unwrap();
+    let shown = board.of(id).unwrap();
+    assert_eq!((id.offset, shown.progress.as_deref(), shown.phase.as_deref()), (1, Some("3/9 half"), Some("sending")));
+    go.0.send(()).unwrap();
+    assert_eq!(heard.recv().unwrap().outcomes[0].1.word(), "succeeded");
+    assert_eq!(board.of(id), None);
+}
+
+#[test]
 fn any_bytes_reach_a_handler_as_they_are() {
     let payloads: Vec<Vec<u8>> = vec![
         Vec::new(),

@@ -49,6 +49,17 @@ impl<'a> Job<'a> {
         self.batch.keep(self.position, text)
     }
 
+    /// How far it is, for whoever looks: so many of so many, and a text.
+    pub fn progress(&self, done: u64, of: u64, text: &str) {
+        self.batch.progress(self.position, done, of, text);
+    }
+
+    /// What it is at, in a word of its own, likewise.
+    pub fn phase(&self, phase: &str) {
+        self.batch.phase(phase);
+        self.batch.show(self.position, &format!("phase {phase}"));
+    }
+
     /// A further job, stored if this one succeeds and not otherwise.
     pub fn emit(&self, queue: &str, data: &impl Serialize) -> Result<(), EmitError> {
         let data = serde_json::to_vec(data).map_err(|error| EmitError(error.to_string()))?;

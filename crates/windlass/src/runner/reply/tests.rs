@@ -113,13 +113,15 @@ fn emitted_lines_have_a_queue_and_may_have_a_parent() {
 fn the_last_word_of_each_kind_counts() {
     let said = Said::read(
         b"progress 1/9\nphase load\nprogress 3/9 half way\nnonsense\n\nextend 2s\nextend 1m\nsnooze 5m\nfail later\n\
-          checkpoint page 7\nresult 12 rows\nSTATUS=sorting\nWATCHDOG=1\nin_flight 8\nsnooze soon",
+          checkpoint page 7\nresult 12 rows\nSTATUS=sorting\nWATCHDOG=1\nin_flight 8\nsnooze soon\n\
+          EXTEND_TIMEOUT_USEC=9000000\nEXTEND_TIMEOUT_USEC=5000000\nSTOPPING=1",
     );
     assert_eq!(said.progress.as_deref(), Some("3/9 half way"));
     assert_eq!(said.phase.as_deref(), Some("sorting"));
     assert_eq!(said.checkpoint.as_deref(), Some("page 7"));
     assert_eq!(said.result.as_deref(), Some("12 rows"));
     assert_eq!((said.extend, said.in_flight, said.heartbeat), (Duration::from_secs(62), Some(8), true));
+    assert_eq!((said.at_least, said.stopping), (Some(Duration::from_secs(5)), true));
     assert_eq!(said.wish, Some(never("later")), "a wish that cannot be read is none");
     assert_eq!(Said::read(b""), Said::default());
 }

@@ -19,8 +19,6 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Framing, Method, Url};
 use windlass_core::template::{self, Values};
 
-/// The most bytes of one call's body; what is left over goes with the next.
-const BYTES_MOST: usize = 16 << 20;
 /// What stands around the data of a job in a frame, mostly less.
 const OBJECT_MOST: usize = 128;
 /// The longest path and query; servers take less.
@@ -110,13 +108,14 @@ fn kind_of(data: &[u8]) -> &'static str {
 fn frame(url: &Url, claim: &Claim, jobs: &[u32], laid: &mut Laid) -> (Vec<u8>, &'static str) {
     let framing = if url.framing == Framing::Array { Framing::Json } else { url.framing };
     let data: usize = claim.each(jobs).map(|(_, start, at)| start.held.bytes(at, 1) as usize + OBJECT_MOST).sum();
-    let mut body = Vec::with_capacity(data.min(BYTES_MOST));
+    let most = usize::try_from(url.bytes).unwrap_or(usize::MAX);
+    let mut body = Vec::with_capacity(data.min(most));
     let mut layer = Layer::default();
     if url.framing == Framing::Array {
         body.push(b'[');
     }
     for (job, start, position) in claim.each(jobs) {
-        if body.len() >= BYTES_MOST {
+        if body.len() >= most {
             laid.rest = Some(job);
             break;
         }

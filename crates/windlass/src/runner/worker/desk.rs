@@ -42,6 +42,7 @@ const BELL: u64 = u64::MAX;
 const REPLIES: u64 = 0;
 const CHANNEL: u64 = 1;
 const ROOM: u64 = 2;
+const NOTICES: u64 = 3;
 
 /// The end of one job as its worker told it, or of neighbours that ended alike and emitted nothing.
 struct Answer {
@@ -121,7 +122,10 @@ impl Desk {
                 Err(error) => panic!("cannot wait for the kept workers: {error}"),
             }
             // What a worker said of a job before it answered is heard before the answer.
-            events.sort_by_key(|event| event.data.u64() & 3 != CHANNEL || event.data.u64() == BELL);
+            events.sort_by_key(|event| {
+                let token = event.data.u64();
+                token == BELL || ![CHANNEL, NOTICES].contains(&(token & 3))
+            });
             for event in &events {
                 match event.data.u64() {
                     BELL => self.hear(),
@@ -198,7 +202,7 @@ impl Desk {
     fn attend(&mut self, number: u32, what: u64) {
         match what {
             REPLIES => self.read_replies(number),
-            CHANNEL => self.read_channel(number),
+            CHANNEL | NOTICES => self.read_words(number, what),
             _ => self.flush(number),
         }
     }
@@ -319,9 +323,11 @@ impl Desk {
         self.workers.insert(number, worker);
     }
 
-    fn read_channel(&mut self, number: u32) {
+    /// What a worker says on its channel or to its socket.
+    fn read_words(&mut self, number: u32, what: u64) {
         let Some(worker) = self.workers.get_mut(&number) else { return };
-        let messages = worker.read_channel(&mut self.buffer);
+        let messages = if what == CHANNEL { worker.read_channel(&mut self.buffer) } else { worker.read_notices() };
+        let mut goes = false;
         for message in messages {
             // Where several are in flight a message names its job; else it is about the one it is at.
             let text = message.strip_prefix(b"@").and_then(|named| {
@@ -336,14 +342,19 @@ impl Desk {
                 // It may wait for what it has room for now before it answers what it has.
                 self.stirred.insert(worker.pool);
             }
+            // One that goes before it has done anything is to be counted as such.
+            if said.stopping && worker.ending().is_none() && (worker.done > 0 || !worker.lines.is_empty()) {
+                worker.end_for(Ending::Retired);
+                goes = worker.lines.is_empty();
+            }
             let line = match id {
                 Some(id) => worker.lines.iter_mut().find(|line| line.id == id),
                 None => worker.lines.front_mut(),
             };
             let Some(line) = line else { continue };
             if let Some(deadline) = line.deadline {
-                let beat = worker.policy.time_limit.filter(|_| said.heartbeat);
-                let anew = beat.and_then(|limit| Instant::now().checked_add(limit)).unwrap_or(deadline);
+                let beat = worker.policy.time_limit.filter(|_| said.heartbeat).max(said.at_least);
+                let anew = beat.and_then(|more| Instant::now().checked_add(more)).unwrap_or(deadline);
                 line.deadline = anew.max(deadline).checked_add(said.extend);
             }
             line.spoke = true;
@@ -354,6 +365,10 @@ impl Desk {
             if let Some(phase) = &said.phase {
                 worker.is_in(phase);
             }
+        }
+        if goes && let Some(mut worker) = self.workers.remove(&number) {
+            self.dismiss(&mut worker, Instant::now());
+            self.workers.insert(number, worker);
         }
     }
 

@@ -4,6 +4,7 @@
 //! took: those jobs had not begun. It must not choose jobs.
 
 use super::marks::Marks;
+use super::notices::Notices;
 use crate::runner::launcher::Report;
 use crate::runner::lines::Layer;
 use crate::runner::{Flight, Start, Stop};
@@ -12,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
@@ -60,6 +61,8 @@ pub(super) struct Pipes {
     pub(super) to: OwnedFd,
     pub(super) from: OwnedFd,
     pub(super) channel: OwnedFd,
+    /// The worker's own end of its input once more, for a look at what it left there.
+    unread: OwnedFd,
     /// Standard input, standard output and descriptor 3 of the process, in this order.
     pub(super) theirs: Vec<OwnedFd>,
 }
@@ -72,7 +75,8 @@ impl Pipes {
             let flags = rustix::fs::fcntl_getfl(ours)?;
             rustix::fs::fcntl_setfl(ours, flags | OFlags::NONBLOCK)?;
         }
-        Ok(Pipes { to, from, channel, theirs: vec![their_in, their_out, their_channel] })
+        let unread = rustix::io::fcntl_dupfd_cloexec(&their_in, 3)?;
+        Ok(Pipes { to, from, channel, unread, theirs: vec![their_in, their_out, their_channel] })
     }
 }
 
@@ -102,6 +106,8 @@ pub(super) struct Kept {
     pub(super) to: Option<OwnedFd>,
     pub(super) from: OwnedFd,
     pub(super) channel: OwnedFd,
+    /// Its words in the protocol of service managers; none where there is no place for a socket.
+    notices: Option<Notices>,
     /// The worker's own end of its input, for a look at what it left there.
     unread: OwnedFd,
     layer: Layer,
@@ -140,7 +146,7 @@ impl Kept {
         worker: Worker,
         policy: Arc<Policy>,
         pipes: Pipes,
-        unread: OwnedFd,
+        notices: Option<Notices>,
     ) -> Kept {
         use windlass_core::policy::Service;
         let (framing, window) = match &policy.service {
@@ -153,7 +159,7 @@ impl Kept {
             | Service::Handler { .. } => (Framing::Raw, 1),
         };
         let now = Instant::now();
-        let Pipes { to, from, channel, .. } = pipes;
+        let Pipes { to, from, channel, unread, .. } = pipes;
         Kept {
             flight,
             pool,
@@ -162,6 +168,7 @@ impl Kept {
             to: Some(to),
             from,
             channel,
+            notices,
             unread,
             layer: Layer::default(),
             outgoing: Vec::new(),
@@ -344,25 +351,27 @@ impl Kept {
         }
     }
 
-    /// Reads its control messages, line by line.
+    /// Reads its control messages, line by line: what is in the pipe now. Who writes faster than we read would keep us
+    /// here for ever; what comes meanwhile is an event of its own.
     pub(super) fn read_channel(&mut self, buffer: &mut [u8]) -> Vec<Vec<u8>> {
-        let mut messages = Vec::new();
-        loop {
-            match rustix::io::read(&self.channel, &mut *buffer) {
-                Ok(got) if got > 0 => self.channel_text.extend_from_slice(&buffer[..got]),
-                Err(Errno::INTR) => continue,
-                Ok(_) | Err(_) => break,
-            }
-            while let Some(at) = memchr::memchr(b'\n', &self.channel_text) {
-                let rest = self.channel_text.split_off(at + 1);
-                let mut line = std::mem::replace(&mut self.channel_text, rest);
-                line.pop();
-                messages.push(line);
-            }
-            // Nobody needs so long a message.
-            self.channel_text.truncate(64 << 10);
+        if let Ok(got) = rustix::io::retry_on_intr(|| rustix::io::read(&self.channel, &mut *buffer)) {
+            self.channel_text.extend_from_slice(&buffer[..got]);
         }
+        let mut messages = Vec::new();
+        let mut from = 0;
+        for end in memchr::memchr_iter(b'\n', &self.channel_text) {
+            messages.push(self.channel_text[from..end].to_vec());
+            from = end + 1;
+        }
+        self.channel_text.drain(..from);
+        // Nobody needs so long a message.
+        self.channel_text.truncate(64 << 10);
         messages
+    }
+
+    /// Reads what it says to its socket, line by line.
+    pub(super) fn read_notices(&self) -> Vec<Vec<u8>> {
+        self.notices.as_ref().map(Notices::read).unwrap_or_default()
     }
 
     /// The line that a reply answers: the one it names, or the first.
@@ -432,8 +441,9 @@ impl Kept {
         self.lines.drain(..).partition(|line| line.begin < taken)
     }
 
-    pub(super) fn fds(&self) -> [rustix::fd::BorrowedFd<'_>; 2] {
-        [self.from.as_fd(), self.channel.as_fd()]
+    /// Its replies, its channel and, where it has one, its socket.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.from.as_fd(), self.channel.as_fd()].into_iter().chain(self.notices.as_ref().map(AsFd::as_fd))
     }
 }
 
@@ -450,11 +460,10 @@ mod tests {
 
     fn worker() -> Kept {
         let policy = Arc::new(Policy::new("q", Service::Worker(Worker::new(Command::default()))));
-        let mut pipes = Pipes::new().unwrap();
-        let unread = pipes.theirs.remove(0);
+        let pipes = Pipes::new().unwrap();
         let about = About::new(Kind::Kept, Some(&policy), Flight(1));
         let made = Arc::<Roster>::default().make(about);
-        Kept::new(Flight(1), 0, made, policy, pipes, unread)
+        Kept::new(Flight(1), 0, made, policy, pipes, None)
     }
 
     #[test]

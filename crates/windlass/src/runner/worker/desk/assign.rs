@@ -4,8 +4,9 @@
 //! it has room for, in one write. It must not read anything.
 
 use super::super::kept::{Kept, Pipes};
+use super::super::notices::Notices;
 use super::super::pool::{Death, Waiting};
-use super::{CHANNEL, Desk, Instant, REPLIES, ROOM, WORKERS_FROM, order, words};
+use super::{CHANNEL, Desk, Instant, NOTICES, REPLIES, ROOM, WORKERS_FROM, order, words};
 use crate::clock;
 use crate::runner::Flight;
 use crate::supervisor::{About, Kind};
@@ -92,14 +93,16 @@ impl Desk {
         let number = self.last_worker;
         let flight = Flight(WORKERS_FROM | u64::from(number));
         let id = JobId { origin: self.origin, offset: u64::from(number) };
+        let user = pool.policy.user.as_ref();
+        // It can do without: descriptor 3 takes the same words.
+        let notices = Notices::new(&self.shared.settings.control_of(user), number, user).ok();
+        let ear = notices.as_ref().map(Notices::path);
         let asked =
-            order::lay_worker(&pool.example, flight, id).map_err(|outcome| words(&outcome)).and_then(|record| {
+            order::lay_worker(&pool.example, flight, id, ear).map_err(|outcome| words(&outcome)).and_then(|record| {
                 let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
-                let pipes = Pipes::new().map_err(cannot)?;
-                let unread = rustix::io::fcntl_dupfd_cloexec(&pipes.theirs[0], 3).map_err(cannot)?;
-                Ok((record, pipes, unread))
+                Ok((record, Pipes::new().map_err(cannot)?))
             });
-        let (record, mut pipes, unread) = match asked {
+        let (record, mut pipes) = match asked {
             Ok(asked) => asked,
             Err(why) => {
                 self.ails(at, &why, Death::Hopeless);
@@ -109,8 +112,8 @@ impl Desk {
         let theirs = std::mem::take(&mut pipes.theirs);
         let about = About::new(Kind::Kept, Some(&pool.policy), flight);
         let made = self.shared.settings.board.workers().make(about);
-        let worker = Kept::new(flight, at, made, Arc::clone(&pool.policy), pipes, unread);
-        for (fd, what) in worker.fds().into_iter().zip([REPLIES, CHANNEL]) {
+        let worker = Kept::new(flight, at, made, Arc::clone(&pool.policy), pipes, notices);
+        for (fd, what) in worker.fds().zip([REPLIES, CHANNEL, NOTICES]) {
             let token = EventData::new_u64(u64::from(number) << 2 | what);
             if let Err(error) = epoll::add(&self.epoll, fd, token, EventFlags::IN) {
                 self.ails(at, &format!("cannot listen to a worker: {}", std::io::Error::from(error)), Death::Hopeless);

@@ -3,7 +3,7 @@
 //! Lines that it never took had not begun, and cost nothing. Of those it took, the one it was at is suspected; where it
 //! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
 
-use super::{Death, Desk, Ending, Kept, Line, Report, last_words, reading};
+use super::{CHANNEL, Death, Desk, Ending, Kept, Line, NOTICES, Report, last_words, reading};
 use crate::runner::launcher::{Cut, End};
 use crate::runner::reply::Emits;
 use crate::runner::{Flight, Stop};
@@ -15,7 +15,9 @@ use windlass_core::supervisor::{Due, WorkerState};
 impl Desk {
     /// A worker's tree is dead: its jobs go where they belong, and its pool learns from it.
     pub(super) fn buried(&mut self, number: u32, report: Option<&Report>) {
-        // What it had answered before it died still counts.
+        // What it had said and answered before it died still counts.
+        self.read_words(number, CHANNEL);
+        self.read_words(number, NOTICES);
         self.read_replies(number);
         let Some(mut worker) = self.workers.remove(&number) else { return };
         for fd in worker.fds() {
@@ -35,9 +37,12 @@ impl Desk {
         }
         for (at, line) in taken.into_iter().enumerate() {
             let outcome = match worker.ending() {
-                None if at == 0 && !parallel => over_limit(&worker, report).unwrap_or(Outcome::Lost),
-                None if parallel => Outcome::Lost,
-                None => Outcome::Interrupted,
+                // One that was to be its last: it is told to go when it has answered that, and not before.
+                None | Some(Ending::Retired) if at == 0 && !parallel => {
+                    over_limit(&worker, report).unwrap_or(Outcome::Lost)
+                }
+                None | Some(Ending::Retired) if parallel => Outcome::Lost,
+                None | Some(Ending::Retired) => Outcome::Interrupted,
                 Some(ending) => ended_on_purpose(ending, &line, at, &worker),
             };
             self.end_line(&worker, line, outcome);
