@@ -1,73 +1,152 @@
-//! Who is told of a job that has failed for good: the queue that its table names in `on_failure`.
+//! Who is told of a job that has ended: the queue that its table names in `on_failure`, and the channels in `notify`.
 //!
-//! A queue that handles failures is never handed its own, nor those of another such queue: a handler that fails ends
-//! there, so no chain of handlers can turn in a circle. It must not know what is told; the engine writes that.
+//! A queue that is told of ends has nobody to tell of its own, nor of those of another such queue: a handler or a
+//! channel that fails ends there, so no chain of them can turn in a circle. It must not know what is told; the engine
+//! writes that.
 
 use crate::job::QueueName;
+use crate::notify::Ending;
 use crate::policy::{HandlerFiles, Policy};
 use crate::router::Router;
 use std::collections::BTreeSet;
 
-/// The queues that handle failures, out of all rules.
+/// The queues that are told of ends, out of all rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handlers(BTreeSet<QueueName>);
+pub struct Handlers {
+    queues: BTreeSet<QueueName>,
+    /// Some table asks for what succeeded; mostly none does, and then nobody has to be looked for.
+    of_success: bool,
+}
+
+/// Who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener<'p> {
+    /// Its work is part of the failed job's run, which goes on until it is done.
+    Handler(&'p QueueName),
+    /// It only hears of it: no run waits for it.
+    Channel(&'p QueueName),
+}
 
 impl Handlers {
     /// Those that tables name, and whoever hears what is sent to them.
     pub fn of(policies: &[Policy], router: &Router) -> Handlers {
-        let named: BTreeSet<QueueName> = policies.iter().filter_map(|policy| policy.on_failure.clone()).collect();
+        let names =
+            |policy: &Policy| policy.on_failure.iter().chain(&policy.notify.channels).cloned().collect::<Vec<_>>();
+        let named: BTreeSet<QueueName> = policies.iter().flat_map(names).collect();
         let hear: Vec<QueueName> = named.iter().flat_map(|queue| router.reach(queue)).collect();
-        Handlers(named.into_iter().chain(hear).collect())
+        let of_success = policies.iter().any(|policy| policy.notify.hears(Ending::Succeeded));
+        Handlers { queues: named.into_iter().chain(hear).collect(), of_success }
     }
 
-    /// True for a queue whose failures nobody is told of.
+    /// True for a queue of whose ends nobody is told.
     pub fn has(&self, queue: &QueueName) -> bool {
-        self.0.contains(queue)
+        self.queues.contains(queue)
     }
 
-    /// The queue that is told of the failures of this one, which this table serves.
-    pub fn handler<'p>(&self, policy: &'p Policy, queue: &QueueName) -> Option<&'p QueueName> {
-        policy.on_failure.as_ref().filter(|_| !self.has(queue))
+    /// Whether there can be anybody to tell of such an end.
+    pub fn may_hear(&self, ending: Ending) -> bool {
+        match ending {
+            Ending::Failed | Ending::Late => !self.queues.is_empty(),
+            Ending::Succeeded => self.of_success,
+        }
+    }
+
+    /// Those who are told that a job of this queue, which this table serves, has ended so.
+    pub fn listeners<'p>(&self, policy: &'p Policy, queue: &QueueName, ending: Ending) -> Vec<Listener<'p>> {
+        if self.has(queue) {
+            return Vec::new();
+        }
+        let handler = match ending {
+            Ending::Failed | Ending::Late => policy.on_failure.as_ref(),
+            Ending::Succeeded => None,
+        };
+        let channels = policy.notify.of(ending).iter().map(Listener::Channel);
+        handler.map(Listener::Handler).into_iter().chain(channels).collect()
     }
 
     /// The same where only the rules are known, in their order.
-    pub fn handler_among<'p>(
+    pub fn listeners_among<'p>(
         &self,
         policies: &'p [Policy],
         files: &HandlerFiles,
         queue: &QueueName,
-    ) -> Option<&'p QueueName> {
-        let serving = policies.iter().find(|policy| policy.serves(queue.as_str(), files))?;
-        self.handler(serving, queue)
+        ending: Ending,
+    ) -> Vec<Listener<'p>> {
+        let serving = policies.iter().find(|policy| policy.serves(queue.as_str(), files));
+        serving.map(|policy| self.listeners(policy, queue, ending)).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notify::Notify;
     use crate::policy::{Command, Service};
     use crate::router::Subscription;
 
-    fn table(pattern: &str, on_failure: Option<&str>) -> Policy {
+    fn table(pattern: &str, on_failure: Option<&str>, notify: &[(&str, Ending)]) -> Policy {
         let on_failure = on_failure.map(name);
-        Policy { on_failure, ..Policy::new(pattern, Service::Command(Command::default())) }
+        let channels = notify.iter().map(|(channel, _)| name(channel)).collect();
+        let notify = Notify { channels, on: notify.iter().map(|(_, ending)| *ending).collect() };
+        Policy { on_failure, notify, ..Policy::new(pattern, Service::Command(Command::default())) }
     }
 
     fn name(text: &str) -> QueueName {
         QueueName::new(text.as_bytes()).unwrap()
     }
 
+    /// The names of those who are told, handlers with a star.
+    fn told(tables: &[Policy], router: &Router, queue: &str, ending: Ending) -> Vec<String> {
+        let handlers = Handlers::of(tables, router);
+        let listeners = handlers.listeners_among(tables, &HandlerFiles::new(), &name(queue), ending);
+        assert!(listeners.is_empty() || handlers.may_hear(ending));
+        let names = listeners.iter().map(|listener| match listener {
+            Listener::Handler(queue) => format!("{queue}*"),
+            Listener::Channel(queue) => queue.to_string(),
+        });
+        names.collect()
+    }
+
     #[test]
     fn the_first_table_that_serves_a_queue_names_its_handler_and_a_handler_has_none() {
         let listeners = vec![name("pager")];
         let router = Router::new(vec![Subscription { pattern: "ops".into(), listeners }]).unwrap();
-        let tables = [table("quiet", None), table("a", Some("ops")), table("*", Some("errors"))];
-        let (handlers, files) = (Handlers::of(&tables, &router), HandlerFiles::new());
-        let of = |queue: &str| handlers.handler_among(&tables, &files, &name(queue)).map(QueueName::as_str);
-        assert_eq!(of("a"), Some("ops"));
-        assert_eq!(of("b"), Some("errors"));
-        assert_eq!(of("quiet"), None);
-        assert_eq!(of("pager"), None, "who hears what is sent to a handler is one");
-        assert_eq!((of("errors"), of("ops")), (None, None), "a pattern that has everything has them, too");
+        let tables = [table("quiet", None, &[]), table("a", Some("ops"), &[]), table("*", Some("errors"), &[])];
+        let of = |queue: &str| told(&tables, &router, queue, Ending::Failed);
+        assert_eq!(of("a"), ["ops*"]);
+        assert_eq!(of("b"), ["errors*"]);
+        assert!(of("quiet").is_empty());
+        assert!(of("pager").is_empty(), "who hears what is sent to a handler is one");
+        assert!(of("errors").is_empty() && of("ops").is_empty(), "a pattern that has everything has them, too");
+        assert!(told(&tables, &router, "a", Ending::Succeeded).is_empty(), "a handler is for failures");
+        assert_eq!(told(&tables, &router, "a", Ending::Late), ["ops*"]);
+    }
+
+    #[test]
+    fn channels_hear_what_was_asked_for_beside_the_handler_and_nobody_hears_of_theirs() {
+        let router = Router::new(vec![Subscription { pattern: "notify.all".into(), listeners: vec![name("heard")] }]);
+        let router = router.unwrap();
+        let tables = [
+            table("a", Some("errors"), &[("notify.ops", Ending::Failed), ("notify.all", Ending::Late)]),
+            table("b", None, &[("notify.ops", Ending::Succeeded)]),
+            table("*", None, &[("notify.ops", Ending::Failed)]),
+        ];
+        for (queue, ending, expected) in [
+            ("a", Ending::Failed, &["errors*", "notify.ops", "notify.all"][..]),
+            ("a", Ending::Late, &["errors*", "notify.ops", "notify.all"]),
+            ("a", Ending::Succeeded, &[]),
+            ("b", Ending::Succeeded, &["notify.ops"]),
+            ("b", Ending::Failed, &[]),
+            ("c", Ending::Failed, &["notify.ops"]),
+            ("c", Ending::Late, &[]),
+            ("notify.ops", Ending::Failed, &[]),
+            ("heard", Ending::Failed, &[]),
+            ("errors", Ending::Failed, &[]),
+        ] {
+            assert_eq!(told(&tables, &router, queue, ending), expected, "{queue} {ending:?}");
+        }
+        let quiet = Handlers::of(&tables[..1], &Router::default());
+        assert!(!quiet.may_hear(Ending::Succeeded), "where nobody asks, nobody is looked for");
+        assert!(!Handlers::default().may_hear(Ending::Failed));
     }
 }

@@ -14,6 +14,7 @@ pub mod job;
 pub mod judge;
 pub mod life_cycle;
 pub mod look;
+pub mod notify;
 pub mod outcome;
 pub mod overrides;
 pub mod pace;

@@ -5,6 +5,7 @@
 
 use crate::hours::Hours;
 use crate::job::QueueName;
+use crate::notify::Notify;
 use crate::particulars::Scope;
 use crate::pipeline::Flow;
 use crate::rate::Rate;
@@ -432,6 +433,8 @@ pub struct Policy {
     pub unique: Option<Scope>,
     /// The queue that is told of its jobs that failed for good.
     pub on_failure: Option<QueueName>,
+    /// The channels that are told of the ends of its jobs.
+    pub notify: Notify,
     /// It is a stage of a pipeline.
     pub flow: Option<Flow>,
 }
@@ -470,6 +473,7 @@ impl Policy {
             dead_after,
             unique: None,
             on_failure: None,
+            notify: Notify::default(),
             flow: None,
         }
     }

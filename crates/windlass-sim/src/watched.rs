@@ -11,7 +11,7 @@ use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs,
-    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
+    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -300,10 +300,18 @@ impl Store for Watched {
         Ok(())
     }
 
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
         let now = if self.lies(Lie::ReleasesEarly) { now.after(std::time::Duration::from_secs(3600)) } else { now };
-        self.memory.release(now, limit)?;
+        let told = RefCell::new(Vec::new());
+        let late = |info: &JobInfo, run| {
+            let follow_ups = late(info, run);
+            told.borrow_mut().extend(follow_ups.clone());
+            follow_ups
+        };
+        self.memory.release(now, limit, &late)?;
         self.verbs.push(Verb::Released);
+        let emitted = self.emissions(&told.into_inner())?;
+        self.verbs.extend((!emitted.is_empty()).then_some(Verb::Emitted(emitted)));
         Ok(())
     }
 

@@ -444,6 +444,9 @@ impl From<&FlightInfo> for Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drained {
     pub failed: u64,
+    /// An older server counts them among the failed.
+    #[serde(default)]
+    pub cancelled: u64,
 }
 
 /// How a server is asked to stop.

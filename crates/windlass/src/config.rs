@@ -65,6 +65,8 @@ pub struct Config {
     pub defaults: Policy,
     /// The directory of handlers, which goes before every table.
     pub handlers: Option<Handlers>,
+    /// Those that are told of ends, each with the queue of its name; their tables go before all others.
+    pub channels: Vec<Policy>,
     /// In the order of the file: the first match wins. Environments lack what is inherited.
     pub queues: Vec<Policy>,
     pub schedules: Vec<Schedule>,
@@ -127,6 +129,7 @@ impl Default for Config {
             traces: TraceOptions::default(),
             defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,
+            channels: Vec::new(),
             queues: Vec::new(),
             schedules: Vec::new(),
             router: Router::default(),
@@ -152,8 +155,8 @@ impl Config {
         self.machine.memory.or_else(checks::machine_memory)
     }
 
-    /// The rules for the engine, in the file's order; the crews of commands that list for a schedule come before them,
-    /// so that no pattern takes their queues.
+    /// The rules for the engine, in the file's order; the crews of commands that list for a schedule and the channels
+    /// come before them, so that no pattern takes their queues.
     pub fn policies(&self) -> Vec<Policy> {
         self.policies_under(&|name| std::env::var_os(name))
     }
@@ -162,7 +165,8 @@ impl Config {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
         let stages = self.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
-        let all = lists.chain(stages).chain(handlers).chain(self.queues.iter().cloned());
+        let channels = self.channels.iter().cloned();
+        let all = lists.chain(channels).chain(stages).chain(handlers).chain(self.queues.iter().cloned());
         all.map(|policy| with_environment(policy, variable)).collect()
     }
 }

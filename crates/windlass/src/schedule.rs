@@ -11,6 +11,7 @@ use jiff::tz::TimeZone;
 use std::fmt;
 use windlass_core::job::{Priority, QueueName};
 use windlass_core::policy::{Command, Policy, Service};
+use windlass_core::run::terms::RunTerms;
 use windlass_core::schedule::{CatchUp, Overlap};
 use windlass_core::time::Time;
 
@@ -85,6 +86,8 @@ pub struct Schedule {
     pub push: Push,
     /// The queue in which a firing begins.
     pub first_queue: QueueName,
+    /// Those of the run of each firing.
+    pub terms: RunTerms,
 }
 
 /// What a schedule pushes when its time comes.

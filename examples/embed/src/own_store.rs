@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use windlass::store::{
     Amended, Amendment, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs, NewRun, Order,
-    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived,
+    Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -72,8 +72,8 @@ impl<S: Store> Store for Counting<S> {
         self.count("settle").settle(ended, follow_ups, now)
     }
 
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        self.count("release").release(now, limit)
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
+        self.count("release").release(now, limit, late)
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {

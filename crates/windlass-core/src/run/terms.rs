@@ -7,11 +7,13 @@
 //! repeated, tags rising: u8 tag | u16 length | bytes                                             little endian
 //! 1 time limit: u64 microseconds   2 job limit: u64   3 tolerated failures: u8 0 jobs, 1 hundredths of a percent, u64
 //! 4 end job: i8 priority, u8 length, queue, data
+//! 5 notify: u8 ends (1 failed, 2 succeeded, 4 late), then of each channel u8 length, queue
 //! ```
 
 use super::RunCounts;
 use crate::job::{Priority, QueueName};
 use crate::life_cycle::State;
+use crate::notify::{Endings, Notify};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub struct RunTerms {
     /// With more failures the rest is cancelled; with no more the run counts as one that succeeded.
     pub tolerate: Option<Tolerance>,
     pub end_job: Option<EndJob>,
+    /// The channels that are told how it ended.
+    pub notify: Notify,
 }
 
 /// How many failures a run bears.
@@ -82,7 +86,7 @@ impl Tolerance {
     }
 
     /// Whether it cannot hold any more, however a run with so many jobs at most goes on. Jobs may emit others until the
-    /// last of them has ended, so without a limit a share is known then and not before.
+    /// last of them has ended, so without a limit a share is known then and not before; but for nought.
     fn is_lost(self, counts: &RunCounts, job_limit: Option<u64>) -> bool {
         let failed = counts.by_state[State::Failed.index()];
         match (self, job_limit) {
@@ -91,6 +95,8 @@ impl Tolerance {
                 let jobs = most.max(counts.total());
                 u128::from(failed) * 10_000 > u128::from(share) * u128::from(jobs)
             }
+            // Of any number of jobs a share of nothing is nothing.
+            (Tolerance::Share(0), None) => failed > 0,
             (Tolerance::Share(_), None) => false,
         }
     }
@@ -168,6 +174,14 @@ impl RunTerms {
             let queue = queue.as_str().as_bytes();
             put(4, &[&[priority.value() as u8, queue.len() as u8], queue, data].concat());
         }
+        if !self.notify.channels.is_empty() {
+            let mut value = vec![self.notify.on.bits()];
+            for channel in &self.notify.channels {
+                value.push(channel.as_str().len() as u8);
+                value.extend_from_slice(channel.as_str().as_bytes());
+            }
+            put(5, &value);
+        }
         bytes
     }
 
@@ -193,11 +207,24 @@ impl RunTerms {
                     let data = data.to_vec();
                     terms.end_job = Some(EndJob { queue: QueueName::new(queue).ok()?, priority, data });
                 }
+                (5, [on, value @ ..]) => {
+                    terms.notify = Notify { channels: channels(value)?, on: Endings::from_bits(*on)? };
+                }
                 _ => return None,
             }
         }
         bytes.is_empty().then_some(terms)
     }
+}
+
+fn channels(mut bytes: &[u8]) -> Option<Vec<QueueName>> {
+    let mut channels = Vec::new();
+    while let [length, rest @ ..] = bytes {
+        let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+        channels.push(QueueName::new(name).ok()?);
+        bytes = rest;
+    }
+    (!channels.is_empty()).then_some(channels)
 }
 
 #[cfg(test)]
@@ -219,6 +246,10 @@ mod tests {
             job_limit: Some(7),
             tolerate: Some(Tolerance::Share(150)),
             end_job: Some(EndJob { queue, priority: Priority::new(-3).unwrap(), data: b"x\0".to_vec() }),
+            notify: Notify {
+                channels: vec![QueueName::new(b"notify.ops").unwrap(), QueueName::new(b"notify.b").unwrap()],
+                on: Endings::from_bits(6).unwrap(),
+            },
         };
         for terms in [RunTerms::default(), full.clone()] {
             assert_eq!(RunTerms::decode(&terms.encode()), Some(terms));
@@ -227,7 +258,9 @@ mod tests {
         for cut in 1..bytes.len() {
             assert_ne!(RunTerms::decode(&bytes[..cut]), Some(full.clone()), "cut at {cut}");
         }
-        assert_eq!(RunTerms::decode(&[5, 0, 0]), None);
+        for unknown in [&[5, 0, 0][..], &[5, 1, 0, 1], &[5, 3, 0, 8, 1, b'a'], &[5, 3, 0, 1, 2, b'a'], &[6, 0, 0]] {
+            assert_eq!(RunTerms::decode(unknown), None, "{unknown:?}");
+        }
     }
 
     #[test]
@@ -241,11 +274,12 @@ mod tests {
             ("1%", 1, 98, true),
             ("0.5%", 1, 199, false),
             ("0%", 0, 0, false),
+            ("0%", 1, 9, true),
             ("100%", 9, 0, false),
         ] {
             let terms = RunTerms { tolerate: Some(text.parse().unwrap()), ..RunTerms::default() };
             let counts = counts(failed, succeeded);
-            let at_once = fails && !text.ends_with('%');
+            let at_once = fails && (!text.ends_with('%') || text == "0%");
             assert_eq!((terms.fails(&counts), terms.succeeded(&counts)), (at_once, !fails), "{text} {failed}");
         }
         // With a limit on its jobs a share is lost as soon as no more of them could make it hold.

@@ -86,6 +86,7 @@ impl Terms {
             job_limit: self.job_limit,
             tolerate: self.tolerate.as_deref().map(str::parse).transpose().map_err(bad)?,
             end_job: self.end_job.as_ref().map(NewEndJob::checked).transpose()?,
+            ..RunTerms::default()
         })
     }
 }

@@ -162,6 +162,7 @@ impl Limits {
             job_limit: self.job_limit,
             tolerate: self.tolerate,
             end_job: self.end_job.as_ref().map(end_job).transpose()?,
+            ..RunTerms::default()
         })
     }
 }

@@ -5,7 +5,8 @@
 
 use super::Context;
 use super::connect::{Connection, Link, configured, start_server};
-use super::print::{self, count, grouped};
+use super::missed::Missed;
+use super::print;
 use super::signals::{Signals, exit_code};
 use crate::config::Loaded;
 use crate::data_dir::DataDir;
@@ -114,13 +115,11 @@ fn wait(mut server: Connection) -> Result<Value, Failure> {
 }
 
 fn conclude(answer: &Value, context: &Context) -> Result<u8, Failure> {
-    let failed = count(answer, "failed");
+    let missed = Missed::of(answer);
     if context.json {
         print::document(answer)?;
     } else {
-        let how =
-            if failed == 0 { "nothing failed".to_owned() } else { format!("{} failed or cancelled", grouped(failed)) };
-        context.say(format_args!("everything that was due is done: {how}"));
+        context.say(format_args!("everything that was due is done: {}", missed.words()));
     }
-    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+    Ok(if missed.all() == 0 { 0 } else { Kind::JobFailed.exit_code() })
 }

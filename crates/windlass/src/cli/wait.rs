@@ -157,7 +157,7 @@ impl Ended {
             // What a run tolerates is no failure of it.
             Some(_) if answer.get("succeeded") == Some(&Value::Bool(true)) => Missed::default(),
             Some(counts) => Missed::of(counts),
-            None => Missed { failed: count(&answer, "failed"), cancelled: 0 },
+            None => Missed::of(&answer),
         };
         Ended { id, missed, answer }
     }
@@ -483,10 +483,6 @@ fn conclude(whats: &[What], (until, goal): (Until, Goal), context: &Context, end
         }
         let has = if what.contains(", ") { "have" } else { "has" };
         context.say(match (goal, failed) {
-            // Of these the server has one number.
-            (Goal::End, 1..) if whats == [What::Drained] => {
-                format!("{what} {has} ended: {} failed or cancelled", grouped(failed))
-            }
             (Goal::End, _) => format!("{what} {has} ended: {}", missed.words()),
             (Goal::State(state), 0) => format!("{what}: {state}"),
             (Goal::State(state), failed) => format!("{what}: {} ended and not as {state}", print::jobs(failed)),

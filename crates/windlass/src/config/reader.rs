@@ -23,6 +23,7 @@ use windlass_core::policy::{Backoff, Command, DataFormat, Framing, HandlerFile, 
 pub(super) mod defaults;
 pub(super) mod forward;
 pub(super) mod limits;
+pub(super) mod notify;
 mod pace;
 mod pipeline;
 pub(super) mod profile;
@@ -66,13 +67,15 @@ pub(super) fn read(files: &[(&Path, &str)], asks_machine: bool) -> Result<Config
         config.profiles.extend(profile::read(root)?);
         sections::read(root, &mut config)?;
     }
+    let channels = roots.iter().map(|root| notify::channels(root, &config)).collect::<Result<Vec<_>, _>>()?;
+    config.channels = laid_over(channels, |policy| &policy.pattern);
     for root in &roots {
         config.handlers = read_handlers(root, &config)?.or(config.handlers);
     }
     let queues = roots.iter().map(|root| read_queues(root, &config)).collect::<Result<Vec<_>, _>>()?;
     config.queues = laid_over(queues, |policy| &policy.pattern);
-    config.schedules =
-        laid_over(roots.iter().map(schedule::read).collect::<Result<_, _>>()?, |schedule| &schedule.name);
+    let schedules = roots.iter().map(|root| schedule::read(root, &config.channels)).collect::<Result<_, _>>()?;
+    config.schedules = laid_over(schedules, |schedule| &schedule.name);
     join(&roots, &mut config)?;
     Ok(config)
 }
@@ -92,7 +95,7 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 14] = [
+const ROOT_KEYS: [&str; 15] = [
     "handlers",
     "limits",
     "defaults",
@@ -107,6 +110,7 @@ const ROOT_KEYS: [&str; 14] = [
     "profile",
     "subscribe",
     "pipeline",
+    "notify",
 ];
 
 /// The tables of all files in the order in which they are tried: what lies in `conf.d` before what is in the main file,
@@ -141,7 +145,7 @@ pub(super) fn lines(files: &[(&Path, &str)]) -> Lines {
                 lines.insert((name.get_ref().to_string(), key.to_owned()), origin(name.span()));
                 continue;
             };
-            if kind != "queue" && kind != "schedule" && kind != "pipeline" {
+            if !["queue", "schedule", "pipeline", "notify"].contains(&kind.as_ref()) {
                 note(&mut lines, kind, table, &origin);
                 continue;
             }
@@ -202,7 +206,7 @@ pub(super) fn queue_keys(service: &Service) -> impl Iterator<Item = &'static str
 }
 
 /// The keys of a queue that say how, not by what; `service` has those.
-const QUEUE_KEYS: [&str; 16] = [
+const QUEUE_KEYS: [&str; 18] = [
     "data",
     "slots",
     "slots_each",
@@ -219,6 +223,8 @@ const QUEUE_KEYS: [&str; 16] = [
     "enabled",
     "hours",
     "on_failure",
+    "notify",
+    "notify_on",
 ];
 
 fn all_queue_keys() -> Vec<&'static str> {
@@ -227,6 +233,10 @@ fn all_queue_keys() -> Vec<&'static str> {
 
 fn read_queue(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Range<usize>) -> Result<Policy, Failure> {
     table.only(&all_queue_keys())?;
+    if config.channels.iter().any(|channel| channel.pattern == pattern) {
+        let text = format!("{} would do nothing: its jobs are those of the channel of that name", table.title);
+        return Err(table.source.refuse(place, &text));
+    }
     let policy = read_policy(table, pattern, config, place)?;
     match &policy.service {
         Service::Worker(worker) if matches!(worker.framing, Framing::Paths { .. }) => {
@@ -243,7 +253,11 @@ fn read_policy(table: &Table<'_, '_>, pattern: &str, config: &Config, place: Ran
     let service = service::read(table, &config.hosts, enabled, place)?;
     let limits = limits::read_limits(table, &service, &config.machine)?;
     let user = limits::read_user(table, &service, &config.machine)?;
-    read_terms(table, Policy { enabled, limits, user, ..defaults::under(config, Policy::new(pattern, service)) })
+    let notify = notify::read(table, &config.channels)?;
+    read_terms(
+        table,
+        Policy { enabled, limits, user, notify, ..defaults::under(config, Policy::new(pattern, service)) },
+    )
 }
 
 /// `handlers = "DIR"`, or a table with `path` and the terms on which its files are run.
@@ -275,7 +289,8 @@ fn read_handlers(root: &Table<'_, '_>, config: &Config) -> Result<Option<Handler
     let user = limits::read_user(&terms, &service, &config.machine)?;
     let by_file = Some(HandlerFile::Program);
     let own = defaults::under(config, Policy::new(handlers_dir::NAME, service));
-    let policy = read_terms(&terms, Policy { enabled, by_file, limits, user, ..own })?;
+    let notify = notify::read(&terms, &config.channels)?;
+    let policy = read_terms(&terms, Policy { enabled, by_file, limits, user, notify, ..own })?;
     Ok(Some(Handlers { path, policy }))
 }
 

@@ -13,6 +13,7 @@ use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use windlass_core::notify::{Ending, Notify};
 use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
 use windlass_core::router::Router;
 
@@ -74,7 +75,7 @@ impl Entry {
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
         let live = ["limits", "defaults", "handlers", "subscribe"].contains(&self.table.as_str());
-        self.queue || live || self.table.starts_with("schedule.") || self.table.starts_with("pipeline.")
+        self.queue || live || ["schedule.", "pipeline.", "notify."].iter().any(|of| self.table.starts_with(of))
     }
 }
 
@@ -102,6 +103,7 @@ impl Loaded {
             nudge,
             defaults,
             handlers,
+            channels,
             queues,
             schedules,
             router,
@@ -136,18 +138,19 @@ impl Loaded {
             }
         }
         for policy in queues {
-            let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_) | Service::Forward(_));
-            let of_commands = |key: &&str| no_process && matches!(*key, "environment" | "directory");
-            for key in reader::queue_keys(&policy.service).filter(|key| !of_commands(key)) {
+            for key in own_keys(policy) {
                 add(&policy.pattern, true, key, queue_value(policy, key));
             }
+        }
+        for channel in channels {
+            self.add_channel(channel, &mut entries);
         }
         for schedule in schedules {
             let table = format!("schedule.{}", reader::quoted(&schedule.name));
             for (key, value) in schedule_values(schedule) {
                 let (line, file) = self.origin(format!("schedule.{}", schedule.name), key);
                 let (table, key) = (table.clone(), key.to_owned());
-                entries.push(Entry { table, queue: false, key, value: Some(value), line, file });
+                entries.push(Entry { table, queue: false, key, value, line, file });
             }
         }
         for pipeline in pipelines {
@@ -184,6 +187,15 @@ impl Loaded {
         }
     }
 
+    fn add_channel(&self, channel: &Policy, entries: &mut Vec<Entry>) {
+        let name = reader::notify::name_of(&channel.pattern);
+        for key in own_keys(channel).filter(|key| reader::notify::is_for_channels(key)) {
+            let (line, file) = self.origin(channel.pattern.clone(), key);
+            let (table, value) = (format!("notify.{}", reader::quoted(name)), queue_value(channel, key));
+            entries.push(Entry { table, queue: false, key: key.to_owned(), value, line, file });
+        }
+    }
+
     fn add_pipeline(&self, pipeline: &Pipeline, entries: &mut Vec<Entry>) {
         let mut add = |section: String, table: String, key: &str, value: Option<String>| {
             let (line, file) = self.origin(section, key);
@@ -211,7 +223,7 @@ impl Loaded {
     fn origin(&self, section: String, key: &str) -> (Option<usize>, Option<String>) {
         // A default that the file sets stands where it sets it.
         let of_defaults = || {
-            let takes = ["queue.", "pipeline.", "handlers"].iter().any(|of| section.starts_with(of));
+            let takes = ["queue.", "notify.", "pipeline.", "handlers"].iter().any(|of| section.starts_with(of));
             self.lines.get(&("defaults".to_owned(), key.to_owned())).filter(|_| takes)
         };
         let origin = self.lines.get(&(section.clone(), key.to_owned())).or_else(of_defaults);
@@ -234,21 +246,40 @@ fn store_values(store: &StorePlace) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-fn schedule_values(schedule: &Schedule) -> [(&'static str, String); 6] {
-    let Schedule { cron, overlap, catch_up, enabled, push, .. } = schedule;
+fn schedule_values(schedule: &Schedule) -> [(&'static str, Option<String>); 9] {
+    let Schedule { cron, overlap, catch_up, enabled, push, terms, .. } = schedule;
     let what = match &push.what {
         What::Data(text) => format!("data = {text:?}"),
         What::Lines(command) => format!("from = {}", argv_value(command)),
     };
     let push = format!("{{ queue = {:?}, {what}, priority = {} }}", push.queue.as_str(), push.priority);
     [
-        ("cron", format!("\"{cron}\"")),
-        ("zone", format!("\"{}\"", cron.zone_name())),
-        ("overlap", format!("\"{}\"", overlap.word())),
-        ("catch_up", format!("\"{}\"", catch_up.word())),
-        ("enabled", enabled.to_string()),
-        ("push", push),
+        ("cron", Some(format!("\"{cron}\""))),
+        ("zone", Some(format!("\"{}\"", cron.zone_name()))),
+        ("overlap", Some(format!("\"{}\"", overlap.word()))),
+        ("catch_up", Some(format!("\"{}\"", catch_up.word()))),
+        ("enabled", Some(enabled.to_string())),
+        ("time_limit", terms.time_limit.map(|limit| format!("\"{}\"", when::exact(limit)))),
+        ("notify", notify_value(&terms.notify, "notify")),
+        ("notify_on", notify_value(&terms.notify, "notify_on")),
+        ("push", Some(push)),
     ]
+}
+
+/// Where nobody is told there is nothing to say of what.
+fn notify_value(notify: &Notify, key: &str) -> Option<String> {
+    let list = |words: Vec<&str>| (!notify.channels.is_empty()).then(|| format!("{words:?}"));
+    match key {
+        "notify" => list(notify.channels.iter().map(|queue| reader::notify::name_of(queue.as_str())).collect()),
+        _ => list(notify.on.iter().map(Ending::word).collect()),
+    }
+}
+
+/// The keys of a table; what no process serves has none of those that are for processes.
+fn own_keys(policy: &Policy) -> impl Iterator<Item = &'static str> {
+    let no_process = matches!(policy.service, Service::Url(_) | Service::Remote(_) | Service::Forward(_));
+    let of_commands = move |key: &&str| no_process && matches!(*key, "environment" | "directory");
+    reader::queue_keys(&policy.service).filter(move |key| !of_commands(key))
 }
 
 fn argv_value(command: &Command) -> String {
@@ -292,6 +323,7 @@ fn queue_value(policy: &Policy, key: &str) -> Option<String> {
         "rate_key" => policy.rate_key.as_ref().map(|key| format!("{key:?}")),
         "dead_after" => Some(policy.dead_after.to_string()),
         "on_failure" => policy.on_failure.as_ref().map(|queue| format!("{:?}", queue.as_str())),
+        "notify" | "notify_on" => notify_value(&policy.notify, key),
         "hours" => policy.hours.as_ref().map(|hours| format!("\"{hours}\"")),
         _ => match &policy.service {
             Service::Batch(batch) => batch_value(batch, key),
@@ -436,7 +468,7 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 25,
+            17 + 8 + 27,
             "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
@@ -457,7 +489,8 @@ mod tests {
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
              [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n\
              [store]\nurl = \"postgres://ann:pw@db/app\"\ntable = \"work\"\nmap = { queue = \"kind\" }\n\
-             keep = \"none\"\nlease = \"9s\"\n[nudge]\nudp = \"127.0.0.1:4488\"\n";
+             keep = \"none\"\nlease = \"9s\"\n[notify.ops]\nurl = \"https://example.org/\"\n[queue.told]\nrun = [\"true\"]\n\
+             notify = [\"ops\"]\nnotify_on = [\"succeeded\", \"late\"]\n[nudge]\nudp = \"127.0.0.1:4488\"\n";
         let first = loaded(text);
         let mut again = String::new();
         let mut table = String::new();
@@ -473,8 +506,8 @@ mod tests {
         let said = |table: &str| first.entries().iter().filter(|e| e.table == table && e.value.is_none()).count();
         assert_eq!(
             (said("b"), said("w")),
-            (9, 10),
-            "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and, in one, `rate` and `slots_each` all have one"
+            (11, 12),
+            "but for `time_limit`, `hours`, `on_failure`, `notify`, `unique`, limits and, in one, `rate` and `slots_each` all have one"
         );
     }
 

@@ -1,6 +1,7 @@
 //! Config files, right and wrong: the sentences with line and column.
 
 use super::*;
+use windlass_core::notify::{Ending, Notify};
 use windlass_core::policy::Backoff;
 use windlass_core::policy::Service;
 
@@ -42,6 +43,43 @@ fn who_handles_failures_is_not_handled() {
     let refused = parse(&queue("a", "a")).unwrap_err().to_string();
     assert!(refused.contains("`a` handles the failures of its own jobs"), "{refused}");
     assert!(parse(&queue("a", "-x")).unwrap_err().to_string().contains("`on_failure`"));
+}
+
+#[test]
+fn channels_are_queues_of_their_own_and_whoever_names_one_that_is_not_there_is_refused() {
+    let channel = "[notify.ops]\nrun = [\"true\"]\nattempts = 9\n";
+    let queue = |rest: &str| format!("[queue.'*']\nrun = [\"true\"]\n{rest}\n");
+    let config = parse(&format!("{}{channel}", queue("notify = [\"ops\"]"))).unwrap();
+    let rules = config.policies();
+    assert_eq!(rules.iter().map(|rule| rule.pattern.as_str()).collect::<Vec<_>>(), ["notify.ops", "*"]);
+    assert_eq!((rules[0].attempts, rules[0].notify.channels.len()), (9, 0));
+    let ends = |notify: &Notify| Ending::ALL.map(|ending| notify.hears(ending));
+    assert_eq!(ends(&rules[1].notify), [true, false, true]);
+    let asked = queue("notify = [\"ops\"]\nnotify_on = [\"succeeded\"]");
+    assert_eq!(ends(&parse(&format!("{asked}{channel}")).unwrap().queues[0].notify), [false, true, false]);
+    let schedule = |rest: &str| format!("[schedule.s]\ncron = \"@daily\"\npush = {{ queue = \"q\" }}\n{rest}\n");
+    let text = schedule("time_limit = \"2h\"\nnotify = [\"ops\"]\nnotify_on = [\"late\"]");
+    let terms = parse(&format!("{text}{channel}")).unwrap().schedules[0].terms.clone();
+    assert_eq!((ends(&terms.notify), terms.time_limit), ([false, false, true], Some(Duration::from_secs(7200))));
+    for (text, sentence) in [
+        (queue("notify = [\"ops\"]"), "w.toml:3:10: `notify`: no channel \"ops\""),
+        (format!("{channel}{}", queue("notify = [\"ob\"]")), "w.toml:6:10: `notify`: no channel \"ob\""),
+        (schedule("notify = [\"ob\"]"), "`notify`: no channel \"ob\""),
+        (format!("{channel}{}", queue("notify = \"ops\"")), "`notify` is a string, expected an array"),
+        (format!("{channel}{}", queue("notify = [\"ops\", \"ops\"]")), "each once, got \"ops\""),
+        (queue("notify_on = [\"late\"]"), "there is no `notify`"),
+        (format!("{channel}{}", queue("notify = [\"ops\"]\nnotify_on = []")), "`notify_on` is empty"),
+        (format!("{channel}{}", queue("notify = [\"ops\"]\nnotify_on = [\"lost\"]")), "\"lost\" is not known"),
+        (format!("{channel}notify = [\"ops\"]\n"), "nobody is told of the ends of a channel's own jobs"),
+        (format!("{channel}on_failure = \"q\"\n"), "nobody is told of the ends of a channel's own jobs"),
+        ("[notify.a]\nslots = 1\n".into(), "[notify.a]"),
+        (format!("{channel}[queue.'notify.ops']\nrun = [\"true\"]\n"), "its jobs are those of the channel"),
+    ] {
+        let refused = parse(&text).unwrap_err().to_string();
+        assert!(refused.contains(sentence), "{text}\n{refused}");
+    }
+    let hint = parse(&format!("{channel}{}", queue("notify = [\"ob\"]"))).unwrap_err().hint.unwrap();
+    assert_eq!(hint, "there are: ops");
 }
 
 #[test]

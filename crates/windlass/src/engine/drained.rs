@@ -30,10 +30,11 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
         self.waiters.reading_for_drained = false;
-        let (quiet, idle, failed) = (self.is_quiet(), self.is_idle(), self.waiters.failed);
+        let (quiet, idle, missed) = (self.is_quiet(), self.is_idle(), self.waiters.missed);
         let satisfied = |waiter: &mut DrainedWaiter| if waiter.due_only { idle } else { quiet };
-        for DrainedWaiter { answer, failed_before, .. } in self.waiters.drained.extract_if(.., satisfied) {
-            effects.answers.add(answer, Ok(Drained { failed: failed - failed_before }));
+        for DrainedWaiter { answer, before, .. } in self.waiters.drained.extract_if(.., satisfied) {
+            let (failed, cancelled) = (missed.failed - before.failed, missed.cancelled - before.cancelled);
+            effects.answers.add(answer, Ok(Drained { failed, cancelled }));
         }
     }
 }

@@ -429,8 +429,10 @@ pub struct RunService {
 /// Everything that can run has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Jobs that failed or were cancelled while somebody waited.
+    /// Jobs that failed while somebody waited.
     pub failed: u64,
+    /// Those that were cancelled.
+    pub cancelled: u64,
 }
 
 /// One start under way.

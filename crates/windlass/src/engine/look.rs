@@ -62,7 +62,7 @@ impl<S: Store> Engine<S> {
         let Some(at) = self.store.next_look() else { return Ok(()) };
         if self.asked_to_look || at <= now {
             let (options, handlers) = (&self.options, &self.handlers);
-            let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, options, handlers);
+            let convicted = |info: &JobInfo, run| failure::of_failed(info, run, options, handlers);
             self.store.look(self.asked_to_look, &convicted, now)?;
             // What people said to another server holds here, too.
             self.fill_overrides()?;

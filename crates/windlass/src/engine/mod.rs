@@ -125,7 +125,7 @@ pub struct Engine<S> {
     resumed: Vec<Start>,
     operations: Operations,
     schedules: Schedules,
-    /// The queues that are told of failures, as this turn has them.
+    /// The queues that are told of ends, as this turn has them.
     handlers: Handlers,
     /// Runs may be stored that are to be cancelled.
     sweeping: bool,
@@ -417,7 +417,7 @@ fn take_back(
     let begun = |job, start| !returned.has(job, start) && (evidence.begun)(job, start);
     let elsewhere =
         |job, start| leases.has(job, start) || on_their_way.contains(&(job, start)) || (evidence.elsewhere)(job, start);
-    let convicted = |info: &JobInfo, run| failure::of_convicted(info, run, options, handlers);
+    let convicted = |info: &JobInfo, run| failure::of_failed(info, run, options, handlers);
     let evidence = Evidence { begun: &begun, elsewhere: &elsewhere, convicted: &convicted, ..evidence };
     let recovered = match store.recover(evidence, now) {
         // The reserve is given up with the rollback, for just this.

@@ -47,8 +47,8 @@ impl<S: Store> Engine<S> {
                 }
             }
             Event::AwaitDrained { due_only, answer } => {
-                let failed_before = self.waiters.failed;
-                self.waiters.drained.push(DrainedWaiter { answer, failed_before, due_only });
+                let before = self.waiters.missed;
+                self.waiters.drained.push(DrainedWaiter { answer, before, due_only });
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),

@@ -146,7 +146,7 @@ impl<S: Store> Engine<S> {
     /// One run with one job, sealed: a job that lists the others emits them within it.
     fn fire(&mut self, schedule: &Schedule, nominal: Time, run: RunId, now: Time) -> Result<(), StoreError> {
         let name = format!("{}@{}", schedule.name, when::rfc3339(nominal));
-        self.store.open_run(run, &NewRun { name, ..NewRun::default() }, now)?;
+        self.store.open_run(run, &NewRun { name, terms: schedule.terms.clone(), ..NewRun::default() }, now)?;
         let (origin, offset) = self.options.ids.take(1);
         let mut builder = ChunkBuilder::new(origin);
         builder.push(offset, &schedule.data(nominal));
@@ -170,14 +170,27 @@ impl<S: Store> Engine<S> {
             effects.answers.add(answer, Err(failure));
             return Ok(false);
         }
-        let Some(kept) = self.schedules.0.iter().find(|kept| kept.schedule.name == name) else { return Ok(false) };
-        let schedule = kept.schedule.clone();
+        let Some(at) = self.schedules.0.iter().position(|kept| kept.schedule.name == name) else { return Ok(false) };
+        let schedule = self.schedules.0[at].schedule.clone();
         let run = RunId::first(Origin::from_random(self.jitter.next()));
         self.fire(&schedule, now, run, now)?;
+        self.remember_run(at, run, now)?;
         let what = What::Fired { schedule: schedule.name, run };
         effects.audit.push(Audited { at: now, by, what });
         effects.answers.add(answer, Ok(run));
         Ok(true)
+    }
+
+    /// What a person began overlaps with its times as what they began themselves. Only who controls may write it down.
+    fn remember_run(&mut self, at: usize, run: RunId, now: Time) -> Result<(), StoreError> {
+        if !self.controls {
+            return Ok(());
+        }
+        let kept = &mut self.schedules.0[at];
+        let memory = kept.memory.get_or_insert_with(|| Memory { mark: now, ..Memory::default() });
+        memory.run = Some(run);
+        kept.next = kept.schedule.cron.next(memory.mark);
+        self.store.note(&key_of(&kept.schedule.name), Some(&encode(memory)))
     }
 
     /// Refuses a name that the config does not have.

@@ -254,12 +254,13 @@ fn cancelling_a_running_job_is_an_intent_until_it_is_dead() {
 fn drained_means_that_nothing_which_can_run_is_left() {
     let mut world = World::new(vec![serving("q")]);
     world.push("unserved", 5);
-    world.push("q", 1);
+    world.push("q", 2);
     let (drained, given) = answer();
     world.turn([Event::AwaitDrained { due_only: false, answer: drained }]);
     assert!(given.try_recv().is_err());
+    world.finish(Outcome::Cancelled);
     world.finish(Outcome::FailedForGood { error: "no".into() });
-    assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));
+    assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1, cancelled: 1 }));
 }
 
 #[test]

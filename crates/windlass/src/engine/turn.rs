@@ -10,13 +10,13 @@ use super::look::Dropped;
 use super::lots::LotNews;
 use super::stalemate::LOOK_AFTER;
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, merge, unique};
+use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, failure, merge, unique};
 use crate::archiver::{Entry, Ran};
 use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::Duplicate;
-use crate::store::{Changes, Durability, Held, Lot, Settlement, Store, StoreError};
+use crate::store::{Changes, Durability, Held, JobInfo, Lot, Settlement, Store, StoreError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
@@ -342,7 +342,9 @@ impl<S: Store> Engine<S> {
 
     fn release(&mut self, now: Time, progress: &mut Progress) -> Result<(), StoreError> {
         if self.full_until.is_none() && self.store.next_due()?.is_some_and(|due| due <= now) {
-            self.store.release(now, RELEASE_MOST)?;
+            let (options, handlers) = (&self.options, &self.handlers);
+            let late = |info: &JobInfo, run| failure::of_failed(info, run, options, handlers);
+            self.store.release(now, RELEASE_MOST, &late)?;
             progress.needs(self.options.durability);
         }
         Ok(())
@@ -400,8 +402,12 @@ impl<S: Store> Engine<S> {
             }
             if let Some(to) = step.to {
                 counts[to.index()] += step.count;
-                if step.from.is_some() && matches!(to, State::Failed | State::Cancelled) {
-                    self.waiters.failed_now += step.count;
+                let missed = &mut self.waiters.missed_now;
+                match to {
+                    State::Failed if step.from.is_some() => missed.failed += step.count,
+                    State::Cancelled if step.from.is_some() => missed.cancelled += step.count,
+                    State::Failed | State::Cancelled | State::Succeeded | State::Scheduled => {}
+                    State::Ready | State::Running | State::Retrying | State::Suspended => {}
                 }
             }
             let Some(run) = step.run.and_then(|no| self.runs.get_mut(no)) else { continue };
@@ -424,7 +430,7 @@ impl<S: Store> Engine<S> {
         self.tell_of_operations(effects);
         progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
         self.asks.keep();
-        self.waiters.failed += std::mem::take(&mut self.waiters.failed_now);
+        self.waiters.missed = self.waiters.missed_now;
         for flight in &progress.landed {
             self.flights.forget(*flight);
         }
@@ -484,7 +490,7 @@ impl<S: Store> Engine<S> {
         }
         self.drop_rules();
         self.asks.give_back();
-        self.waiters.failed_now = 0;
+        self.waiters.missed_now = self.waiters.missed;
         self.lots.drop_packed(&progress.lots, &why.failure());
         match &why {
             Dropped::Full(_) => self.start_over()?,

@@ -24,8 +24,8 @@ pub enum Then {
 #[derive(Debug)]
 pub struct DrainedWaiter {
     pub answer: Answer<Drained>,
-    /// The failures counted before it began to wait.
-    pub failed_before: u64,
+    /// What was counted before it began to wait.
+    pub before: Drained,
     /// What waits for a later time is not waited for.
     pub due_only: bool,
 }
@@ -43,9 +43,9 @@ pub struct Waiters {
     /// The inbox is being read to its end for the drained waiters.
     pub reading_for_drained: bool,
     /// Jobs that failed or were cancelled since the engine began.
-    pub failed: u64,
-    /// Those of the open turn, which may be dropped.
-    pub failed_now: u64,
+    pub missed: Drained,
+    /// The same with those of the open turn, which may be dropped.
+    pub missed_now: Drained,
 }
 
 impl Waiters {

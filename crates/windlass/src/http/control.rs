@@ -110,7 +110,7 @@ pub(super) async fn drained(call: Call) -> Result<Response, Problem> {
     let due_only = call.query(&["due_only"])?.truth("due_only")?.unwrap_or(false);
     let _place = call.app.stream()?;
     let drained = call.app.unless_stopped(call.app.ask(|answer| Event::AwaitDrained { due_only, answer })).await?;
-    json(StatusCode::OK, &api::Drained { failed: drained.failed })
+    json(StatusCode::OK, &api::Drained { failed: drained.failed, cancelled: drained.cancelled })
 }
 
 pub(super) async fn flights(call: Call) -> Result<Response, Problem> {

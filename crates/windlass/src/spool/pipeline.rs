@@ -273,6 +273,7 @@ fn check(pipeline: &Pipeline) -> Result<(), Failure> {
             (rules.unique.is_some(), "`unique`: a name is all the key a document has"),
             (rules.on_failure.is_some(), "`on_failure`: what failed is kept in `failed/`"),
             (!rules.enabled, "`enabled = false`: its drivers would start"),
+            (!rules.notify.channels.is_empty(), "`notify`: what became of them is in the names of the files"),
             (rules.service.is_remote(), "`remote`: remote workers ask a server"),
             (plan.turns(at), "a way back to itself: no file `done` could ever say that it has ended"),
             (stage.name == RESULTS, "the name of the directory of the results"),

@@ -9,7 +9,8 @@ use crate::sabotage::{self, Sabotage};
 use ring::digest::{SHA256, digest};
 use std::ops::Range;
 use std::sync::Arc;
-use windlass_core::job::{JobId, QueueNo, RunNo};
+use windlass_core::job::{JobId, Priority, QueueName, QueueNo, RunNo};
+use windlass_core::notify::Ending;
 use windlass_core::particulars::{OnConflict, Scope, Unique};
 use windlass_core::run::terms::EndJob;
 
@@ -59,14 +60,26 @@ pub fn freed(jobs: &Chunk, range: Range<usize>, queue: QueueNo, step: Step) -> V
     range.filter_map(key).collect()
 }
 
-/// The job that announces the end of a run. Its id is a function of the run's, so there is only one; lines of a
-/// run's input have far smaller numbers.
-pub fn end_job(run: &RunInfo) -> Option<NewJobs> {
-    let EndJob { queue, priority, data } = run.terms.end_job.clone()?;
-    let mut builder = ChunkBuilder::new(run.id.origin);
-    let report = || run.counts.report(run.id).into_bytes();
-    builder.push(END_OFFSET + u64::from(run.id.generation), &if data.is_empty() { report() } else { data });
-    Some(NewJobs { queue, priority, run: None, not_before: None, jobs: Arc::new(builder.finish()) })
+/// The jobs that announce the end of a run: the one that was asked for, and those of the channels that hear of such an
+/// end. Their ids are functions of the run's, so there is one of each; lines of a run's input have far smaller numbers.
+pub fn end_jobs(run: &RunInfo) -> Vec<NewJobs> {
+    let job = |number: u64, queue: QueueName, priority: Priority, data: &[u8]| {
+        let mut builder = ChunkBuilder::new(run.id.origin);
+        builder.push(END_OFFSET + (number << 32) + u64::from(run.id.generation), data);
+        NewJobs { queue, priority, run: None, not_before: None, jobs: Arc::new(builder.finish()) }
+    };
+    let report = || run.counts.report(run.id);
+    let announced = run.terms.end_job.clone().map(|EndJob { queue, priority, data }| {
+        let data = if data.is_empty() { report().into_bytes() } else { data };
+        job(0, queue, priority, &data)
+    });
+    let ending = Ending::of_run(&run.terms, &run.counts);
+    let channels = run.terms.notify.of(ending).iter().zip(1..).map(|(channel, number)| {
+        let (event, name) = (ending.word(), serde_json::Value::from(run.name.as_str()));
+        let told = format!("{{\"event\":\"{event}\",\"name\":{name},\"run\":{}}}", report());
+        job(number, channel.clone(), Priority::NORMAL, told.as_bytes())
+    });
+    announced.into_iter().chain(channels).collect()
 }
 
 const END_OFFSET: u64 = 1 << 62;

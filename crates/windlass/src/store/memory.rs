@@ -5,7 +5,7 @@
 //! in `memory/verbs.rs`. It must not draw a number by chance: given the same calls it does the same.
 
 use super::chunk::Chunk;
-use super::keys::{Key, Step, end_job};
+use super::keys::{Key, Step, end_jobs};
 use super::{
     AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError, Taken,
 };
@@ -390,7 +390,7 @@ impl Memory {
             if run.counts.take_end() {
                 run.ended_at = Some(now);
                 self.runs.put(no, Some(run.clone()));
-                if let Some(new) = end_job(&run) {
+                for new in end_jobs(&run) {
                     self.admit_jobs(&new, None, now);
                 }
                 self.changes.ended.push(run);

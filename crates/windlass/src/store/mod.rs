@@ -350,15 +350,16 @@ pub struct Evidence<'a> {
     pub elsewhere: &'a dyn Fn(JobId, u32) -> bool,
     /// False after a reboot, which accuses nobody.
     pub same_boot: bool,
-    pub convicted: Convicted<'a>,
+    pub convicted: Told<'a>,
 }
 
-/// What is to be taken in with the end of a job that is convicted; it is shown as it is then.
-pub type Convicted<'a> = &'a dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>;
+/// What is to be taken in with the end of a job that fails without a report, because it is convicted or too late; it is
+/// shown as it is then.
+pub type Told<'a> = &'a dyn Fn(&JobInfo, Option<RunNo>) -> Vec<FollowUp>;
 
 impl Evidence<'_> {
-    /// Nobody is told of a conviction.
-    pub const UNTOLD: Convicted<'static> = &|_, _| None;
+    /// Nobody is told.
+    pub const UNTOLD: Told<'static> = &|_, _| Vec::new();
 }
 
 impl fmt::Debug for Evidence<'_> {
@@ -441,10 +442,10 @@ pub trait Store {
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
 
-    /// Fails what has not begun or ended in time, then makes about `limit` due jobs ready, earliest first. Those that
-    /// were admitted as one go together, so the last ones
-    /// may go over the limit.
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError>;
+    /// Fails what has not begun or ended in time and takes in what is to be said of that, before any run is looked at;
+    /// then makes about `limit` due jobs ready, earliest first. Those that were admitted as one go together, so the
+    /// last ones may go over the limit.
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError>;
 
     /// The next time at which `release` has work.
     fn next_due(&mut self) -> Result<Option<Time>, StoreError>;
@@ -507,7 +508,7 @@ pub trait Store {
 
     /// Looks for what others did to the store and takes it in, told through `changes`; and says that this server lives.
     /// Asked for, it looks now; else as far as its time has come. A store that nobody else writes to sees nothing.
-    fn look(&mut self, _asked: bool, _convicted: Convicted<'_>, _now: Time) -> Result<(), StoreError> {
+    fn look(&mut self, _asked: bool, _convicted: Told<'_>, _now: Time) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -120,6 +120,50 @@ fn a_reader_that_does_not_read_costs_no_memory_and_misses_nothing() {
 }
 
 #[test]
+fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nobody_of_theirs() {
+    let rig = Rig::new();
+    let got = rig.path("got");
+    let server = rig.serve(&format!(
+        "[notify.ops]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\n\
+         [queue.bad]\nrun = [\"sh\", \"-c\", \"echo no >&2; exit 65\"]\nnotify = [\"ops\"]\n\
+         [queue.good]\nrun = [\"echo\", \"fine\"]\nnotify = [\"ops\"]\nnotify_on = [\"succeeded\"]\n\
+         [queue.quiet]\nrun = [\"false\"]\nattempts = 1\n\
+         [queue.shut]\nrun = [\"true\"]\nenabled = false\nnotify = [\"ops\"]\n\
+         [schedule.yearly]\ncron = \"0 0 1 1 *\"\npush = {{ queue = \"quiet\" }}\nnotify = [\"ops\"]\n",
+        got = got.display()
+    ));
+    rig.call(&["push", "bad", "one"]).fine();
+    rig.call(&["push", "good", "two"]).fine();
+    rig.call(&["push", "quiet", "three"]).fine();
+    rig.call(&["push", "shut", "four", "--start-by", "1ms"]).fine();
+    rig.call(&["schedule", "run", "yearly"]).fine();
+    let told = || -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(&got).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    while told().len() < 4 {
+        rig.drained();
+    }
+    let mut words: Vec<String> = told()
+        .iter()
+        .map(|told| {
+            let of = |of: &serde_json::Value| of.as_str().unwrap_or_default().to_owned();
+            let name = of(&told["name"]).split('@').next().unwrap_or_default().to_owned();
+            format!("{} {}{name}", of(&told["event"]), of(&told["job"]["data"]))
+        })
+        .collect();
+    words.sort_unstable();
+    assert_eq!(words, ["failed one", "failed yearly", "late four", "succeeded two"]);
+    rig.drained();
+    assert_eq!(told().len(), 4, "that a channel fails is told to nobody");
+    assert_eq!(rig.call(&["ls", "queue:notify.ops", "-o", "ids"]).fine().lines().count(), 4, "but it can be seen");
+    server.stop();
+    let path = rig.path("unknown.toml");
+    std::fs::write(&path, "[queue.q]\nrun = [\"true\"]\nnotify = [\"ops\"]\n").unwrap();
+    rig.call(&["config", "check", path.to_str().unwrap()]).says("`notify`: no channel \"ops\"").ended(78);
+}
+
+#[test]
 fn a_handler_gets_every_job_that_failed_for_good_through_every_door_and_no_other() {
     let rig = Rig::new();
     let got = rig.path("got");

@@ -53,8 +53,10 @@ fn the_calls_of_the_page_are_sent_and_their_replies_understood() {
             for (id, number) in numbered(&body) {
                 answer = answer.replace(&number, &id);
             }
-            let status = head_of_reply.lines().next().unwrap();
-            let answer = format!("{status}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+            let head_of_reply = head_of_reply.lines().filter(|line| !line.starts_with("Content-Length"));
+            let head_of_reply: Vec<&str> = head_of_reply.collect();
+            let head_of_reply = head_of_reply.join("\r\n");
+            let answer = format!("{head_of_reply}\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
             stream.write_all(answer.as_bytes()).unwrap();
             heard.0.send((head, body)).unwrap();
         }
@@ -62,7 +64,7 @@ fn the_calls_of_the_page_are_sent_and_their_replies_understood() {
     let rig = Rig::new();
     let server = rig.serve(&config);
     let (orders, calls, results) = (of("sh url"), of("http call"), of("text url"));
-    assert_eq!((orders.len(), calls.len(), results.len()), (3, 3, 3));
+    assert_eq!((orders.len(), calls.len(), results.len()), (4, 4, 4));
     for ((order, call), result) in orders.iter().zip(&calls).zip(&results) {
         let words: Vec<&str> = order.split_whitespace().skip(1).collect();
         let ids = rig.call(&words).fine().to_owned();

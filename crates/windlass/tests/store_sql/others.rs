@@ -228,7 +228,7 @@ fn times_and_priorities_can_be_inserted_too() {
         one.look();
         assert_eq!(one.store.next_due().unwrap(), Some(Time(later)));
         assert!(one.claim("q", 9).is_empty(), "its time has not come, and the other stands in another lane");
-        one.store.release(Time(later), 10).unwrap();
+        one.store.release(Time(later), 10, Evidence::UNTOLD).unwrap();
         one.commit();
         assert_eq!(one.claim("q", 9).len(), 1);
         let high = Lane { priority: Priority::new(10).unwrap(), ..one.lane("q") };

@@ -172,6 +172,38 @@ fn silence_and_slow_headers_end_with_the_time_limit() {
 }
 
 #[test]
+fn an_answer_in_json_says_what_became_of_its_job_and_other_json_is_a_message() {
+    // The path is the kind of the answer, the job's data its body.
+    let server = Handler::new(|asked, _, stream| {
+        let kind = if asked.line.contains("/json") { "application/json; charset=utf-8" } else { "text/plain" };
+        let length = asked.body.len();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&asked.body)).is_ok()
+    });
+    let mut rig = Rig::new();
+    for (path, answer, outcome) in [
+        ("/json", r#"{"status":"ok","message":"taken"}"#, "succeeded taken"),
+        ("/json", r#"{"status":"fail","error":"no such order"}"#, "failed_for_good no such order"),
+        ("/json", r#"{"status":"retry","error":"not yet"}"#, "retry_later not yet"),
+        ("/json", r#"{"status":"again"}"#, "snoozed"),
+        ("/json", r#"{"status":"snooze","after":"5m"}"#, "snoozed"),
+        ("/json", r#"{"status":"accepted"}"#, r#"succeeded {"status":"accepted"}"#),
+        ("/json", r#"{"id":7}"#, r#"succeeded {"id":7}"#),
+        ("/json", r#"{"status":"ok","emit":7}"#, "failed "),
+        ("/text", r#"{"status":"fail"}"#, r#"succeeded {"status":"fail"}"#),
+    ] {
+        let said = rig.one(&policy(server.address, path, |_| ()), answer.as_bytes());
+        assert!(said.starts_with(outcome), "{path} {answer}: {said}");
+    }
+    let emits = br#"{"status":"ok","emit":[{"queue":"bill","data":"42"}]}"#;
+    rig.start(&policy(server.address, "/json", |_| ()), &[emits], 1);
+    let heard = rig.hear();
+    assert_eq!(heard.emitted.len(), 1);
+    assert_eq!((heard.emitted[0].queue.as_str(), &heard.emitted[0].data[..]), ("bill", &b"42"[..]));
+    assert_eq!(heard.output.stdout.head, emits, "and the answer is kept");
+}
+
+#[test]
 fn a_connection_that_was_closed_meanwhile_costs_nothing() {
     // Closes without a word at the second request of each connection.
     let server = Handler::new(|_, number, stream| number == 1 && fine(stream, ""));

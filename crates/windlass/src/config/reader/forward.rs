@@ -11,7 +11,7 @@ use std::path::Path;
 use windlass_core::policy::Forward;
 
 pub(super) fn read_forward(table: &Table<'_, '_>, hosts: &[String], enabled: bool) -> Result<Forward, Failure> {
-    for key in ["environment", "directory", "attempts", "on_failure", "time_limit", "unique"] {
+    for key in ["environment", "directory", "attempts", "on_failure", "notify", "time_limit", "unique"] {
         if table.get(key).is_some() {
             let text = format!("`{key}` does nothing where another server has the jobs; what stands there holds");
             return Err(table.refuse_value(key, &text));

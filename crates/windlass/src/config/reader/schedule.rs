@@ -1,20 +1,22 @@
 //! `[schedule.NAME]`: at which times, and what is pushed then.
 
-use super::{Table, read_command};
+use super::{Table, notify, positive, read_command};
 use crate::error::Failure;
 use crate::schedule::{Cron, Push, Schedule, What};
 use jiff::tz::TimeZone;
 use toml::de::DeValue;
 use windlass_core::job::{DATA_MAX, Priority, QueueName};
+use windlass_core::policy::Policy;
+use windlass_core::run::terms::RunTerms;
 use windlass_core::schedule::{CatchUp, Overlap};
 
 /// The keys of a schedule.
-const KEYS: [&str; 6] = ["cron", "zone", "overlap", "catch_up", "enabled", "push"];
+const KEYS: [&str; 9] = ["cron", "zone", "overlap", "catch_up", "enabled", "time_limit", "notify", "notify_on", "push"];
 /// The keys of what it pushes; the last two belong to `from`.
 const PUSH_KEYS: [&str; 6] = ["queue", "data", "from", "priority", "directory", "environment"];
 
 /// All schedules, in the order of the file.
-pub(super) fn read(root: &Table<'_, '_>) -> Result<Vec<Schedule>, Failure> {
+pub(super) fn read(root: &Table<'_, '_>, channels: &[Policy]) -> Result<Vec<Schedule>, Failure> {
     let Some(section) = root.section("schedule")? else { return Ok(Vec::new()) };
     let mut entries: Vec<_> = section.table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
@@ -30,7 +32,7 @@ pub(super) fn read(root: &Table<'_, '_>) -> Result<Vec<Schedule>, Failure> {
             return Err(root.source.refuse(value.span(), &why));
         };
         let table = Table { source: root.source, title, table };
-        read_schedule(&table, text).map_err(|failure| match failure {
+        read_schedule(&table, text, channels).map_err(|failure| match failure {
             Missing::Told(failure) => failure,
             Missing::Key(key, hint) => {
                 let why = format!("{} has no `{key}`", table.title);
@@ -53,7 +55,7 @@ impl From<Failure> for Missing {
     }
 }
 
-fn read_schedule(table: &Table<'_, '_>, name: &str) -> Result<Schedule, Missing> {
+fn read_schedule(table: &Table<'_, '_>, name: &str, channels: &[Policy]) -> Result<Schedule, Missing> {
     table.only(&KEYS)?;
     let zone = table.map("zone", |zone| {
         TimeZone::get(zone).map_err(|_| format!("no such zone {zone:?}; expected a name such as UTC or Europe/Berlin"))
@@ -71,7 +73,9 @@ fn read_schedule(table: &Table<'_, '_>, name: &str) -> Result<Schedule, Missing>
     let push = read_push(&Table { title: format!("`push` of {}", table.title), ..push }, enabled)?;
     let first_queue = Schedule::first_queue(name, &push).map_err(|why| table.refuse_value("push", &why))?;
     let (overlap, catch_up) = (overlap.unwrap_or_default(), catch_up.unwrap_or_default());
-    Ok(Schedule { name: name.to_owned(), cron, overlap, catch_up, enabled, push, first_queue })
+    let (time_limit, notify) = (table.map("time_limit", positive)?, notify::read(table, channels)?);
+    let terms = RunTerms { time_limit, notify, ..RunTerms::default() };
+    Ok(Schedule { name: name.to_owned(), cron, overlap, catch_up, enabled, push, first_queue, terms })
 }
 
 fn read_push(table: &Table<'_, '_>, enabled: bool) -> Result<Push, Missing> {

@@ -3,9 +3,25 @@
 use super::*;
 use serde_json::Value;
 use windlass_core::job::RunId;
+use windlass_core::notify::{Ending, Endings, Notify};
+use windlass_core::particulars::Particulars;
 
 fn told_to(pattern: &str, handler: &str) -> Policy {
     Policy { on_failure: Some(QueueName::new(handler.as_bytes()).unwrap()), attempts: 2, ..serving(pattern) }
+}
+
+/// A table whose channel hears of these ends.
+fn notifying(pattern: &str, on: &[Ending]) -> Policy {
+    let channels = vec![QueueName::new(b"notify.ops").unwrap()];
+    Policy { notify: Notify { channels, on: on.iter().copied().collect() }, attempts: 1, ..serving(pattern) }
+}
+
+/// Pushes a job that must have begun by then.
+fn push_to_begin_by(world: &mut World, queue: &str, start_by: Time) {
+    let mut lot = world.lot(queue, 1);
+    let particulars = Particulars { start_by: Some(start_by), ..Particulars::default() };
+    lot.jobs[0].jobs = Arc::new(lot.jobs[0].jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
+    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: answer().0 }]);
 }
 
 fn words(start: &Start) -> Value {
@@ -130,4 +146,61 @@ fn data_that_leaves_no_room_for_the_rest_is_told_by_its_beginning_and_its_length
     let told = words(&world.under_way[0]);
     assert_eq!(told["job"]["data_bytes"], windlass_core::job::DATA_MAX);
     assert_eq!(told["job"]["data"].as_str().unwrap().len(), 64 << 10);
+}
+
+#[test]
+fn a_handler_hears_of_a_job_whose_time_passed_while_it_waited() {
+    let mut world = World::new(vec![Policy { enabled: false, ..told_to("q", "errors") }, serving("errors")]);
+    let by = world.now.after(Duration::from_secs(60));
+    push_to_begin_by(&mut world, "q", by);
+    assert_eq!(world.engine.next_wake().unwrap(), Some(by));
+    world.now = by;
+    world.turn([]);
+    let told = words(&world.under_way[0]);
+    assert_eq!((&told["event"], &told["job"]["reason"]), (&"late".into(), &"expired".into()));
+    assert_eq!(told["error"]["message"], "the time by which it had to begin has passed");
+    world.finish(succeeded());
+    assert!(world.engine.is_quiet());
+}
+
+#[test]
+fn a_channel_is_told_of_the_ends_that_were_asked_for_and_no_run_waits_for_it() {
+    let mut world = World::new(vec![
+        notifying("q", &Endings::default().iter().collect::<Vec<_>>()),
+        notifying("good", &[Ending::Succeeded]),
+        serving("notify.ops"),
+    ]);
+    let (_, end) = push_sealed(&mut world, "q");
+    world.finish(Outcome::Failed { error: "exit 1: no".into() });
+    assert!(end.try_recv().is_ok(), "the run has ended, whoever is told of it");
+    let told = words(&world.under_way[0]);
+    assert_eq!((&told["event"], &told["job"]["data"]), (&"failed".into(), &"data 1".into()));
+    assert_eq!(told["error"]["message"], "exit 1: no");
+    assert_eq!((world.under_way[0].queue.as_str(), world.under_way[0].run.as_str()), ("notify.ops", ""));
+    world.finish(failed());
+    world.push("q", 1);
+    world.finish(succeeded());
+    assert!(world.under_way.iter().all(|start| start.queue.as_str() != "notify.ops"), "nobody asked for that");
+    world.push("good", 1);
+    world.finish(Outcome::Succeeded { message: "fine".into() });
+    let told = words(&world.under_way[0]);
+    assert_eq!((&told["event"], &told["message"]), (&"succeeded".into(), &"fine".into()));
+    assert_eq!((&told["job"]["state"], told.get("error")), (&"succeeded".into(), None));
+}
+
+#[test]
+fn a_channel_that_fails_is_told_of_to_nobody_and_one_hears_of_what_was_too_late() {
+    let mut world = World::new(vec![notifying("*", &[Ending::Failed, Ending::Late])]);
+    world.push("q", 1);
+    world.finish(failed());
+    assert_eq!(world.under_way[0].queue.as_str(), "notify.ops");
+    world.finish(failed());
+    assert!(world.under_way.is_empty() && world.engine.is_quiet());
+    let mut world =
+        World::new(vec![Policy { enabled: false, ..notifying("q", &[Ending::Late]) }, serving("notify.ops")]);
+    let by = world.now.after(Duration::from_secs(60));
+    push_to_begin_by(&mut world, "q", by);
+    world.now = by;
+    world.turn([]);
+    assert_eq!(words(&world.under_way[0])["event"], "late");
 }

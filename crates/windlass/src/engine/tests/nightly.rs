@@ -16,7 +16,16 @@ fn nightly() -> Schedule {
     let cron = Cron::parse("0 2 * * *", TimeZone::get("Europe/Berlin").unwrap()).unwrap();
     let first_queue = Schedule::first_queue("nightly", &push).unwrap();
     let (overlap, catch_up) = (Overlap::Skip, CatchUp::Last);
-    Schedule { name: "nightly".into(), cron, overlap, catch_up, enabled: true, push, first_queue }
+    Schedule {
+        name: "nightly".into(),
+        cron,
+        overlap,
+        catch_up,
+        enabled: true,
+        push,
+        first_queue,
+        terms: Default::default(),
+    }
 }
 
 impl World {

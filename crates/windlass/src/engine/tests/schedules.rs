@@ -5,7 +5,9 @@ use super::*;
 use crate::schedule::{Cron, Push, Schedule, What};
 use jiff::tz::TimeZone;
 use windlass_core::job::RunId;
+use windlass_core::notify::{Endings, Notify};
 use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::run::terms::RunTerms;
 use windlass_core::schedule::{CatchUp, Overlap};
 
 const MINUTE: i64 = 60_000_000;
@@ -15,7 +17,16 @@ fn schedule(overlap: Overlap, catch_up: CatchUp) -> Schedule {
     let queue = QueueName::new(b"reports").unwrap();
     let push = Push { queue: queue.clone(), priority: Priority::NORMAL, what: What::Data("{schedule} {time}".into()) };
     let cron = Cron::parse("*/10 * * * *", TimeZone::UTC).unwrap();
-    Schedule { name: "often".into(), cron, overlap, catch_up, enabled: true, push, first_queue: queue }
+    Schedule {
+        name: "often".into(),
+        cron,
+        overlap,
+        catch_up,
+        enabled: true,
+        push,
+        first_queue: queue,
+        terms: Default::default(),
+    }
 }
 
 impl World {
@@ -27,7 +38,7 @@ impl World {
 
     fn reload_with(&mut self, schedules: Vec<Schedule>) {
         let (answer, given) = answer();
-        let policies = vec![serving("reports")];
+        let policies = vec![serving("reports"), serving("notify.ops")];
         let new = NewRules { policies, slots: 4, schedules, ..NewRules::default() };
         self.turn([Event::Reload { new, answer }]);
         given.try_recv().unwrap().unwrap();
@@ -145,6 +156,43 @@ fn overlap_skips_waits_replaces_or_goes_beside() {
 }
 
 #[test]
+fn what_a_person_fired_overlaps_with_the_times_that_come_and_a_crash_does_not_forget_it() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::All);
+    world.at(9);
+    let (fired, given) = answer();
+    world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
+    let run = given.try_recv().unwrap().unwrap();
+    assert_eq!(world.info().memory.run, Some(run));
+    let mut world = world.crash(Overlap::Skip, CatchUp::All);
+    world.at(10);
+    assert_eq!(world.info().memory.skipped_count, 1, "it goes on when the time comes");
+    world.under_way.truncate(1);
+    world.finish(succeeded());
+    assert_eq!(world.at(20).len(), 1, "and has ended when the next one does");
+}
+
+#[test]
+fn the_run_of_a_time_has_its_terms_and_its_channels_are_told_how_it_ended() {
+    let mut world = World::new(vec![serving("reports"), serving("notify.ops")]);
+    let channels = vec![QueueName::new(b"notify.ops").unwrap()];
+    let notify = Notify { channels, on: Endings::default() };
+    let terms = RunTerms { time_limit: Some(Duration::from_secs(120)), notify, ..RunTerms::default() };
+    world.reload_with(vec![Schedule { terms, ..schedule(Overlap::Skip, CatchUp::Last) }]);
+    world.at(9);
+    world.at(10);
+    world.finish(succeeded());
+    assert!(world.under_way.is_empty(), "what went well wakes nobody");
+    world.at(20);
+    world.at(22);
+    world.turn([]);
+    world.finish(Outcome::Cancelled);
+    let [told] = &world.under_way[..] else { panic!("{:?}", world.under_way) };
+    let told: serde_json::Value = serde_json::from_slice(told.held.jobs.data(usize::from(told.held.first))).unwrap();
+    assert_eq!((&told["event"], &told["name"]), (&"late".into(), &"often@1970-01-01T00:20:00Z".into()));
+    assert_eq!((&told["run"]["stopped"], &told["run"]["cancelled"]), (&"time_limit".into(), &1.into()));
+}
+
+#[test]
 fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
     let mut world = World::scheduled(Overlap::Skip, CatchUp::Last);
     world.at(9);
@@ -166,6 +214,7 @@ fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
     world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
     given.try_recv().unwrap().unwrap();
     assert_eq!(world.under_way.len(), 1, "by hand it fires all the same");
+    world.finish(succeeded());
     world.now = Time(25 * MINUTE);
     steer(&mut world, 1).unwrap();
     assert_eq!(world.at(29), Vec::<String>::new(), "what passed while it was off is not made up for");

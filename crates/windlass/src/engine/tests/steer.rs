@@ -115,7 +115,7 @@ fn failures_of_a_dropped_turn_are_not_counted_twice() {
     assert!(given.try_recv().is_err());
     world.now = world.now.after(FULL_RETRY);
     world.turn([]);
-    assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1 }));
+    assert_eq!(given.try_recv().unwrap(), Ok(Drained { failed: 1, cancelled: 0 }));
 }
 
 #[test]

@@ -78,8 +78,8 @@ fn drained_is_answered_when_it_is() {
     let mut connection = rig.connect();
     let asking = std::thread::spawn(move || connection.get_json::<api::Drained>("/api/v1/drained"));
     rig.seen("await_drained");
-    rig.kept.lock().unwrap().drained_waiters.pop().unwrap().give(Ok(Drained { failed: 3 }));
-    assert_eq!(asking.join().unwrap().unwrap().failed, 3);
+    rig.kept.lock().unwrap().drained_waiters.pop().unwrap().give(Ok(Drained { failed: 3, cancelled: 2 }));
+    assert_eq!(asking.join().unwrap().unwrap(), api::Drained { failed: 3, cancelled: 2 });
 }
 
 #[test]

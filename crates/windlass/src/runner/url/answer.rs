@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;
 use windlass_core::job::JobId;
-use windlass_core::outcome::{Outcome, from_status, status_is_for_all};
+use windlass_core::outcome::{Outcome, Word, from_status, status_is_for_all};
 use windlass_core::policy::{Reply, Url};
 
 /// So much of an answer is heard, and so much more for each job of a batch.
@@ -51,12 +51,12 @@ pub(super) fn body_most(url: &Url, jobs: usize) -> usize {
 pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer: Answer, limit: Duration) -> Read {
     let of_all = |outcome| Read { ends: Ends::All(outcome), output: Output::default(), halves: false };
     let split = || Read { ends: Ends::None, output: Output::default(), halves: true };
-    let (status, after, body, cut) = match answer {
+    let (status, after, body, json, cut) = match answer {
         Answer::Unreached(error) => return of_all(Outcome::RetryLater { after: None, error }),
         Answer::Broken(_) | Answer::TimedOut if count > 1 => return split(),
         Answer::Broken(error) => return of_all(Outcome::Failed { error }),
         Answer::TimedOut => return of_all(Outcome::TimedOut { limit }),
-        Answer::Whole { status, retry_after, body, cut, .. } => (status, retry_after, body, cut),
+        Answer::Whole { status, retry_after, body, json, cut, .. } => (status, retry_after, body, json, cut),
     };
     let outcome = from_status(status, after);
     let well = matches!(outcome, Outcome::Succeeded { .. });
@@ -64,7 +64,8 @@ pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer:
     if !well && count > 1 && !status_is_for_all(status) {
         return split();
     }
-    if url.size <= 1 || !well {
+    let speaks = well && url.size <= 1 && json && !cut && says_what_became(&body);
+    if !speaks && (url.size <= 1 || !well) {
         return Read { ends: Ends::All(with_words(outcome, &body)), output, halves: false };
     }
     if url.reply == Reply::Exit || body.trim_ascii().is_empty() {
@@ -75,9 +76,20 @@ pub(super) fn read(url: &Url, count: usize, id: &dyn Fn(usize) -> JobId, answer:
         true => Err(format!("the answer has more than {} bytes for {count} jobs", body.len())),
     };
     match ends {
-        Ok(ends) => Read { ends: Ends::Each(ends), output: Output::default(), halves: false },
+        Ok(ends) => {
+            // What one job's call gave is that job's; of many nobody could tell whose it is.
+            let output = if speaks { output } else { Output::default() };
+            Read { ends: Ends::Each(ends), output, halves: false }
+        }
         Err(error) => Read { ends: Ends::All(Outcome::Failed { error }), output, halves: false },
     }
+}
+
+/// An object with one of our words in `status` is a reply, as of a batch. Any other JSON is the service's own business.
+fn says_what_became(body: &[u8]) -> bool {
+    let object: Option<Value> = serde_json::from_slice(body).ok().filter(Value::is_object);
+    let status = object.as_ref().and_then(|object| object.get("status")).and_then(Value::as_str);
+    status.is_some_and(|status| Word::from_text(status).is_some())
 }
 
 /// Adds the answer's own words to what its status says.

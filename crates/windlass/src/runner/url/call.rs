@@ -8,7 +8,7 @@ use super::request::CHECKPOINT;
 use crate::clock;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::RETRY_AFTER;
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Request, Response};
 use std::time::Duration;
 use windlass_core::policy::Host;
@@ -24,6 +24,8 @@ pub(in crate::runner) enum Answer {
         /// How far the job has come for good.
         checkpoint: Option<String>,
         body: Vec<u8>,
+        /// It says that it is JSON.
+        json: bool,
         /// It had more than may be kept; the rest was not waited for.
         cut: bool,
     },
@@ -82,6 +84,7 @@ async fn read(response: Response<Incoming>, connection: Connection, most: usize)
     let said = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = said.and_then(|text| retry_after(text, clock::now()));
     let checkpoint = parts.headers.get(CHECKPOINT).and_then(|value| checkpoint(value.as_bytes()));
+    let json = parts.headers.get(CONTENT_TYPE).is_some_and(|value| is_json(value.as_bytes()));
     let (mut body, mut cut) = (Vec::new(), false);
     while let Some(frame) = incoming.frame().await {
         let bytes = match frame.map(|frame| frame.into_data()) {
@@ -96,8 +99,15 @@ async fn read(response: Response<Incoming>, connection: Connection, most: usize)
             break;
         }
     }
-    let answer = Answer::Whole { status: parts.status.as_u16(), retry_after, checkpoint, body, cut };
+    let answer = Answer::Whole { status: parts.status.as_u16(), retry_after, checkpoint, body, json, cut };
     (answer, (!cut).then_some(connection))
+}
+
+/// `application/json`, or a kind of it, whatever stands behind.
+fn is_json(kind: &[u8]) -> bool {
+    let kind = String::from_utf8_lossy(kind).to_ascii_lowercase();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
 /// Text as in a URL, at most 4 KiB without a NUL; anything else is not heard.

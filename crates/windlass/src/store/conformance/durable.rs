@@ -209,7 +209,7 @@ fn poison<B: Bench>(rig: &mut Rig<'_, B>) {
         let mut builder = ChunkBuilder::new(Origin::from_random(0x5a1d));
         builder.push(1, b"it was poison");
         let (queue, jobs) = (queue_name("errors"), Arc::new(builder.finish()));
-        Some(FollowUp { queue, priority: job.priority, run, jobs })
+        vec![FollowUp { queue, priority: job.priority, run, jobs }]
     };
     let recovered = rig.recover_telling(&|_, _| true, &said);
     assert_eq!(recovered, Recovered { returned: 0, repeated: 1, convicted: 1 }, "the last death");

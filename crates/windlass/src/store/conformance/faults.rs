@@ -214,7 +214,7 @@ impl Script {
                 let cursors = vec![Cursor { origin, offset: 7_000, tail: 2 }];
                 store.admit(&Lot { jobs, seals, cursors, ..Lot::default() }, NOW)?;
                 let later = NOW.after(Duration::from_secs(9));
-                store.release(later, 100)?;
+                store.release(later, 100, Evidence::UNTOLD)?;
                 self.held.extend(store.claim(&[self.order("work", LaneKind::Retry, 7)], later)?);
             }
             4 => {

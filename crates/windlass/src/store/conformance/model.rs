@@ -144,8 +144,8 @@ impl<'r, 'b, B: Bench> Walk<'r, 'b, B> {
             55..80 => self.settle(),
             80..87 => {
                 let now = self.rig.now;
-                ok(self.rig.store().release(now, 10_000));
-                ok(self.model.release(now, 10_000));
+                ok(self.rig.store().release(now, 10_000, Evidence::UNTOLD));
+                ok(self.model.release(now, 10_000, Evidence::UNTOLD));
             }
             _ => self.amend(),
         }

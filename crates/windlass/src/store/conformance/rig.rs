@@ -7,12 +7,12 @@ use super::Bench;
 use super::audit::{self, Mirror};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{
-    Amended, Amendment, Changes, Durability, Evidence, Filter, FollowUp, Held, JobInfo, Lot, NewJobs, Order, Recovered,
-    RunInfo, Settlement, Store, StoreError, StoreView,
+    Amended, Amendment, Changes, Durability, Evidence, Filter, Held, JobInfo, Lot, NewJobs, Order, Recovered, RunInfo,
+    Settlement, Store, StoreError, StoreView, Told,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, RunId, RunNo};
+use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
@@ -187,11 +187,7 @@ impl<'b, B: Bench> Rig<'b, B> {
     }
 
     /// Recovers and takes in what this says of those who are convicted.
-    pub fn recover_telling(
-        &mut self,
-        begun: &dyn Fn(JobId, u32) -> bool,
-        convicted: &dyn Fn(&JobInfo, Option<RunNo>) -> Option<FollowUp>,
-    ) -> Recovered {
+    pub fn recover_telling(&mut self, begun: &dyn Fn(JobId, u32) -> bool, convicted: Told<'_>) -> Recovered {
         let now = self.now;
         let evidence = Evidence { begun, elsewhere: &|_, _| false, same_boot: true, convicted };
         let recovered = ok(self.store().recover(evidence, now));
@@ -285,8 +281,13 @@ impl<'b, B: Bench> Rig<'b, B> {
     }
 
     pub fn release(&mut self, limit: u32) {
+        self.release_telling(limit, Evidence::UNTOLD);
+    }
+
+    /// Releases and takes in what this says of those that are too late.
+    pub fn release_telling(&mut self, limit: u32, late: Told<'_>) {
         let now = self.now;
-        ok(self.store().release(now, limit));
+        ok(self.store().release(now, limit, late));
         self.step();
     }
 

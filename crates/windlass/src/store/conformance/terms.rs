@@ -1,10 +1,11 @@
 //! Cases about the terms of runs: how many jobs they take, what stopping means, and who announces the end.
 
-use super::rig::{Rig, ok, succeed};
+use super::rig::{Rig, fail, ok, queue_name, succeed};
 use super::{Bench, Case};
 use crate::store::{Amendment, Lot, NewJobs, NewRun, Seal, Store};
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::notify::{Ending, Notify};
 use windlass_core::run::terms::{EndJob, RunTerms, Stopped};
 
 pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
@@ -15,6 +16,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
             stopped,
         ),
         ("the end of a run is announced by one job, in the turn in which it ends", announced),
+        ("the channels of a run hear of the end that they asked for, once, in the turn in which it ends", channels),
         ("a lot opens a run on its terms, once, and they survive", opened),
     ]
 }
@@ -36,7 +38,7 @@ impl<B: Bench> Rig<'_, B> {
         self.step();
     }
 
-    fn seal(&mut self, run: RunId) {
+    pub(super) fn seal(&mut self, run: RunId) {
         self.admit_lot(&Lot { seals: vec![Seal { run, after: Vec::new() }], ..Lot::default() });
     }
 }
@@ -118,6 +120,47 @@ fn announced<B: Bench>(rig: &mut Rig<'_, B>) {
     assert!(told[0].1.contains("\"total\":1") && told[0].1.contains("\"succeeded\":1"), "{}", told[0].1);
     assert_eq!(told[1].1, "own words");
     assert_eq!(rig.job(told[0].0).run, None, "it is not of the run");
+}
+
+fn channels<B: Bench>(rig: &mut Rig<'_, B>) {
+    let on = |endings: &[Ending]| RunTerms {
+        end_job: end_job(b"the end"),
+        notify: Notify {
+            channels: ["notify.a", "notify.b"].map(queue_name).into(),
+            on: endings.iter().copied().collect(),
+        },
+        ..RunTerms::default()
+    };
+    rig.open_on(id(1), on(&[Ending::Failed]));
+    rig.open_on(id(2), on(&[Ending::Failed, Ending::Late]));
+    rig.open_on(id(3), on(&[Ending::Succeeded]));
+    rig.open_on(id(4), on(&[Ending::Late]));
+    let jobs = [1, 2, 3].map(|n| rig.push_to_run("q", 1, id(n))[0]);
+    let verdicts = [succeed(), fail(), succeed()];
+    for (n, verdict) in (1..).zip(verdicts) {
+        rig.seal(id(n));
+        let held = rig.claim("q", 1);
+        assert_eq!(held[0].ids().next(), Some(jobs[n as usize - 1]));
+        rig.settle(&held[0], verdict);
+    }
+    let (no, now) = (rig.run(id(4)).no, rig.now);
+    ok(rig.store().stop_run(no, Stopped::TimeLimit, now));
+    rig.step();
+    rig.crash(&|_, _| true, true);
+    for queue in ["notify.a", "notify.b"] {
+        let held = rig.claim(queue, 9);
+        let told = held.iter().flat_map(|held| held.range().map(|n| held.jobs.data(n).to_vec()));
+        let told: Vec<String> = told.map(|told| String::from_utf8_lossy(&told).into_owned()).collect();
+        let expected = [(2, "failed"), (3, "succeeded"), (4, "late")];
+        assert_eq!(told.len(), expected.len(), "{queue}: {told:?}");
+        for (told, (run, event)) in told.iter().zip(expected) {
+            let begin = format!("{{\"event\":\"{event}\",\"name\":\"\",\"run\":{{\"run\":\"{}\"", id(run));
+            assert!(told.starts_with(&begin), "{queue}: {told}");
+        }
+    }
+    let lane = rig.lane("done", 5, LaneKind::Fresh);
+    assert_eq!(rig.claim_lane(lane, 9).iter().map(|held| held.count).sum::<u16>(), 4, "whoever else is told");
+    rig.step();
 }
 
 fn opened<B: Bench>(rig: &mut Rig<'_, B>) {

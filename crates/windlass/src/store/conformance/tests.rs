@@ -4,7 +4,7 @@ use super::*;
 use crate::store::memory::Memory;
 use crate::store::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs,
-    NewRun, Order, Recovered, RunInfo, Settlement, Steer, StoreError, Unarchived, Unheld,
+    NewRun, Order, Recovered, RunInfo, Settlement, Steer, StoreError, Told, Unarchived, Unheld,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
@@ -174,8 +174,8 @@ impl Store for Liar {
             answer => answer,
         }
     }
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        self.store.release(now, if self.lie == Lie::ReleasesAll { u32::MAX } else { limit })
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
+        self.store.release(now, if self.lie == Lie::ReleasesAll { u32::MAX } else { limit }, late)
     }
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
         self.store.next_due()

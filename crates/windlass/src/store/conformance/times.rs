@@ -1,10 +1,11 @@
 //! Cases about times by which jobs must have begun or ended, and about jobs that wait for others.
 
-use super::rig::{Rig, fail, ok, retry, succeed};
+use super::rig::{Rig, fail, ok, queue_name, retry, succeed};
 use super::{Bench, Case};
-use crate::store::{Amendment, EXPIRED, NewJobs, Store};
+use crate::store::chunk::ChunkBuilder;
+use crate::store::{Amendment, EXPIRED, Evidence, FollowUp, JobInfo, NewJobs, Store};
 use std::sync::Arc;
-use windlass_core::job::{JobId, LaneKind};
+use windlass_core::job::{JobId, LaneKind, Origin, RunId};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
 use windlass_core::particulars::Particulars;
@@ -13,6 +14,7 @@ use windlass_core::time::Time;
 pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
     vec![
         ("a job that has not begun by its time fails as expired, one that has begun goes on", start_by),
+        ("what is to be said of a job that is too late is taken in with its end", told),
         (
             "a job that has not ended by its time fails as expired wherever it waits, and is told while it runs",
             finish_by,
@@ -24,9 +26,13 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
 
 impl<B: Bench> Rig<'_, B> {
     fn push_with(&mut self, queue: &str, particulars: Particulars) -> JobId {
+        self.push_in(queue, particulars, None)
+    }
+
+    fn push_in(&mut self, queue: &str, particulars: Particulars, run: Option<RunId>) -> JobId {
         let new = self.new_jobs(queue, 1);
         let jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
-        self.admit(vec![NewJobs { jobs, ..new }])[0]
+        self.admit(vec![NewJobs { jobs, run, ..new }])[0]
     }
 
     fn push_after(&mut self, queue: &str, after: &[JobId]) -> JobId {
@@ -68,7 +74,7 @@ fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {
     let held = rig.claim("running", 1);
     rig.later(10);
     let now = rig.now;
-    ok(rig.store().release(now, 10));
+    ok(rig.store().release(now, 10, Evidence::UNTOLD));
     ok(rig.store().commit(crate::store::Durability::Full));
     let changes = rig.store().changes();
     rig.learn(&changes);
@@ -79,6 +85,34 @@ fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.later(60);
     rig.release(10);
     assert_eq!(rig.job(ids[0]).reason, Some(Reason::Expired));
+}
+
+fn told<B: Bench>(rig: &mut Rig<'_, B>) {
+    let run = RunId::first(Origin::from_random(0x1a7e));
+    let at = rig.in_seconds(10);
+    let late = rig.push_in("q", by(Some(at), None), Some(run));
+    rig.seal(run);
+    rig.later(10);
+    let origin = Origin::from_random(0x5a1d);
+    let said = |job: &JobInfo, no| {
+        assert_eq!((job.id, job.state, job.reason), (late, State::Failed, Some(Reason::Expired)), "whom it is said of");
+        assert_eq!((job.errors.len(), job.run), (1, Some(run)));
+        let mut builder = ChunkBuilder::new(origin);
+        builder.push(1, b"it was late");
+        vec![FollowUp {
+            queue: queue_name("errors"),
+            priority: job.priority,
+            run: no,
+            jobs: Arc::new(builder.finish()),
+        }]
+    };
+    rig.release_telling(10, &said);
+    let told = rig.job(JobId { origin, offset: 1 });
+    assert_eq!((told.state, told.run), (State::Ready, Some(run)), "what is said of it is taken in, in its run");
+    assert!(!rig.run(run).counts.ended, "before the run is looked at");
+    let held = rig.claim("errors", 1);
+    rig.settle(&held[0], succeed());
+    assert!(rig.run(run).counts.ended);
 }
 
 fn after<B: Bench>(rig: &mut Rig<'_, B>) {

@@ -5,10 +5,10 @@
 //! waits. Read `schema` for the tables, `part` for marks, then the verbs: `admit`, `lanes`, `settle`, `turns`,
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
-use super::keys::end_job;
+use super::keys::end_jobs;
 use super::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
-    NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
+    NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
 };
 use crate::data_dir::DataDir;
 use crate::sabotage::{self, Sabotage};
@@ -298,12 +298,12 @@ impl Store for Embedded {
         self.verb(|turn| turn.settle(settlements, follow_ups, now))
     }
 
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
         if self.next_due()?.is_none_or(|due| due > now) {
             return Ok(());
         }
         self.verb(|turn| {
-            turn.expire(now, limit)?;
+            turn.expire(now, limit, late)?;
             turn.release(now, limit)?;
             turn.end_runs(now)
         })
@@ -529,7 +529,7 @@ impl Turn<'_> {
     fn end_runs(&mut self, now: Time) -> Result<(), StoreError> {
         self.end_waits(now)?;
         let ended = self.m.runs.take_ended(now);
-        let announced: Vec<NewJobs> = ended.iter().filter_map(end_job).collect();
+        let announced: Vec<NewJobs> = ended.iter().flat_map(end_jobs).collect();
         self.m.changes.ended.extend(ended);
         self.admit_all(&announced, now)
     }

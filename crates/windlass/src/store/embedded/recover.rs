@@ -4,7 +4,7 @@
 //! The work is bounded by what was in flight: claimed marks and running rows. Whom to suspect and what follows from
 //! it is decided by `windlass_core::suspicion`.
 
-use super::super::{Evidence, Recovered, Settlement, StoreError};
+use super::super::{Evidence, Recovered, Settlement, StoreError, Told};
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::corrupt;
@@ -51,18 +51,18 @@ impl Turn<'_> {
         }
         self.m.running.retain(|arrival, _| elsewhere.contains(arrival));
         self.m.windows.clear();
-        self.tell_of(convicted, evidence, now)?;
+        self.tell_of(convicted, evidence.convicted, now)?;
         self.end_runs(now)?;
         Ok(recovered)
     }
 
-    /// Takes in what is to be said of the convicted, before any run is looked at.
-    fn tell_of(&mut self, convicted: Vec<Row>, evidence: Evidence<'_>, now: Time) -> Result<(), StoreError> {
+    /// Takes in what is to be said of those who failed, before any run is looked at.
+    pub(super) fn tell_of(&mut self, failed: Vec<Row>, told: Told<'_>, now: Time) -> Result<(), StoreError> {
         let mut names = Names::default();
         let mut follow_ups = Vec::new();
-        for row in convicted {
+        for row in failed {
             let run = row.run;
-            follow_ups.extend((evidence.convicted)(&names.info(self.db, row)?, run));
+            follow_ups.extend(told(&names.info(self.db, row)?, run));
         }
         self.admit_follow_ups(&follow_ups, now)
     }

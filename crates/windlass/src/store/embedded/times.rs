@@ -4,7 +4,7 @@
 //! them. A chunk that waits for jobs is among the due with a time that never comes. It must not decide what is legal.
 
 use super::super::chunk::Chunk;
-use super::super::{Amendment, EXPIRED, Settlement, StoreError};
+use super::super::{Amendment, EXPIRED, Settlement, StoreError, Told};
 use super::amend::Found;
 use super::part::Head;
 use super::rows::{self, Row};
@@ -67,7 +67,8 @@ impl Turn<'_> {
     }
 
     /// Fails what has not begun or ended in time; tells what runs past its time.
-    pub(super) fn expire(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+    pub(super) fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) -> Result<(), StoreError> {
+        let mut late = Vec::new();
         for entry in entries(self.db, now, limit)? {
             let mut statement = self
                 .db
@@ -84,7 +85,7 @@ impl Turn<'_> {
                     State::Running | State::Succeeded | State::Failed | State::Cancelled => {}
                     State::Scheduled | State::Ready | State::Retrying | State::Suspended => {
                         if !entry.begin || found.row.record.starts == 0 {
-                            self.fail_late(found, entry.begin, now)?;
+                            late.push(self.fail_late(found, entry.begin, now)?);
                         }
                     }
                 }
@@ -93,7 +94,7 @@ impl Turn<'_> {
                 list(self.db, &Entry { at: now.after(AGAIN), ..entry })?;
             }
         }
-        Ok(())
+        self.tell_of(late, told, now)
     }
 
     /// The jobs that came in with these arrivals and are still there.
@@ -114,7 +115,7 @@ impl Turn<'_> {
         Ok(found)
     }
 
-    fn fail_late(&mut self, found: Found, begin: bool, now: Time) -> Result<(), StoreError> {
+    fn fail_late(&mut self, found: Found, begin: bool, now: Time) -> Result<Row, StoreError> {
         let Found { mut row, inside } = found;
         let (from, lane, before) = (row.state, row.lane(), row.record);
         let error = late_sentence(begin).to_owned();
@@ -129,7 +130,8 @@ impl Turn<'_> {
         let last = Settlement { held, verdict, outcome: EXPIRED, started, finished: now };
         self.note_outcome(&last);
         self.m.changes.expired.push(last);
-        self.store(&row, inside)
+        self.store(&row, inside)?;
+        Ok(row)
     }
 
     /// Notes that a job has ended, if somebody waits for it.

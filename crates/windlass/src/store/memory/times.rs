@@ -2,7 +2,7 @@
 
 use super::{Job, Memory};
 use crate::store::chunk::Chunk;
-use crate::store::{Amendment, EXPIRED, Settlement};
+use crate::store::{Amendment, EXPIRED, Settlement, Told};
 use std::time::Duration;
 use windlass_core::job::{Arrival, JobId};
 use windlass_core::judge::{Reason, Verdict, late_sentence};
@@ -32,7 +32,8 @@ impl Memory {
         unmet.iter().for_each(|id| self.waits_for.put((*id, arrival), Some(())));
     }
 
-    pub(super) fn expire(&mut self, now: Time, limit: u32) {
+    pub(super) fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) {
+        let mut follow_ups = Vec::new();
         let late = self.expiry.rows().keys().take_while(|(at, ..)| *at <= now).take(limit as usize);
         for (at, arrival, begin) in late.copied().collect::<Vec<_>>() {
             self.expiry.put((at, arrival, begin), None);
@@ -46,10 +47,12 @@ impl Memory {
                 State::Scheduled | State::Ready | State::Retrying | State::Suspended => {
                     if !begin || job.record.starts == 0 {
                         self.fail_late(arrival, job, begin, now);
+                        follow_ups.extend(self.said_of(arrival, told));
                     }
                 }
             }
         }
+        self.admit_follow_ups(&follow_ups, now);
     }
 
     fn fail_late(&mut self, arrival: Arrival, mut job: Job, begin: bool, now: Time) {

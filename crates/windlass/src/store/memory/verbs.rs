@@ -8,7 +8,8 @@ use super::times::NEVER;
 use super::{Job, Memory, Number};
 use crate::store::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, MOVED, Move,
-    NewJobs, NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
+    NewJobs, NewRun, Order, Place, Recovered, RunInfo, Seal, Settlement, Steer, Store, StoreError, Told, Unarchived,
+    Unheld,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::{Arrival, JobId, Lane, Record, RunId, RunNo};
@@ -53,7 +54,7 @@ impl Store for Memory {
             }
             if (evidence.begun)(job.id, job.record.starts + 1) {
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
-                follow_ups.extend(self.said_of_convicted(arrival, evidence));
+                follow_ups.extend(self.said_of(arrival, evidence.convicted));
             } else {
                 recovered.returned += 1;
                 self.transit(arrival, job, Change::Interrupt);
@@ -190,8 +191,8 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        self.expire(now, limit);
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
+        self.expire(now, limit, late);
         let due = self.due.rows().keys().take_while(|(time, _)| *time <= now).take(limit as usize);
         for (_, arrival) in due.copied().collect::<Vec<_>>() {
             if let Some(job) = self.jobs.get(&arrival).cloned() {
@@ -474,14 +475,17 @@ impl Memory {
         self.transit(arrival, job, change);
     }
 
-    /// What is to be taken in with the end of a job, if it was convicted.
-    fn said_of_convicted(&self, arrival: Arrival, evidence: Evidence<'_>) -> Option<FollowUp> {
-        let job = self.jobs.get(&arrival).filter(|job| job.state == State::Failed)?;
+    /// What is to be taken in with the end of a job, if it has failed.
+    pub(super) fn said_of(&self, arrival: Arrival, told: Told<'_>) -> Vec<FollowUp> {
+        let failed = self.jobs.get(&arrival).filter(|job| job.state == State::Failed);
+        let Some((job, queue)) = failed.and_then(|job| Some((job, self.queues.get(&job.queue)?))) else {
+            return Vec::new();
+        };
         let run = job.run.and_then(|no| self.runs.get(&no)).map(|run| run.id);
-        (evidence.convicted)(&job.info(&self.queues.get(&job.queue)?.0, run), job.run)
+        told(&job.info(&queue.0, run), job.run)
     }
 
-    fn admit_follow_ups(&mut self, follow_ups: &[FollowUp], now: Time) {
+    pub(super) fn admit_follow_ups(&mut self, follow_ups: &[FollowUp], now: Time) {
         for new in follow_ups.iter().filter(|new| !new.jobs.is_empty()) {
             let FollowUp { queue, priority, run, jobs } = new.clone();
             self.admit_jobs(&NewJobs { queue, priority, run: None, not_before: None, jobs }, run, now);

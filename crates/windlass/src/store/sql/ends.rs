@@ -6,7 +6,7 @@
 //! written by the next look.
 
 use super::{SqlStore, StoreError};
-use crate::store::keys::end_job;
+use crate::store::keys::end_jobs;
 use std::collections::BTreeMap;
 use windlass_core::job::RunNo;
 use windlass_core::time::Time;
@@ -62,7 +62,7 @@ impl SqlStore {
             return Ok(false);
         }
         let Some(run) = self.runs_where("WHERE number = $1", &[number.into()])?.pop() else { return Ok(false) };
-        if let Some(new) = end_job(&run) {
+        for new in end_jobs(&run) {
             self.admit_jobs(&new, None, now)?;
             self.flush(now)?;
         }

@@ -9,7 +9,7 @@ use super::rows::{COLUMNS, Row};
 use super::schema::STRANGE;
 use super::tally::Was;
 use super::{SqlStore, StoreError, view};
-use crate::store::{Convicted, Move};
+use crate::store::{Move, Told};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use windlass_core::job::{JobId, Lane, LaneKind, Priority, QueueNo, Record};
@@ -162,7 +162,7 @@ pub(super) fn strange(dialect: Dialect) -> &'static str {
 
 impl SqlStore {
     /// Looks where it is time or somebody asked; a beat alone only says that this server lives.
-    pub(super) fn look_around(&mut self, asked: bool, convicted: Convicted<'_>, now: Time) -> Result<(), StoreError> {
+    pub(super) fn look_around(&mut self, asked: bool, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
         self.begin()?;
         let set_back = self.looks.look_at > now.after(look::LONGEST);
         let due = asked || now >= self.looks.look_at || set_back;

@@ -7,7 +7,7 @@ use super::rows::{self, COLUMNS, Row};
 use super::settle::obey;
 use super::tally::Was;
 use super::{SqlStore, StoreError};
-use crate::store::{Convicted, Evidence, FollowUp, Recovered, Settlement};
+use crate::store::{Evidence, FollowUp, Recovered, Settlement, Told};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::outcome::Outcome;
@@ -34,7 +34,7 @@ impl SqlStore {
     }
 
     /// What the dead of other machines hold, for whoever looks; tells how many jobs that were.
-    pub(super) fn take_over(&mut self, convicted: Convicted<'_>, now: Time) -> Result<u64, StoreError> {
+    pub(super) fn take_over(&mut self, convicted: Told<'_>, now: Time) -> Result<u64, StoreError> {
         let (_, dead) = self.buried()?;
         let (mut recovered, mut follow_ups) = (Recovered::default(), Vec::new());
         let evidence = unknown(convicted);
@@ -68,17 +68,17 @@ impl SqlStore {
         evidence: Evidence<'_>,
         now: Time,
         recovered: &mut Recovered,
-    ) -> Result<Option<FollowUp>, StoreError> {
+    ) -> Result<Vec<FollowUp>, StoreError> {
         let (was, starts) = (Was::of(&row), row.record.starts);
         if (evidence.elsewhere)(row.id, starts) {
             self.save(&row);
-            return Ok(None);
+            return Ok(Vec::new());
         }
         if !(evidence.begun)(row.id, starts) {
             row.record.starts -= 1;
             recovered.returned += 1;
             self.transit(was, &mut row, Change::Interrupt, now)?;
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let held = SqlStore::held_of(&row);
         let ruling = match evidence.same_boot {
@@ -91,7 +91,7 @@ impl SqlStore {
             recovered.repeated += 1;
             self.note_due(row.due.filter(|_| change == Change::Retry));
             self.transit(was, &mut row, change, now)?;
-            return Ok(None);
+            return Ok(Vec::new());
         }
         recovered.convicted += 1;
         row.ended = Some(now);
@@ -100,22 +100,22 @@ impl SqlStore {
         // Nobody is left who knows when it started.
         let outcome = Outcome::Lost.word();
         self.note_outcome(&Settlement { held, verdict, outcome, started: now, finished: now });
-        self.said_of(row, evidence)
+        self.said_of(row, evidence.convicted)
     }
 
-    /// What is to be taken in with the end of a job that was convicted.
-    fn said_of(&mut self, row: Row, evidence: Evidence<'_>) -> Result<Option<FollowUp>, StoreError> {
+    /// What is to be taken in with the end of a job that has failed.
+    pub(super) fn said_of(&mut self, row: Row, told: Told<'_>) -> Result<Vec<FollowUp>, StoreError> {
         debug_assert_eq!(row.state, State::Failed);
         let (no, queue) = (row.run, self.queue_name(row.queue)?);
         let run = match no {
             Some(no) => self.runs_where("WHERE number = $1", &[i64::from(no.0).into()])?.pop().map(|run| run.id),
             None => None,
         };
-        Ok((evidence.convicted)(&row.info(queue, run), no))
+        Ok(told(&row.info(queue, run), no))
     }
 }
 
 /// What can be said of another machine's jobs: they had begun, and nobody has them.
-fn unknown(convicted: Convicted<'_>) -> Evidence<'_> {
+fn unknown(convicted: Told<'_>) -> Evidence<'_> {
     Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted }
 }

@@ -7,7 +7,7 @@ use super::rows::{self, COLUMNS, Row};
 use super::tally::Was;
 use super::{SqlStore, StoreError};
 use crate::store::chunk::Chunk;
-use crate::store::{Amendment, EXPIRED, Settlement};
+use crate::store::{Amendment, EXPIRED, Settlement, Told};
 use std::collections::HashMap;
 use std::time::Duration;
 use windlass_core::job::{JobId, Lane, Origin, Priority, QueueNo, RunNo};
@@ -40,11 +40,11 @@ impl SqlStore {
         Ok(self.due.flatten())
     }
 
-    pub(super) fn release_due(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+    pub(super) fn release_due(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
         self.begin()?;
         self.flush(now)?;
         self.due = None;
-        self.expire(now, limit)?;
+        self.expire(now, limit, late)?;
         let sql = self.names.sql(&format!(
             "SELECT :id, :queue_no, :priority, :lane_kind, :run_no, :state FROM :jobs WHERE :state IN (0, 3) \
              AND :status = 'pending' AND :run_at <= $1 ORDER BY :run_at, :id LIMIT $2 {}",
@@ -77,7 +77,8 @@ impl SqlStore {
     }
 
     /// Fails what has not begun or ended in time; what runs too long is told.
-    fn expire(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
+    fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) -> Result<(), StoreError> {
+        let mut follow_ups = Vec::new();
         for (column, begin) in [(":start_by", true), (":finish_by", false)] {
             let sql = self.names.sql(&format!(
                 "SELECT {COLUMNS} FROM :jobs AS j WHERE j.{column} <= $1 AND j.:state IS NOT NULL \
@@ -105,17 +106,18 @@ impl SqlStore {
                     State::Running | State::Succeeded | State::Failed | State::Cancelled => {}
                     State::Scheduled | State::Ready | State::Retrying | State::Suspended => {
                         if !begin || row.record.starts == 0 {
-                            self.fail_late(row, begin, now)?;
+                            let row = self.fail_late(row, begin, now)?;
+                            follow_ups.extend(self.said_of(row, told)?);
                         }
                     }
                 }
             }
             self.flush(now)?;
         }
-        Ok(())
+        self.admit_follow_ups(&follow_ups, now)
     }
 
-    fn fail_late(&mut self, mut row: Row, begin: bool, now: Time) -> Result<(), StoreError> {
+    fn fail_late(&mut self, mut row: Row, begin: bool, now: Time) -> Result<Row, StoreError> {
         let (was, held, error) = (Was::of(&row), row.held(row.record), late_sentence(begin).to_owned());
         (row.reason, row.ended) = (Some(Reason::Expired), Some(now));
         row.note_error(now, &error);
@@ -124,7 +126,7 @@ impl SqlStore {
         let last = Settlement { held, verdict, outcome: EXPIRED, started: now, finished: now };
         self.note_outcome(&last);
         self.changes.expired.push(last);
-        Ok(())
+        Ok(row)
     }
 
     /// What new jobs have to wait for, and one of these that never will succeed.

@@ -2,8 +2,8 @@
 
 use super::{SqlStore, rows, view};
 use crate::store::{
-    Amended, Amendment, Arriving, Changes, Convicted, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot,
-    Move, NewJobs, NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Unarchived, Unheld,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
+    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
 };
 use std::collections::HashMap;
 use windlass_core::job::{Arrival, JobId, Lane, Priority, QueueNo, RunId, RunNo};
@@ -98,8 +98,8 @@ impl Store for SqlStore {
         self.settle_all(settlements, follow_ups, now)
     }
 
-    fn release(&mut self, now: Time, limit: u32) -> Result<(), StoreError> {
-        self.release_due(now, limit)
+    fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
+        self.release_due(now, limit, late)
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
@@ -196,7 +196,7 @@ impl Store for SqlStore {
         self.drop_transaction()
     }
 
-    fn look(&mut self, asked: bool, convicted: Convicted<'_>, now: Time) -> Result<(), StoreError> {
+    fn look(&mut self, asked: bool, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
         self.look_around(asked, convicted, now)
     }
 

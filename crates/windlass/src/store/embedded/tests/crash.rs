@@ -49,7 +49,7 @@ fn claims_that_never_began_go_back_as_they_were() {
     bed.admit(vec![jobs("a", 1, 0..6)]);
     let held = bed.claim(0, LaneKind::Fresh, 6).remove(0);
     bed.settle(&held.part(0, 1), retry(0));
-    bed.store().release(NOW, 9).unwrap();
+    bed.store().release(NOW, 9, Evidence::UNTOLD).unwrap();
     bed.claim(0, LaneKind::Retry, 1);
     bed.commit();
     let epoch = bed.store().epoch();
@@ -81,7 +81,7 @@ fn a_reboot_accuses_nobody_and_a_killer_is_convicted() {
     assert_eq!(begun(&mut bed, false, |_, _| true).repeated, 1);
     assert_eq!(bed.job(id(1, 0)).unwrap().record, Record { starts: 1, failures: 0, suspicions: 0 });
     for death in 1..=suspicion::CONVICTED_AT {
-        bed.store().release(at(1000), 9).unwrap();
+        bed.store().release(at(1000), 9, Evidence::UNTOLD).unwrap();
         let kind = if death > suspicion::ALONE_AFTER { LaneKind::Suspect } else { LaneKind::Fresh };
         assert_eq!(bed.claim(0, kind, 1).len(), 1, "death {death}");
         bed.commit();
@@ -105,7 +105,7 @@ fn outcomes_that_the_archive_lacks_come_back_with_their_data() {
     bed.settle(&held[0].part(0, 3), succeed());
     bed.settle(&held[0].part(3, 1), retry(0));
     let first = bed.commit();
-    bed.store().release(NOW, 9).unwrap();
+    bed.store().release(NOW, 9, Evidence::UNTOLD).unwrap();
     let again = bed.claim(0, LaneKind::Retry, 1).remove(0);
     bed.settle(&again, Verdict::Succeed { message: "at last".into() });
     bed.settle(&held[1], Verdict::Fail { reason: Reason::Exhausted, error: "x".into() });

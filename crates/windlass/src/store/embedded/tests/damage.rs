@@ -15,7 +15,7 @@ fn filled() -> Bed {
         let held = bed.claim(0, LaneKind::Fresh, 1);
         bed.settle(&held[0], verdict);
     }
-    bed.store().release(at(1), 10).unwrap();
+    bed.store().release(at(1), 10, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.claim(0, LaneKind::Retry, 1).len(), 1);
     bed.claim(1, LaneKind::Fresh, 4);
     bed.commit();
@@ -50,7 +50,7 @@ fn drain(bed: &mut Bed) -> Result<Vec<Held>, StoreError> {
         Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
         NOW,
     )?;
-    store.release(at(1000), 100)?;
+    store.release(at(1000), 100, Evidence::UNTOLD)?;
     let lanes = store.backlog()?.moves.into_iter().filter(|step| step.to == Some(State::Ready)).map(|step| step.lane);
     let orders: Vec<Order> = lanes.map(|lane| Order { lane, most: 100 }).collect();
     let held = store.claim(&orders, NOW);

@@ -33,7 +33,7 @@ fn a_run_ends_once_when_sealed_and_done() {
     bed.kill("boot");
     let open = bed.store().open_runs().unwrap();
     assert_eq!((open.len(), open[0].counts.live()), (1, 1));
-    bed.store().release(at(2), 9).unwrap();
+    bed.store().release(at(2), 9, Evidence::UNTOLD).unwrap();
     let last = bed.claim(0, LaneKind::Retry, 9).remove(0);
     bed.settle(&last, fail());
     let changes = bed.store().changes();

@@ -54,7 +54,7 @@ fn a_settled_or_foreign_claim_is_stale_and_changes_nothing() {
     let stale = bed.store().settle(&[settled(&held.part(2, 1), succeed()), settled(&held, succeed())], &[], NOW);
     assert!(matches!(stale, Err(StoreError::Stale(_))), "{stale:?}");
     assert_eq!(bed.commit(), 1, "nothing changed, so there was no turn");
-    bed.store().release(at(1), 9).unwrap();
+    bed.store().release(at(1), 9, Evidence::UNTOLD).unwrap();
     let first = bed.claim(0, LaneKind::Retry, 1).remove(0);
     bed.settle(&first, retry(0));
     let twice = bed.store().settle(&[settled(&first, succeed())], &[], NOW);
@@ -79,9 +79,9 @@ fn fresh_rows_come_between_chunks_by_arrival_and_retries_by_due_time() {
     bed.commit();
     assert_eq!(offsets(&bed.claim(0, LaneKind::Fresh, 9)), [1, 5, 6, 7]);
     assert_eq!(bed.store().next_due().unwrap(), Some(at(7)));
-    bed.store().release(at(8), 100).unwrap();
+    bed.store().release(at(8), 100, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.store().next_due().unwrap(), Some(at(9)));
-    bed.store().release(at(20), 100).unwrap();
+    bed.store().release(at(20), 100, Evidence::UNTOLD).unwrap();
     assert_eq!(offsets(&bed.claim(0, LaneKind::Retry, 9)), [3, 2]);
     bed.commit();
     bed.check();
@@ -97,11 +97,11 @@ fn scheduled_chunks_wait_and_are_released_as_a_whole() {
     assert_eq!(bed.job(id(1, 3)).unwrap().not_before, Some(at(10)));
     assert_eq!(bed.ready(), 2, "a time that has passed is no time");
     assert_eq!(bed.store().next_due().unwrap(), Some(at(10)));
-    bed.store().release(at(9), 100).unwrap();
+    bed.store().release(at(9), 100, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.ready(), 2);
-    bed.store().release(at(60), 1).unwrap();
+    bed.store().release(at(60), 1, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.ready(), 4, "the earlier chunk, and it whole");
-    bed.store().release(at(60), 100).unwrap();
+    bed.store().release(at(60), 100, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.store().next_due().unwrap(), None);
     assert_eq!(offsets(&bed.claim(0, LaneKind::Fresh, 99)), [0, 1, 2, 3, 4, 5, 6]);
     bed.commit();
@@ -165,7 +165,7 @@ fn errors_are_kept_ten_deep() {
     for _ in 0..12 {
         let held = bed.claim(0, kind, 1).remove(0);
         bed.settle(&held, retry(0));
-        bed.store().release(NOW, 1).unwrap();
+        bed.store().release(NOW, 1, Evidence::UNTOLD).unwrap();
         kind = LaneKind::Retry;
     }
     bed.commit();
@@ -204,7 +204,7 @@ fn a_turn_without_changes_writes_nothing() {
     bed.claim(7, LaneKind::Fresh, 1);
     bed.store().amend(&[id(3, 3)], Amendment::Cancel, NOW).unwrap();
     bed.store().archived(99).unwrap();
-    bed.store().release(NOW, 9).unwrap();
+    bed.store().release(NOW, 9, Evidence::UNTOLD).unwrap();
     assert_eq!(bed.commit(), 1);
     assert_eq!(std::fs::read(&log).unwrap(), before);
 }
