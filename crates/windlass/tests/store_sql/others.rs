@@ -373,6 +373,43 @@ fn what_a_dead_server_held_goes_to_the_living_and_the_late_one_changes_nothing()
 }
 
 #[test]
+fn what_an_opening_held_that_nobody_lists_any_more_is_taken_back() {
+    everywhere(|place| {
+        let mut gone = server(place, "gone");
+        gone.push(Lot { jobs: vec![jobs("q", 0, 2, None)], ..Lot::default() });
+        gone.claim("q", 2);
+        drop(gone);
+        place.statement("DELETE FROM windlass_servers");
+        let mut alive = server(place, "alive");
+        assert_eq!(gained(&alive.look(), alive.lane("q")), 2);
+        assert_eq!(ids(&alive.claim("q", 9)).len(), 2);
+        assert!(alive.look().moves.is_empty(), "what a living one holds stays with it");
+    });
+}
+
+#[test]
+fn what_a_server_held_whose_row_was_locked_when_it_came_back_is_taken_back_later() {
+    // SQLite has one writer at a time, so nobody locks a row there.
+    for place in [Place::postgres(), Place::mariadb()] {
+        place.options("setup").apply().unwrap();
+        let mut first = server_with(SqlOptions { lease: Duration::ZERO, ..place.options("one") });
+        first.push(Lot { jobs: vec![jobs("q", 0, 2, None)], ..Lot::default() });
+        first.claim("q", 2);
+        let mut looking = SqlStore::open(place.options("looking")).unwrap();
+        let mut store = SqlStore::open(place.options("one")).unwrap();
+        drop(first);
+        // Another server is about to take over, and breaks off.
+        looking.look(true, Evidence::UNTOLD, NOW).unwrap();
+        assert_eq!(store.recover(evidence(), NOW).unwrap(), Recovered::default(), "its row is locked");
+        looking.rollback().unwrap();
+        let changes = store.backlog().unwrap();
+        let mut back = Server { store, recovered: Recovered::default(), changes };
+        assert_eq!(gained(&back.look(), back.lane("q")), 2);
+        assert_eq!(ids(&back.claim("q", 9)).len(), 2);
+    }
+}
+
+#[test]
 fn what_a_dead_server_was_sending_elsewhere_is_its_own_until_it_is_back() {
     everywhere(|place| {
         let options = SqlOptions { lease: Duration::ZERO, ..place.options("sender") };

@@ -185,7 +185,7 @@ impl SqlStore {
     }
 
     /// Whether jobs of this server are on their way elsewhere: only it can ask whether they have arrived.
-    fn sends_jobs(&mut self, server: &str) -> Result<bool, StoreError> {
+    pub(super) fn sends_jobs(&mut self, server: &str) -> Result<bool, StoreError> {
         let sql = self.names.sql("SELECT note FROM :notes WHERE server = $1 AND note >= $2 ORDER BY note LIMIT 1");
         let first = self.db.maybe_one(&sql, &[server.into(), MOVING.into()])?;
         Ok(first.map(|mut row| row.text()).transpose()?.is_some_and(|note| note.starts_with(MOVING)))
@@ -193,8 +193,7 @@ impl SqlStore {
 
     /// Strikes the dead off the list and tells which openings they were: earlier ones of this server, and others'.
     /// A lease is over at the time it names, not after it: SQLite's clock has milliseconds, in which much can happen.
-    pub(super) fn buried(&mut self) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
-        let lock = self.db.dialect.skip_locked();
+    pub(super) fn buried(&mut self, lock: &str) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         let now = if sabotage::on(Sabotage::LeaseIgnored) { "lease_until + 1" } else { self.db.dialect.now() };
         let sql = self.names.sql(&format!(
             "SELECT epoch, server FROM :servers WHERE epoch <> $1 AND (server = $2 OR lease_until <= {now}) {lock}"
