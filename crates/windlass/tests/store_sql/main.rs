@@ -10,7 +10,9 @@ use windlass::store::sql::{Keep, SqlOptions, SqlStore, SqlView};
 
 #[path = "../rigs/databases.rs"]
 mod databases;
+mod odd;
 mod others;
+mod server;
 
 use databases::Place;
 

@@ -4,129 +4,19 @@
 //! length, and a connection that is to be lost is cut.
 
 use crate::databases::Place;
+use crate::server::{
+    NOW, Server, end, everywhere, evidence, fail, gained, ids, jobs, queue, server, server_with, succeed,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::{SqlOptions, SqlStore, SqlView};
 use windlass::store::{
-    Changes, Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Order, Recovered, Seal, Settlement, Store,
-    StoreError, StoreView,
+    Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Order, Recovered, Seal, Store, StoreError, StoreView,
 };
-use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, RunId};
-use windlass_core::judge::Verdict;
+use windlass_core::job::{JobId, Lane, Origin, Priority, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
-
-const NOW: Time = Time(1_900_000_000_000_000);
-
-fn everywhere(story: fn(&Place)) {
-    for place in [Place::sqlite(), Place::postgres(), Place::mariadb()] {
-        place.options("setup").apply().unwrap();
-        story(&place);
-    }
-}
-
-/// A server on the table, recovered and told of everything, and what it was told.
-struct Server {
-    store: SqlStore,
-    recovered: Recovered,
-    changes: Changes,
-}
-
-fn server(place: &Place, name: &str) -> Server {
-    server_with(place.options(name))
-}
-
-fn server_with(options: SqlOptions) -> Server {
-    let mut store = SqlStore::open(options).unwrap();
-    let recovered = store.recover(evidence(), NOW).unwrap();
-    let changes = store.backlog().unwrap();
-    store.changes();
-    Server { store, recovered, changes }
-}
-
-fn evidence() -> Evidence<'static> {
-    Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD }
-}
-
-fn queue(name: &str) -> QueueName {
-    QueueName::new(name.as_bytes()).unwrap()
-}
-
-fn jobs(name: &str, first: u64, count: u64, run: Option<RunId>) -> NewJobs {
-    let mut builder = ChunkBuilder::new(Origin::from_random(7));
-    (first..first + count).for_each(|offset| builder.push(offset, format!("{name} {offset}").as_bytes()));
-    let jobs = Arc::new(builder.finish());
-    NewJobs { queue: queue(name), priority: Priority::NORMAL, run, not_before: None, jobs }
-}
-
-impl Server {
-    fn commit(&mut self) -> Changes {
-        self.store.commit(Durability::Full).unwrap();
-        self.learn()
-    }
-
-    fn learn(&mut self) -> Changes {
-        let changes = self.store.changes();
-        self.changes.queues.extend(changes.queues.clone());
-        changes
-    }
-
-    fn look(&mut self) -> Changes {
-        self.store.look(true, Evidence::UNTOLD, NOW).unwrap();
-        self.commit()
-    }
-
-    fn push(&mut self, lot: Lot) {
-        self.store.admit(&lot, NOW).unwrap();
-        self.commit();
-    }
-
-    fn lane(&self, name: &str) -> Lane {
-        let found = self.changes.queues.iter().find(|(_, known)| known.as_str() == name);
-        let (queue, _) = found.unwrap_or_else(|| panic!("queue {name} was never told"));
-        Lane { queue: *queue, priority: Priority::NORMAL, kind: LaneKind::Fresh }
-    }
-
-    fn claim(&mut self, name: &str, most: u32) -> Vec<Held> {
-        let lane = self.lane(name);
-        let held = self.store.claim(&[Order { lane, most }], NOW).unwrap();
-        self.commit();
-        held
-    }
-
-    fn settle(&mut self, held: &Held, verdict: Verdict) -> Result<(), StoreError> {
-        let end = end(held, verdict);
-        self.store.settle(&[end], &[], NOW)?;
-        self.store.commit(Durability::Full)?;
-        self.learn();
-        Ok(())
-    }
-}
-
-fn end(held: &Held, verdict: Verdict) -> Settlement {
-    let started = Time(NOW.0 - 3_400_000);
-    Settlement { held: held.clone(), verdict, outcome: "test", started, finished: NOW }
-}
-
-fn succeed() -> Verdict {
-    Verdict::Succeed { message: "done".into() }
-}
-
-fn fail() -> Verdict {
-    Verdict::Fail { reason: windlass_core::judge::Reason::Refused, error: "it does not work".into() }
-}
-
-fn ids(held: &[Held]) -> Vec<JobId> {
-    held.iter().flat_map(|held| held.ids()).collect()
-}
-
-/// What a lane of fresh jobs gained or lost, as it was told.
-fn gained(changes: &Changes, lane: Lane) -> i64 {
-    let moves = changes.moves.iter().filter(|step| step.lane == lane);
-    let sign = |state: Option<State>| i64::from(state == Some(State::Ready));
-    moves.map(|step| (sign(step.to) - sign(step.from)) * step.count as i64).sum()
-}
 
 #[test]
 fn a_plain_insert_is_a_job_and_its_row_tells_how_it_goes() {

@@ -6,7 +6,7 @@
 
 use super::dialect::Dialect;
 use super::rows::{COLUMNS, Row};
-use super::schema::STRANGE;
+use super::schema;
 use super::tally::Was;
 use super::{SqlStore, StoreError, view};
 use crate::store::{Convicted, Move};
@@ -153,10 +153,10 @@ impl Looks {
 }
 
 /// Rows that are not what our columns say of them.
-pub(super) fn strange(dialect: Dialect) -> &'static str {
+pub(super) fn strange(dialect: Dialect) -> String {
     match dialect {
-        Dialect::Postgres | Dialect::Sqlite => STRANGE,
-        Dialect::Mariadb => "strange = 1",
+        Dialect::Postgres | Dialect::Sqlite => schema::strange(dialect),
+        Dialect::Mariadb => format!("{} = 1", schema::STRANGE_COLUMN),
     }
 }
 
@@ -209,40 +209,50 @@ impl SqlStore {
         let changed = self.db.query(&sql, &[])?;
         let count = changed.len() as u64;
         for mut cells in changed {
-            let (status, holder) = (cells.text()?, cells.maybe_int()?);
+            let (status, holder) = (cells.words(), cells.maybe_int()?);
             let row = Row::read(&mut cells)?;
             if holder == Some(self.epoch as i64) {
                 // What another program took away from us is stopped; its report will come too late.
                 self.changes.overdue.push(row.id);
             }
-            self.follow(row, &status, now)?;
+            self.follow(row, status.as_deref(), now)?;
         }
         self.flush(now)?;
         self.end_waits(now)?;
         Ok(count)
     }
 
-    fn follow(&mut self, mut row: Row, status: &str, now: Time) -> Result<(), StoreError> {
+    fn follow(&mut self, mut row: Row, status: Option<&str>, now: Time) -> Result<(), StoreError> {
         let was = Was::of(&row);
-        let to = match status {
-            "pending" => {
+        let to = match (status.unwrap_or(""), row.odd.take()) {
+            ("pending", Some(why)) => {
+                row.ended = Some(now);
+                row.note_error(now, &why);
+                State::Failed
+            }
+            ("pending", None) => {
                 row.record = Record { starts: row.record.starts, ..Record::default() };
                 (row.ended, row.reason, row.due) = (None, None, row.due.filter(|due| *due > now));
                 row.run = self.run_for_another_try(&row, now)?;
                 self.note_due(row.due);
                 if row.due.is_some() { State::Scheduled } else { State::Ready }
             }
-            "processing" | "loading" => return self.lend(row, was, now),
-            "completed" | "complete" => {
+            ("processing" | "loading", _) => return self.lend(row, was, now),
+            ("completed" | "complete", _) => {
                 row.ended = Some(now);
                 State::Succeeded
             }
-            "error" => {
+            ("error", _) => {
                 row.ended = Some(now);
                 row.note_error(now, "another program marked it with an error");
                 State::Failed
             }
-            other => {
+            ("", _) => {
+                row.ended = Some(now);
+                row.note_error(now, "another program took its status away");
+                State::Failed
+            }
+            (other, _) => {
                 row.ended = Some(now);
                 row.note_error(now, &format!("another program gave it the unknown status `{other}`"));
                 State::Failed

@@ -10,6 +10,7 @@ mod admit;
 mod adopt;
 mod amend;
 mod claim;
+mod columns;
 mod copy;
 mod database;
 mod dialect;
@@ -212,6 +213,7 @@ impl SqlStore {
         }
         let (outbox, renewed) = (options.outbox.clone().map(outbox::Outbox::open).transpose()?, crate::clock::steady());
         db.copies = copy::is_taken(&mut db, &names)?;
+        db.room = columns::Room::of(&mut db, &names)?;
         let entered = servers::enter(&mut db, &names, &options)?;
         Ok(SqlStore {
             db,

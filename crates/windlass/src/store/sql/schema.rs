@@ -4,6 +4,7 @@
 //! because all of ours have defaults. A plan says what it would do, sentence by sentence, and `apply` does it. It must
 //! never drop or change what was there.
 
+use super::columns;
 use super::database::{Database, Value};
 use super::dialect::Dialect;
 use super::names::{Names, OWN, SEED};
@@ -39,19 +40,36 @@ impl Plan {
     }
 }
 
-/// Rows that are not what our columns say of them: new ones, and those that another program changed.
-pub(super) const STRANGE: &str = "(:state IS NULL AND :status NOT IN ('processing', 'loading', 'completed', \
-     'complete', 'error') OR :state IN (0, 1, 3, 4) AND :status <> 'pending' OR :state = 2 AND :status <> 'processing' \
-     OR :state = 5 AND :status NOT IN ('completed', 'complete') OR :state IN (6, 7) AND :status <> 'error')";
+/// Rows that are not what our columns say of them: new ones, and those that another program changed or gave a value
+/// that makes no sense. What another program works at has no holder.
+pub(super) fn strange(dialect: Dialect) -> String {
+    let status = "coalesce(:status, '')";
+    let odd = match dialect {
+        Dialect::Postgres | Dialect::Mariadb => ":priority NOT BETWEEN -100 AND 100",
+        // A text is no number between two others, and stays a text in a column of numbers.
+        Dialect::Sqlite => ":priority NOT BETWEEN -100 AND 100 OR typeof(:run_at) NOT IN ('integer', 'null')",
+    };
+    format!(
+        "(:state IS NULL AND {status} NOT IN ('processing', 'loading', 'completed', 'complete', 'error') \
+         OR :state IN (0, 1, 3, 4) AND ({status} <> 'pending' OR {odd}) \
+         OR :state = 2 AND ({status} NOT IN ('processing', 'loading') OR {status} = 'loading' AND :holder IS NOT NULL) \
+         OR :state = 5 AND {status} NOT IN ('completed', 'complete') OR :state IN (6, 7) AND {status} <> 'error')"
+    )
+}
+
+/// MariaDB indexes no condition; a column that is computed is what it has instead.
+pub(super) const STRANGE_COLUMN: &str = "windlass_strange";
 
 /// Looks, and changes nothing.
 pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError> {
-    let found = columns(db, names, &names.table)?;
+    let columns = columns::columns(db, names, &names.table)?;
+    columns::refuse_types(&columns, names)?;
+    let found: Vec<String> = columns.into_iter().map(|column| column.name).collect();
     let mut steps = Vec::new();
     // Ours are made first, so that whoever finds them knows that the columns are ours, too.
     for (word, sql) in own_tables(names) {
         let table = format!("{}{word}", names.prefix);
-        if columns(db, names, &table)?.is_empty() {
+        if columns::columns(db, names, &table)?.is_empty() {
             if word == "meta" {
                 refuse_taken_names(names, &found)?;
             }
@@ -71,10 +89,10 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
         }
     }
     let indexes = indexes(db, names)?;
-    let virtual_column = "strange";
-    if names.dialect == Dialect::Mariadb && !found.iter().any(|found| found == virtual_column) {
+    if names.dialect == Dialect::Mariadb && !found.iter().any(|found| found == STRANGE_COLUMN) {
         let sql = names.sql(&format!(
-            "ALTER TABLE :jobs ADD COLUMN {virtual_column} smallint AS (IF({STRANGE}, 1, NULL)) VIRTUAL"
+            "ALTER TABLE :jobs ADD COLUMN {STRANGE_COLUMN} smallint AS (IF({}, 1, NULL)) VIRTUAL",
+            strange(names.dialect)
         ));
         steps.push(Step { why: "finds rows that other programs wrote, without a scan".into(), sql });
     }
@@ -138,23 +156,6 @@ fn check_format(db: &mut Database, names: &Names) -> Result<(), StoreError> {
         Some(found) if found > FORMAT => Err(StoreError::Newer { found, known: FORMAT }),
         Some(_) | None => Ok(()),
     }
-}
-
-fn columns(db: &mut Database, names: &Names, table: &str) -> Result<Vec<String>, StoreError> {
-    let (sql, params): (&str, Vec<Value>) = match names.dialect {
-        Dialect::Postgres => (
-            "SELECT column_name::text FROM information_schema.columns \
-             WHERE table_schema = coalesce($1, current_schema()) AND table_name = $2 ORDER BY ordinal_position",
-            vec![Value::Text(names.schema.clone()), table.into()],
-        ),
-        Dialect::Mariadb => (
-            "SELECT column_name FROM information_schema.columns \
-             WHERE table_schema = coalesce($1, database()) AND table_name = $2 ORDER BY ordinal_position",
-            vec![Value::Text(names.schema.clone()), table.into()],
-        ),
-        Dialect::Sqlite => ("SELECT name FROM pragma_table_info($1)", vec![table.into()]),
-    };
-    db.query(sql, &params)?.into_iter().map(|mut row| row.text()).collect()
 }
 
 fn indexes(db: &mut Database, names: &Names) -> Result<Vec<String>, StoreError> {
@@ -266,7 +267,8 @@ fn index_texts(names: &Names) -> Vec<(String, String, &'static str)> {
         true => (":queue_no, :lane_kind, :priority, :run_at, :id", ":run_at, :id"),
         false => (":state, :queue_no, :lane_kind, :priority, :run_at, :id", ":state, :run_at, :id"),
     };
-    let strange = if partial { ":id" } else { "strange, :id" };
+    let (strange, first) = (strange(names.dialect), format!("{STRANGE_COLUMN}, :id"));
+    let first = if partial { ":id" } else { &first };
     vec![
         made("lane", lane, ":state = 1", "", "gives the next jobs of a queue, by priority and arrival"),
         made("identity", ":job_origin, :job_offset", "", "UNIQUE ", "finds a job by the id that people see"),
@@ -276,7 +278,7 @@ fn index_texts(names: &Names) -> Vec<(String, String, &'static str)> {
         made("start_by", ":start_by", ":start_by IS NOT NULL", "", "finds what should have begun"),
         made("finish_by", ":finish_by", ":finish_by IS NOT NULL", "", "finds what should have ended"),
         made("ended", ":ended_at", ":ended_at IS NOT NULL", "", "finds what is old enough to be forgotten"),
-        made("strange", strange, STRANGE, "", "finds rows that other programs wrote, without a scan"),
+        made("strange", first, &strange, "", "finds rows that other programs wrote, without a scan"),
     ]
 }
 

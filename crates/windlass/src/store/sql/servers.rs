@@ -54,7 +54,7 @@ fn enter_in_turn(db: &mut Database, names: &Names, options: &SqlOptions) -> Resu
     let mut row = db.one(&last, std::slice::from_ref(&server))?;
     let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0);
     let name: String = options.server.chars().take(LOCK_NAME_MAX).collect();
-    let lock = format!("{name}:{epoch}");
+    let lock = db.room.lock.cut(&format!("{name}:{epoch}"));
     let lease = i64::try_from(options.lease.as_micros()).unwrap_or(i64::MAX);
     let sql = names.sql(&format!(
         "INSERT INTO :servers (epoch, server, lock_text, lease_until, turn, slots, memory, draining) \

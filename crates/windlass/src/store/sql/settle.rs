@@ -3,6 +3,7 @@
 //! Those that succeeded are one statement, or a few where they are very many; the others are read, changed and written
 //! back. A start that is not held any more refuses the whole call and changes nothing.
 
+use super::columns::Room;
 use super::database::Value;
 use super::dialect::Rows;
 use super::rows::{self, Row};
@@ -128,7 +129,7 @@ impl SqlStore {
             Keep::Rows => {
                 rows = rows
                     .ints("w_seconds", part.iter().map(|(_, settlement)| seconds(settlement)))
-                    .texts("w_message", part.iter().map(|(_, settlement)| message(settlement)));
+                    .texts("w_message", part.iter().map(|(_, settlement)| message(settlement, &self.db.room)));
                 params.push(now.as_micros().into());
                 let source = dialect.rows(rows, &mut params);
                 let set = format!(
@@ -167,9 +168,9 @@ fn seconds(settlement: &Settlement) -> i64 {
     settlement.finished.since(settlement.started).as_secs() as i64
 }
 
-fn message(settlement: &Settlement) -> Option<String> {
+fn message(settlement: &Settlement, room: &Room) -> Option<String> {
     match &settlement.verdict {
-        Verdict::Succeed { message } if !message.is_empty() => Some(rows::clean(message)),
+        Verdict::Succeed { message } if !message.is_empty() => Some(room.details.cut(message)),
         _ => None,
     }
 }

@@ -64,7 +64,11 @@ fn value(value: ValueRef<'_>) -> Value {
         ValueRef::Null => Value::Int(None),
         ValueRef::Integer(value) => Value::Int(Some(value)),
         ValueRef::Real(value) => Value::Int(Some(value as i64)),
-        ValueRef::Text(text) => Value::Text(Some(String::from_utf8_lossy(text).into_owned())),
+        // A text is what somebody called so; data comes back byte for byte.
+        ValueRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => Value::Text(Some(text.to_owned())),
+            Err(_) => Value::Bytes(Some(text.to_vec())),
+        },
         ValueRef::Blob(bytes) => Value::Bytes(Some(bytes.to_vec())),
     }
 }

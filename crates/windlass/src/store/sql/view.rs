@@ -62,8 +62,10 @@ fn info(cells: &mut Cells) -> Result<(Arrival, JobInfo), StoreError> {
 /// How many jobs wait and run, by queue, priority, kind and state. Each part has an index of just its rows.
 pub(super) fn live(db: &mut Database, names: &Names) -> Result<Vec<[i64; 5]>, StoreError> {
     let part = |rows: &str| {
+        // A priority that makes no sense is no lane: the next look marks its row.
         format!(
             "SELECT :queue_no, :priority, :lane_kind, :state, count(*) FROM :jobs WHERE {rows} \
+             AND :priority BETWEEN -100 AND 100 \
              GROUP BY :queue_no, :priority, :lane_kind, :state"
         )
     };
