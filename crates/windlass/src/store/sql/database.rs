@@ -202,10 +202,6 @@ impl Database {
         Ok(())
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        self.driver.is_some()
-    }
-
     /// Gives the connection up; the database drops what was open on it.
     pub(super) fn hang_up(&mut self) {
         self.driver = None;

@@ -340,6 +340,8 @@ impl SqlStore {
         let ids: Vec<JobId> = held.iter().map(|(id, _)| *id).collect();
         let rows = self.held_rows(&ids, false)?;
         let starts: HashMap<JobId, u32> = rows.into_iter().map(|row| (row.id, row.record.starts)).collect();
-        Ok(held.iter().filter(|(id, start)| starts.get(id) != Some(start)).map(|(id, _)| *id).collect())
+        let is_lost =
+            |(id, start): &&(JobId, u32)| starts.get(id) != Some(start) && !self.done.ended.contains(&(*id, *start));
+        Ok(held.iter().filter(is_lost).map(|(id, _)| *id).collect())
     }
 }

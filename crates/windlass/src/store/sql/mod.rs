@@ -169,6 +169,7 @@ pub struct SqlStore {
     controls: bool,
     needs_control: bool,
     doubt: Option<servers::Doubt>,
+    done: servers::Done,
     /// When this server last began to say that it lives, and was heard.
     renewed: Steady,
     outbox: Option<outbox::Outbox>,
@@ -196,8 +197,9 @@ struct Work {
     ends: Vec<(JobId, bool)>,
     touched: BTreeMap<RunNo, Time>,
     outcomes: Option<Writer>,
-    /// What the turn started.
+    /// What the turn started, and the starts that it ended.
     claimed: Vec<JobId>,
+    settled: Vec<(JobId, u32)>,
     /// The turn put jobs into lanes in which other servers have seen none.
     wakes: bool,
 }
@@ -236,6 +238,7 @@ impl SqlStore {
             controls: false,
             needs_control: false,
             doubt: None,
+            done: servers::Done::default(),
             renewed,
             outbox,
         })

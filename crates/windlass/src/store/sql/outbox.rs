@@ -116,7 +116,7 @@ fn decode(record: &[u8]) -> Result<(u64, Ends), StoreError> {
 }
 
 /// The starts that some ends are about.
-fn starts(settlements: &[Settlement]) -> impl Iterator<Item = (JobId, u32)> + '_ {
+pub(super) fn starts(settlements: &[Settlement]) -> impl Iterator<Item = (JobId, u32)> + '_ {
     settlements.iter().flat_map(|end| end.held.ids().map(|id| (id, end.held.start())))
 }
 

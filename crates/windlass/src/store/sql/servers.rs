@@ -9,16 +9,28 @@ use super::names::Names;
 use super::{Dialect, SqlOptions, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
 use crate::store::MOVING;
+use std::collections::{HashMap, HashSet};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 /// A turn whose commit was sent and not answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Doubt {
     turn: u64,
     /// What it started, if it is there.
     claimed: Vec<JobId>,
+    /// The starts that it ended.
+    ended: Vec<(JobId, u32)>,
+}
+
+/// What a turn did that was in doubt and is there: the engine does it again, because it was told nothing.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// Ends that are written, and whose lines the archive gets when the engine says them again.
+    pub(super) ended: HashSet<(JobId, u32)>,
+    /// How far inbox files are read; those that are closed have no end.
+    pub(super) read: HashMap<Origin, u64>,
 }
 
 /// How much of a server's name the seed's column for locks has room for.
@@ -93,10 +105,13 @@ impl SqlStore {
             return Err(StoreError::Away("another server controls by now".into()));
         }
         if let Err(error) = self.db.batch(&["COMMIT"]) {
-            let doubt = Doubt { turn, claimed: std::mem::take(&mut self.work.claimed) };
-            self.doubt = matches!(error, StoreError::Away(_)).then_some(doubt);
+            let (claimed, ended) = (std::mem::take(&mut self.work.claimed), std::mem::take(&mut self.work.settled));
+            // One that is being repaired is not over because its repair is in doubt, too.
+            if matches!(error, StoreError::Away(_)) && self.doubt.is_none() {
+                self.doubt = Some(Doubt { turn, claimed, ended });
+            }
             // Whether the turn is there is only known once somebody answers: at once, mostly.
-            if self.db.reconnect().is_err() || !matches!(self.ask_for_doubtful(), Ok(true)) {
+            if self.db.reconnect().is_err() || !matches!(self.last_turn(), Ok(Some(last)) if last >= turn) {
                 return Err(error);
             }
             self.doubt = None;
@@ -104,6 +119,9 @@ impl SqlStore {
         (self.open, self.written, self.turn, self.renewed) = (false, false, turn, renewed);
         self.queues.made.clear();
         self.work.claimed.clear();
+        self.work.settled.clear();
+        // The engine has said again what it was told nothing of.
+        self.done.ended.clear();
         self.drop_outbox()
     }
 
@@ -117,31 +135,48 @@ impl SqlStore {
         Ok(())
     }
 
-    /// Whether the turn in doubt was committed. Its own transaction, if it still goes on, is waited for.
-    fn ask_for_doubtful(&mut self) -> Result<bool, StoreError> {
-        let doubt = self.doubt.as_ref().filter(|_| !sabotage::on(Sabotage::DoubtForgotten));
-        let Some(turn) = doubt.map(|doubt| doubt.turn) else { return Ok(false) };
+    /// The last turn of this opening that is there. A transaction that still goes on is waited for.
+    fn last_turn(&mut self) -> Result<Option<u64>, StoreError> {
+        if sabotage::on(Sabotage::DoubtForgotten) {
+            return Ok(None);
+        }
         let sql =
             self.names.sql(&format!("SELECT turn FROM :servers WHERE epoch = $1 {}", self.db.dialect.for_update()));
         let found = self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?;
-        Ok(found.map(|mut row| row.int()).transpose()?.is_some_and(|found| found >= turn as i64))
+        found.map(|mut row| row.number()).transpose()
     }
 
-    /// Connects again where the connection was lost. A turn that was committed without our knowing started jobs that
-    /// nobody runs: they go back as they were.
+    /// Connects again where the connection was lost, and sees what became of a turn in doubt. It stays in doubt until
+    /// all of that is done.
     pub(super) fn come_back(&mut self) -> Result<(), StoreError> {
-        if self.db.is_connected() {
-            return Ok(());
-        }
         self.db.reconnect()?;
-        let committed = self.ask_for_doubtful()?;
-        let Some(doubt) = self.doubt.take().filter(|_| committed) else { return Ok(()) };
-        self.turn = self.turn.max(doubt.turn);
-        if doubt.claimed.is_empty() {
-            return Ok(());
+        let Some(doubt) = self.doubt.clone() else { return Ok(()) };
+        let repaired = self.repair(doubt);
+        match &repaired {
+            Ok(()) => self.doubt = None,
+            Err(_) => {
+                self.forget_turn();
+                self.drop_transaction()?;
+            }
         }
+        repaired
+    }
+
+    /// A turn that was committed without our knowing started jobs that nobody runs: they go back as they were. What else
+    /// it did is remembered, because the engine will want it done.
+    fn repair(&mut self, doubt: Doubt) -> Result<(), StoreError> {
+        let Some(last) = self.last_turn()?.filter(|last| *last >= doubt.turn) else { return Ok(()) };
+        self.turn = self.turn.max(last);
+        if !doubt.claimed.is_empty() {
+            self.give_claims_back(&doubt.claimed)?;
+        }
+        self.done = Done { ended: doubt.ended.into_iter().collect(), read: self.own_cursors()? };
+        Ok(())
+    }
+
+    fn give_claims_back(&mut self, claimed: &[JobId]) -> Result<(), StoreError> {
         self.begin()?;
-        let mut rows = self.held_rows(&doubt.claimed, true)?;
+        let mut rows = self.held_rows(claimed, true)?;
         for row in &mut rows {
             row.record.starts -= 1;
             row.state = State::Ready;

@@ -6,11 +6,13 @@
 use super::columns::Room;
 use super::database::Value;
 use super::dialect::Rows;
+use super::outbox::starts;
 use super::rows::{self, Row};
 use super::tally::Was;
 use super::{Keep, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::{self, Step};
+use crate::store::late;
 use crate::store::{FollowUp, MOVED, Settlement};
 use std::collections::{HashMap, HashSet};
 use windlass_core::job::JobId;
@@ -27,6 +29,14 @@ impl SqlStore {
         now: Time,
     ) -> Result<(), StoreError> {
         refuse_doubles(settlements)?;
+        // What a turn ended that was in doubt is written already, with all that followed from it.
+        let said = starts(settlements).filter(|start| self.done.ended.contains(start));
+        let said: HashSet<JobId> = said.map(|(id, _)| id).collect();
+        let left = (!said.is_empty()).then(|| late::without(settlements, follow_ups, &said));
+        let (settlements, follow_ups) = match &left {
+            Some(left) => (&left.settlements[..], &left.follow_ups[..]),
+            None => (settlements, follow_ups),
+        };
         self.begin()?;
         self.flush(now)?;
         let (done, others): (Vec<&Settlement>, Vec<&Settlement>) =
@@ -34,6 +44,7 @@ impl SqlStore {
         let mut rows = self.rows_of(&others)?;
         self.succeed(&done, now)?;
         self.settled_now(settlements);
+        self.work.settled.extend(starts(settlements));
         for settlement in settlements {
             self.count_times(settlement);
             self.note_outcome(settlement);
