@@ -20,7 +20,7 @@ fn what_ends_while_the_database_is_away_is_written_once_when_it_is_back() {
         gate.open(1);
         assert_eq!(bell.next(), "ended", "what runs goes on");
         // Jobs are accepted, too: they wait in the inbox.
-        table.rig.call(&["push", "q", "y", "--durability", "os"]).fine();
+        table.rig.call(&["push", "q", "y"]).fine();
         assert_eq!(table.sql("SELECT status, attempts FROM jobs"), "processing|1");
         door.open();
         table.until("SELECT status, attempts FROM jobs WHERE data = 'x'", "completed|1");

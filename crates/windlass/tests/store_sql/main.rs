@@ -13,6 +13,7 @@ mod databases;
 mod odd;
 mod others;
 mod server;
+mod tables;
 
 use databases::Place;
 

@@ -373,6 +373,41 @@ fn one_server_controls_and_another_takes_over_when_its_time_is_past() {
 }
 
 #[test]
+fn a_server_that_ends_in_order_leaves_nothing_that_others_wait_for() {
+    everywhere(|place| {
+        let (mut one, mut two) = (server(place, "one"), server(place, "two"));
+        one.look();
+        two.look();
+        assert!(one.store.controls() && !two.store.controls());
+        one.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        let held = one.claim("q", 1).remove(0);
+        one.store.leave().unwrap();
+        assert_eq!(place.statement("SELECT count(*) FROM windlass_servers"), "2", "somebody works for it still");
+        one.settle(&held, succeed()).unwrap();
+        one.store.leave().unwrap();
+        assert_eq!(place.statement("SELECT server FROM windlass_servers"), "two");
+        two.look();
+        assert!(two.store.controls(), "at once");
+    });
+}
+
+/// The archive tells what it holds by these numbers.
+#[test]
+fn no_number_of_a_turn_comes_twice_though_others_took_the_server_for_dead() {
+    everywhere(|place| {
+        let mut first = server_with(SqlOptions { lease: Duration::ZERO, ..place.options("one") });
+        first.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        let last = first.store.commit(Durability::Full).unwrap();
+        drop(first);
+        server(place, "other").look();
+        assert_eq!(place.statement("SELECT count(*) FROM windlass_servers WHERE server = 'one'"), "0");
+        let mut back = server(place, "one");
+        back.push(Lot { jobs: vec![jobs("q", 5, 1, None)], ..Lot::default() });
+        assert!(back.store.commit(Durability::Full).unwrap() > last);
+    });
+}
+
+#[test]
 fn a_lost_connection_costs_the_turn_and_is_opened_again() {
     for place in [Place::postgres(), Place::mariadb()] {
         place.options("setup").apply().unwrap();

@@ -9,9 +9,11 @@ use super::{mariadb, postgres, sqlite};
 use crate::store::StoreError;
 use std::time::Duration;
 
-/// How long things may take.
+/// How long things may take, and whether anything may change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
+    /// Whoever only looks makes no file and changes none.
+    pub(super) reads: bool,
     /// Who does not answer for so long is not there: the engine waits for it, and tries again a second later.
     pub(super) connect: Duration,
     pub(super) call: Duration,
@@ -196,7 +198,7 @@ impl Database {
             self.driver = Some(match self.dialect {
                 Dialect::Postgres => Box::new(postgres::Postgres::connect(&self.url, self.limits)?),
                 Dialect::Mariadb => Box::new(mariadb::Mariadb::connect(&self.url, self.limits)?),
-                Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits.call)?),
+                Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits)?),
             });
         }
         Ok(())

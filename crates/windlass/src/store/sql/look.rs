@@ -21,8 +21,9 @@ use windlass_core::time::Time;
 const ROWS_MOST: u64 = 5_000;
 /// Turns that claim fewer jobs than this are not worth to be counted for.
 const FEW: u64 = 500;
-/// Completed rows that one look removes at most, when they are old.
-const REMOVED_MOST: i64 = 2_000;
+/// Completed rows that go at once, at most, when they are old; and how long the next ones wait then.
+const REMOVED_MOST: usize = 2_000;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(100);
 
 /// When the table is looked at, and what the engine thinks of it.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(super) struct Looks {
     pub(super) others: bool,
     /// There are more new rows of others than the last look took in.
     pub(super) more: bool,
+    /// When the next of the old rows go, where the last look left some.
+    remove_at: Option<Time>,
     /// How many jobs were ordered in the last turn that ordered some, and from which lanes; and in the open turn.
     orders: (u64, BTreeSet<Lane>),
     open_orders: (u64, BTreeSet<Lane>),
@@ -58,6 +61,7 @@ impl Default for Looks {
             corrections: Vec::new(),
             others: false,
             more: false,
+            remove_at: None,
             orders: (0, BTreeSet::new()),
             open_orders: (0, BTreeSet::new()),
         }
@@ -148,7 +152,8 @@ impl Looks {
     }
 
     pub(super) fn next(&self) -> Time {
-        if self.more { Time::ZERO } else { self.look_at.min(self.beat_at) }
+        let at = self.look_at.min(self.beat_at);
+        if self.more { Time::ZERO } else { self.remove_at.map_or(at, |remove| remove.min(at)) }
     }
 }
 
@@ -171,8 +176,15 @@ impl SqlStore {
             self.adopt_new(now)?;
             return self.name_moved_queues();
         }
+        if self.looks.remove_at.is_some_and(|at| at <= now || at > now.after(BETWEEN_REMOVALS)) {
+            self.remove_completed(now)?;
+            if !due && now < self.looks.beat_at {
+                return Ok(());
+            }
+        }
         self.looks.beat_at = now.after(self.options.lease / 3);
         self.take_control(true)?;
+        self.hear_of_draining()?;
         if !due {
             return Ok(());
         }
@@ -310,10 +322,26 @@ impl SqlStore {
         Ok(found)
     }
 
-    /// Completed rows that are older than they are kept go, a few at a time.
+    /// Completed rows that are older than they are kept, or more than are kept, go, a few at a time. One server does, so that
+    /// nobody's clock but that one's counts.
     fn remove_completed(&mut self, now: Time) -> Result<(), StoreError> {
+        self.looks.remove_at = None;
+        if !self.controls {
+            return Ok(());
+        }
         let kept = i64::try_from(self.options.keep_completed.as_micros()).unwrap_or(i64::MAX);
-        let before = now.as_micros().saturating_sub(kept);
+        let mut before = now.as_micros().saturating_sub(kept);
+        if let Some(most) = self.options.keep_most {
+            // The youngest of those that are too many; it stays, and so does what ended in the same moment.
+            let sql = self.names.sql(
+                "SELECT :ended_at FROM :jobs WHERE :ended_at IS NOT NULL AND :state = 5 AND :status = 'completed' \
+                 ORDER BY :ended_at DESC LIMIT 1 OFFSET $1",
+            );
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            if let Some(mut row) = self.db.maybe_one(&sql, &[most.into()])? {
+                before = before.max(row.int()?);
+            }
+        }
         let sql = self.names.sql(&format!(
             "SELECT :id FROM :jobs WHERE :ended_at < $1 AND :state = 5 AND :status = 'completed' \
              ORDER BY :ended_at LIMIT {REMOVED_MOST} {}",
@@ -321,6 +349,7 @@ impl SqlStore {
         ));
         let old = self.db.query(&sql, &[before.into()])?;
         let old = old.into_iter().map(|mut row| row.int()).collect::<Result<Vec<_>, _>>()?;
+        self.looks.remove_at = (old.len() == REMOVED_MOST).then(|| now.after(BETWEEN_REMOVALS));
         self.remove_rows(old)
     }
 }

@@ -8,7 +8,7 @@ use super::database::{Database, Value};
 use super::names::Names;
 use super::{Dialect, SqlOptions, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
-use crate::store::MOVING;
+use crate::store::{MOVING, ServerInfo};
 use std::collections::{HashMap, HashSet};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::life_cycle::State;
@@ -32,6 +32,9 @@ pub(super) struct Done {
     /// How far inbox files are read; those that are closed have no end.
     pub(super) read: HashMap<Origin, u64>,
 }
+
+/// How many turns an opening has, in bits.
+const TURN_BITS: u32 = 32;
 
 /// How much of a server's name the seed's column for locks has room for.
 const LOCK_NAME_MAX: usize = 25;
@@ -64,28 +67,72 @@ fn enter_in_turn(db: &mut Database, names: &Names, options: &SqlOptions) -> Resu
          (SELECT max(turn) FROM :outcomes WHERE server = $1)",
     );
     let mut row = db.one(&last, std::slice::from_ref(&server))?;
-    let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0);
+    // The archive knows what it holds by the numbers of turns: none may come twice, though whoever took this server for
+    // dead has struck it off. So each opening has numbers of its own.
+    let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0).max(epoch << TURN_BITS);
     let name: String = options.server.chars().take(LOCK_NAME_MAX).collect();
     let lock = db.room.lock.cut(&format!("{name}:{epoch}"));
     let lease = i64::try_from(options.lease.as_micros()).unwrap_or(i64::MAX);
     let sql = names.sql(&format!(
         "INSERT INTO :servers (epoch, server, lock_text, lease_until, turn, slots, memory, draining) \
-         VALUES ($1, $2, $3, {} + $4, $5, 0, 0, 0)",
+         VALUES ($1, $2, $3, {} + $4, $5, $6, $7, 0)",
         db.dialect.now()
     ));
-    db.execute(&sql, &[epoch.into(), server, lock.as_str().into(), lease.into(), turn.into()])?;
+    let (slots, memory) = (i64::from(options.slots), i64::try_from(options.memory.unwrap_or(0)).unwrap_or(i64::MAX));
+    let params = [epoch.into(), server, lock.as_str().into(), lease.into(), turn.into(), slots.into(), memory.into()];
+    db.execute(&sql, &params)?;
     Ok(Entered { epoch: epoch as u64, lock, origin, turn: turn as u64 })
 }
 
+/// Everybody on the list, by opening.
+pub(super) fn list(db: &mut Database, names: &Names) -> Result<Vec<ServerInfo>, StoreError> {
+    let now = db.dialect.now();
+    let sql = names.sql(&format!(
+        "SELECT s.server, s.epoch, s.lease_until - {now}, s.slots, s.memory, s.draining, \
+         (SELECT count(*) FROM :jobs AS j WHERE j.:holder = s.epoch AND j.:state = 2), \
+         (SELECT count(*) FROM :meta AS m WHERE m.controller = s.epoch AND m.controller_until > {now}) \
+         FROM :servers AS s ORDER BY s.epoch"
+    ));
+    let read = db.query(&sql, &[])?.into_iter().map(|mut row| {
+        Ok(ServerInfo {
+            name: row.text()?,
+            epoch: row.number()?,
+            lease_micros: row.int()?,
+            slots: row.number()?,
+            memory: Some(row.number()?).filter(|memory| *memory > 0),
+            draining: row.int()? != 0,
+            running: row.number()?,
+            controls: row.int()? != 0,
+        })
+    });
+    read.collect()
+}
+
 impl SqlStore {
+    /// Asks the openings of a server to end.
+    pub(super) fn ask_to_drain(&mut self, name: &str) -> Result<bool, StoreError> {
+        self.begin()?;
+        self.written = true;
+        let sql = self.names.sql("UPDATE :servers SET draining = 1 WHERE server = $1");
+        Ok(self.db.execute(&sql, &[name.into()])? > 0)
+    }
+
+    /// Hears whether somebody asked this one.
+    pub(super) fn hear_of_draining(&mut self) -> Result<(), StoreError> {
+        let sql = self.names.sql("SELECT draining FROM :servers WHERE epoch = $1");
+        let found = self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?;
+        self.drains = found.map(|mut row| row.int()).transpose()?.is_some_and(|draining| draining != 0);
+        Ok(())
+    }
+
     /// Writes all that the turn has gathered, says that this server lives, and commits.
     pub(super) fn write_turn(&mut self) -> Result<(), StoreError> {
         self.begin()?;
         self.write_adopted()?;
         self.flush_run_deltas()?;
         self.flush_queue_deltas()?;
-        let (turn, renewed) = (self.turn + 1, crate::clock::steady());
-        self.save_outcomes(turn)?;
+        let renewed = crate::clock::steady();
+        let turn = self.save_outcomes()?;
         self.wake_others()?;
         let lease = i64::try_from(self.options.lease.as_micros()).unwrap_or(i64::MAX);
         let sql = self.names.sql(&format!(
@@ -211,6 +258,20 @@ impl SqlStore {
         ));
         self.controls = self.db.execute(&sql, &[own, lease.into()])? > 0;
         Ok(self.controls)
+    }
+
+    /// The last that this opening does: another server may control at once, and nobody has to wait for its end. It stays
+    /// listed where jobs of it go on elsewhere.
+    pub(super) fn strike_off(&mut self) -> Result<(), StoreError> {
+        let own = [(self.epoch as i64).into()];
+        self.db.begin()?;
+        let free = self.names.sql("UPDATE :meta SET controller = 0, controller_until = 0 WHERE controller = $1");
+        self.db.execute(&free, &own)?;
+        let gone = self
+            .names
+            .sql("DELETE FROM :servers WHERE epoch = $1 AND NOT EXISTS (SELECT 1 FROM :jobs WHERE :holder = $1)");
+        self.db.execute(&gone, &own)?;
+        self.db.batch(&["COMMIT"])
     }
 
     /// Whether other servers are alive.

@@ -3,8 +3,8 @@
 use super::database::{Cells, Database, Value};
 use super::names::Names;
 use super::rows::{COLUMNS, Row};
-use super::{SqlOptions, StoreError, notes, runs, tally};
-use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, QueueStats, RunInfo, StoreView};
+use super::{SqlOptions, StoreError, notes, runs, servers, tally};
+use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, QueueStats, RunInfo, ServerInfo, StoreView};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use windlass_core::job::{Arrival, JobId, Origin, QueueName, QueueNo, RunId};
@@ -183,5 +183,9 @@ impl StoreView for SqlView {
 
     fn overrides(&self) -> Result<Vec<Override>, StoreError> {
         self.ask(|db| notes::overrides(db, &self.names))
+    }
+
+    fn servers(&self) -> Result<Vec<ServerInfo>, StoreError> {
+        self.ask(|db| servers::list(db, &self.names))
     }
 }
