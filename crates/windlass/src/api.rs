@@ -17,6 +17,7 @@ pub mod base64;
 mod change;
 pub mod export;
 pub mod schedules;
+pub mod servers;
 mod stats;
 pub mod steering;
 mod terms;

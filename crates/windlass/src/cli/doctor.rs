@@ -15,7 +15,9 @@ use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::engine::Condition;
 use crate::error::{Failure, Kind};
+use crate::store::StoreView;
 use crate::store::place::{JobsTable, StorePlace};
+use crate::store::sql::SqlView;
 use serde_json::json;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -110,7 +112,7 @@ pub(super) fn doctor(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// The table that the jobs are in, and whether it is as it must be.
 fn store(table: &JobsTable) -> Finding {
     match table.options("doctor").plan() {
-        Ok(plan) if plan.is_done() => Finding::fine("store", format!("{table} is ready")),
+        Ok(plan) if plan.is_done() => Finding::fine("store", format!("{table} is ready; {}", controller(table))),
         Ok(plan) => {
             let text = format!("{table} is not ready: {} steps are missing", plan.steps.len());
             Finding::new("store", Health::Problem, text, "windlass migrate does what is missing; --dry-run shows it")
@@ -121,6 +123,21 @@ fn store(table: &JobsTable) -> Finding {
             format!("{table}: {error}"),
             "look at the database, and at the address",
         ),
+    }
+}
+
+/// Who shares the table, and who of them controls.
+fn controller(table: &JobsTable) -> String {
+    let listed = SqlView::open(table.options("doctor")).and_then(|view| view.servers());
+    match listed {
+        Err(error) => format!("its servers cannot be listed: {error}"),
+        Ok(servers) => {
+            let count = print::counted(servers.len() as u64, "server");
+            match servers.iter().find(|server| server.controls) {
+                Some(server) => format!("{count}, {} controls", server.name),
+                None => format!("{count}, and none controls"),
+            }
+        }
     }
 }
 

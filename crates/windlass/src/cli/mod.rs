@@ -40,6 +40,7 @@ mod run;
 mod schedule;
 mod seal;
 mod serve;
+mod servers;
 mod show;
 mod signals;
 mod spool;
@@ -195,6 +196,8 @@ enum Verb {
     Move(moving::Args),
     /// See, fire, enable or disable schedules
     Schedule(schedule::Args),
+    /// List the servers that share the table, or have one of them end
+    Servers(servers::Args),
     /// Write, check, run or draw a pipeline
     Pipeline(pipeline::Args),
     /// Make a table of a database ready for jobs; without --apply only say what that takes
@@ -477,6 +480,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Delete(args) => amend::amend(amend::Verb::Delete, &args, context),
         Verb::Move(args) => moving::moving(&args, context),
         Verb::Schedule(args) => schedule::schedule(&args, context),
+        Verb::Servers(args) => servers::servers(&args, context),
         Verb::Pipeline(args) => pipeline::pipeline(&args, context),
         Verb::Attach(args) => attach::attach(&args, context),
         Verb::Migrate(args) => attach::migrate(&args, context),

@@ -231,7 +231,15 @@ impl Door<'_> {
             (Place::Directory { dir, .. }, Some(_)) if !whole => self.through_inbox(dir, &data)?,
             (_, Some(mut server)) => {
                 self.make_run(&mut server)?;
-                self.through(&mut server, &data)?
+                match (self.through(&mut server, &data), place) {
+                    // A database that is away, or a server that is about to end: what is in the inbox waits for either.
+                    (Err(failure), Place::Directory { dir, .. })
+                        if failure.kind == Kind::TryLater && self.fresh.is_none() =>
+                    {
+                        self.through_inbox(dir, &data)?
+                    }
+                    (answer, _) => answer?,
+                }
             }
             (Place::Address { .. }, None) => return Err(Failure::new(Kind::NoServer, "no server answers")),
         };

@@ -242,6 +242,7 @@ fn store_values(store: &StorePlace) -> Vec<(&'static str, Option<String>)> {
         ("schema", table.schema.as_ref().map(|schema| format!("{schema:?}"))),
         ("map", Some(if pairs.is_empty() { "{}".into() } else { format!("{{ {} }}", pairs.join(", ")) })),
         ("keep", Some(format!("\"{}\"", table.keep.word()))),
+        ("keep_most", table.keep_most.map(|most| most.to_string())),
         ("lease", Some(format!("\"{}\"", when::exact(table.lease)))),
     ]
 }

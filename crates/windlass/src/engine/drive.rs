@@ -86,7 +86,7 @@ impl<S: Store> Driver<S> {
         let last: Vec<Event> = self.events.try_iter().filter(|e| matches!(e, Event::Archived { .. })).collect();
         let effects = self.engine.turn(clock::now(), last)?;
         effects.answers.give();
-        Ok(())
+        Ok(self.engine.store().leave()?)
     }
 
     /// Now and then what is older than its retention goes, in the archive and in the store.

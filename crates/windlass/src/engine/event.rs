@@ -171,6 +171,11 @@ pub enum Event {
         by: String,
         answer: Answer<RunId>,
     },
+    /// Have a server of those that share the store end in order; answered with whether there is one of that name.
+    DrainServer {
+        name: String,
+        answer: Answer<bool>,
+    },
     /// The schedules, and how they stand.
     Schedules {
         answer: Answer<Vec<ScheduleInfo>>,

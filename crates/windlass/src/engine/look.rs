@@ -5,8 +5,9 @@
 //! a table. Neither is a fault of this engine: what is not held any more is dropped, and said.
 
 use super::effects::Effects;
+use super::event::Event;
 use super::turn::Progress;
-use super::{Engine, failure};
+use super::{Engine, Stopping, failure};
 use crate::archiver::Entry;
 use crate::error::{Failure, Kind};
 use crate::runner::Stop;
@@ -71,6 +72,10 @@ impl<S: Store> Engine<S> {
                 self.schedules.load(&self.options.schedules, &mut self.store)?;
             }
             self.controls = self.store.controls();
+            if self.store.drains() && self.stopping == Stopping::No {
+                self.pending.push_back(Event::Drain);
+                self.turn_again = true;
+            }
             progress.needs(self.options.durability);
         }
         Ok(())

@@ -251,6 +251,7 @@ impl<S: Store> Engine<S> {
                 | Event::HandlerFiles(_)
                 | Event::Steer { .. }
                 | Event::FireSchedule { .. }
+                | Event::DrainServer { .. }
                 | Event::Schedules { .. }
                 | Event::Explain { .. }
                 | Event::Closed { .. }

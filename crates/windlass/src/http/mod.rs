@@ -40,6 +40,7 @@ mod runs;
 mod schedules;
 mod selection;
 mod serve;
+mod servers;
 mod stats;
 mod steer;
 mod watch;

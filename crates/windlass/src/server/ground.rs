@@ -13,7 +13,6 @@ use crate::store::{Filter, StoreError, StoreView};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::Duration;
 use windlass_core::job::{Arrival, Origin};
 
 /// The file with what tells this server from others, drawn once.
@@ -51,10 +50,10 @@ impl Ground<Embedded> {
 }
 
 impl Ground<SqlStore> {
-    /// A table of a database, which others may use as well; rows of jobs that succeeded are kept for so long.
-    pub fn table(table: &JobsTable, dir: &DataDir, kept: Duration) -> Result<Ground<SqlStore>, Failure> {
-        let outbox = Some(dir.root().join("outbox"));
-        let options = SqlOptions { outbox, keep_completed: kept, ..table.options(&server_name(dir)?) };
+    /// A table of a database, which others may use as well; the options say how it is opened but for who does.
+    pub fn table(table: &JobsTable, dir: &DataDir, options: SqlOptions) -> Result<Ground<SqlStore>, Failure> {
+        let (outbox, server) = (Some(dir.root().join("outbox")), server_name(dir)?);
+        let options = SqlOptions { outbox, server, ..options };
         let store = SqlStore::open(options.clone()).map_err(|error| unready(error, table))?;
         let shared = Arc::new(SqlView::open(options)?);
         let view: OpenView = Arc::new(move || Ok(Box::new(Arc::clone(&shared)) as Box<dyn StoreView + Send>));
@@ -73,7 +72,7 @@ fn unready(error: StoreError, table: &JobsTable) -> Failure {
 
 /// What this server is called among others on the same table: the same after a restart, and another one for a copy of
 /// the data directory.
-fn server_name(dir: &DataDir) -> Result<String, Failure> {
+pub(super) fn server_name(dir: &DataDir) -> Result<String, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (host, machine) = (read("/proc/sys/kernel/hostname"), read("/etc/machine-id"));
     let file = dir.root().join(SERVER_NOTE);

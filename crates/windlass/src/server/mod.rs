@@ -32,7 +32,8 @@ use crate::runner::remote::Counter;
 use crate::runner::{Finished, Runner};
 use crate::spans::Spans;
 use crate::store::embedded::BodyWriter;
-use crate::store::place::{JobsTable, StorePlace};
+use crate::store::place::StorePlace;
+use crate::store::sql::SqlOptions;
 use crate::store::{Cursor, Evidence, Lot, Recovered, Store, StoreError};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -59,8 +60,9 @@ impl Server {
         match options.store.clone() {
             StorePlace::Embedded => Server::start_on(options, Ground::embedded),
             StorePlace::Table(table) => {
-                let kept = options.archive.keep_succeeded;
-                Server::start_on(options, |dir| Ground::table(&table, dir, kept))
+                let (keep_completed, slots, memory) = (options.archive.keep_succeeded, options.slots, options.memory);
+                let opened = SqlOptions { keep_completed, slots, memory, ..table.options("") };
+                Server::start_on(options, |dir| Ground::table(&table, dir, opened))
             }
         }
     }
@@ -97,7 +99,8 @@ impl Server {
         let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
         Runner::start(&mut runner, engine.take_resumed());
-        let speaks = options.store.table().filter(|_| options.serves).and_then(JobsTable::speaks);
+        let name = ground::server_name(&options.dir)?;
+        let speaks = options.store.table().filter(|_| options.serves).and_then(|table| table.speaks(&name));
         let nudges = Nudges::start(options.nudge, speaks, &events, &options.log)?;
         let handle = EngineHandle::new(events, ids);
         let (reload, current) = (options.reload.clone(), options.config.clone());

@@ -31,7 +31,7 @@ mod view;
 
 pub use error::StoreError;
 pub use travel::{Arriving, Past, Unheld};
-pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, StoreView, subject_of};
+pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, ServerInfo, StoreView, subject_of};
 
 use chunk::Chunk;
 use keys::Duplicate;
@@ -544,7 +544,22 @@ pub trait Store {
         None
     }
 
-    /// Whether this server is the one that does what only one may: fire schedules.
+    /// Asks a server of those that share the store to end in order; false where none has that name.
+    fn drain_server(&mut self, _name: &str) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    /// Whether somebody asked that of this one, as of the last look.
+    fn drains(&self) -> bool {
+        false
+    }
+
+    /// The last call, at an end in order: others need not wait until they notice.
+    fn leave(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Whether this server is the one that does what only one may: fire schedules, and remove what is old.
     fn controls(&self) -> bool {
         true
     }

@@ -48,6 +48,8 @@ pub struct JobsTable {
     /// Columns that are called otherwise: ours, and the name in the table.
     pub map: BTreeMap<String, String>,
     pub keep: Keep,
+    /// How many rows of jobs that succeeded stay at most; none for any number.
+    pub keep_most: Option<u64>,
     /// For how long a server that is not heard of keeps what it has claimed.
     pub lease: Duration,
 }
@@ -59,7 +61,8 @@ impl JobsTable {
     /// The usual table of a database.
     pub fn new(database: DatabaseUrl) -> JobsTable {
         let (table, map) = (JobsTable::TABLE.to_owned(), BTreeMap::new());
-        JobsTable { database, table, schema: None, map, keep: Keep::default(), lease: JobsTable::LEASE }
+        let (keep, lease) = (Keep::default(), JobsTable::LEASE);
+        JobsTable { database, table, schema: None, map, keep, keep_most: None, lease }
     }
 
     /// How a server of this name opens it.
@@ -69,15 +72,16 @@ impl JobsTable {
             table: self.table.clone(),
             columns: self.columns(),
             keep: self.keep,
+            keep_most: self.keep_most,
             lease: self.lease,
             ..SqlOptions::new(self.database.secret(), server)
         }
     }
 
-    /// How to listen to the database, where it says of itself that there are new rows.
-    pub fn speaks(&self) -> Option<SqlOptions> {
+    /// How a server of this name listens to the database, where that says of itself that there are new rows.
+    pub fn speaks(&self, server: &str) -> Option<SqlOptions> {
         match self.database.kind {
-            DatabaseKind::PostgreSql => Some(self.options("listens")),
+            DatabaseKind::PostgreSql => Some(self.options(server)),
             DatabaseKind::MariaDb | DatabaseKind::Sqlite => None,
         }
     }

@@ -100,6 +100,24 @@ pub struct QueueStats {
     pub ran: u64,
 }
 
+/// A server that shares the store with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The host, and what tells it from others there.
+    pub name: String,
+    /// The number of its opening.
+    pub epoch: u64,
+    /// How long it is taken for alive if it is not heard of, by the store's clock; negative where that is over.
+    pub lease_micros: i64,
+    pub slots: u64,
+    /// The memory that its jobs may have, in bytes; none where that is not limited.
+    pub memory: Option<u64>,
+    /// Jobs that it holds.
+    pub running: u64,
+    pub draining: bool,
+    pub controls: bool,
+}
+
 /// What pages, commands and metrics may see of the committed state. Cannot change anything.
 pub trait StoreView {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError>;
@@ -116,6 +134,10 @@ pub trait StoreView {
     fn cursors(&self) -> Result<Vec<Cursor>, StoreError>;
     /// What people changed while running.
     fn overrides(&self) -> Result<Vec<Override>, StoreError>;
+    /// The servers that share the store; none where it is one server's alone.
+    fn servers(&self) -> Result<Vec<ServerInfo>, StoreError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Whoever holds one, alone or with others, has one.
@@ -143,5 +165,8 @@ impl<P: Deref<Target: StoreView>> StoreView for P {
     }
     fn overrides(&self) -> Result<Vec<Override>, StoreError> {
         (**self).overrides()
+    }
+    fn servers(&self) -> Result<Vec<ServerInfo>, StoreError> {
+        (**self).servers()
     }
 }

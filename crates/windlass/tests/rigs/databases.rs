@@ -43,6 +43,14 @@ impl Place {
         Place { url, server: Some((base, name)), schema: None, _dir: None }
     }
 
+    pub(crate) fn is_postgres(&self) -> bool {
+        self.url.starts_with("postgres")
+    }
+
+    pub(crate) fn is_mariadb(&self) -> bool {
+        self.url.starts_with("mysql")
+    }
+
     pub(crate) fn options(&self, server: &str) -> SqlOptions {
         SqlOptions::new(&self.url, server)
     }

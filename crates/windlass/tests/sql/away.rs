@@ -20,7 +20,7 @@ fn what_ends_while_the_database_is_away_is_written_once_when_it_is_back() {
         gate.open(1);
         assert_eq!(bell.next(), "ended", "what runs goes on");
         // Jobs are accepted, too: they wait in the inbox.
-        table.rig.call(&["push", "q", "y", "--durability", "os"]).fine();
+        table.rig.call(&["push", "q", "y"]).fine();
         assert_eq!(table.sql("SELECT status, attempts FROM jobs"), "processing|1");
         door.open();
         table.until("SELECT status, attempts FROM jobs WHERE data = 'x'", "completed|1");
@@ -66,6 +66,23 @@ fn a_commit_whose_answer_is_lost_is_done_once() {
         assert_eq!(table.sql("SELECT count(*) FROM jobs WHERE data = 'pushed'"), "1");
         let told = table.rig.call(&["status", "--json"]).json()["totals"].clone();
         assert_eq!(told["succeeded"], 17, "each is counted once: {told}");
+        // What the inbox brings is taken in once, too, though its turn was never heard to be there.
+        for n in 0..6 {
+            let closes = n % 2 == 1;
+            door.lose_answer(closes);
+            table.rig.call(&["push", "q", &format!("inbox {n}"), "--durability", "os"]).fine();
+            let begun = Instant::now();
+            while !(door.has_lost_answer() && (!closes || door.is_closed())) {
+                assert!(begun.elapsed() < PATIENCE, "nobody commits");
+                table.sql("SELECT 1");
+            }
+            door.open();
+            table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", &(18 + n).to_string());
+        }
+        assert_eq!(table.sql("SELECT count(*) FROM jobs"), "23");
+        table.rig.drained();
+        let listed = table.rig.call(&["ls", "state:succeeded", "--limit", "99", "--json"]).json();
+        assert_eq!(listed.as_array().map(Vec::len), Some(23), "the archive has the end of each: {listed}");
         serving.stop();
     }
 }

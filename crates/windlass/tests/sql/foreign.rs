@@ -50,11 +50,13 @@ fn a_function_pushes_in_the_callers_transaction() {
         assert!(undone.parse::<u64>().unwrap() > id.parse::<u64>().unwrap(), "it was called: {undone}");
         table.nudge();
         table.until("SELECT id, data, status, priority FROM jobs", &format!("{id}|kept|completed|7"));
-        if kind == Kind::PostgreSql {
-            let id = table.sql("SELECT windlass_push('q', 'about', subject_type => 'Upload', subject_id => 42)");
-            let row = format!("SELECT status, taskable_type, taskable_id FROM jobs WHERE id = {id}");
-            table.until(&row, "completed|Upload|42");
-        }
+        let id = table.sql(match kind {
+            Kind::PostgreSql => "SELECT windlass_push('q', 'about', subject_type => 'Upload', subject_id => 42)",
+            _ => "SELECT windlass_push_about('q', 'about', 0, NULL, 'Upload', 42)",
+        });
+        table.nudge();
+        let row = format!("SELECT status, taskable_type, taskable_id FROM jobs WHERE id = {id}");
+        table.until(&row, "completed|Upload|42");
         server.stop();
     }
 }

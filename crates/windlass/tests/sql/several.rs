@@ -64,6 +64,39 @@ fn what_is_paused_on_one_server_is_paused_on_all() {
 }
 
 #[test]
+fn servers_are_listed_and_one_is_drained_by_its_name() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let first = table.serve("[limits]\nslots = 3\nmemory = \"64MiB\"\n");
+        let controls = "SELECT count(*) FROM windlass_meta m JOIN windlass_servers s ON s.epoch = m.controller";
+        table.until(controls, "1");
+        let listed = table.rig.call(&["servers", "-o", "json"]).json();
+        let only = listed[0].clone();
+        assert_eq!(
+            (listed.as_array().map(Vec::len), &only["slots"], &only["running"]),
+            (Some(1), &3.into(), &0.into())
+        );
+        assert_eq!((&only["memory"], &only["controls"]), (&(64 << 20).into(), &true.into()), "{only}");
+        let name = only["name"].as_str().unwrap().to_owned();
+        let told = table.rig.call(&["--store", &table.url(), "doctor"]).stdout;
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert!(told.contains(&format!("1 server, {name} controls")), "{told}");
+        let (rig, other) = second(&table, "30s", "");
+        assert_eq!(rig.call(&["servers", "-o", "json"]).json().as_array().map(Vec::len), Some(2));
+        assert_eq!(rig.call(&["servers", "drain", "nobody"]).code, Some(66));
+        rig.call(&["servers", "drain", &name]).fine();
+        table.nudge();
+        first.process.end().fine();
+        let left = rig.call(&["servers", "-o", "json"]).json();
+        assert!(left.as_array().is_some_and(|left| left.len() == 1 && left[0]["name"] != name.as_str()), "{left}");
+        // What was the other's to control is free at once.
+        rig.call(&["nudge"]).fine();
+        table.until(controls, "1");
+        other.stop();
+    }
+}
+
+#[test]
 fn what_a_killed_server_had_goes_to_another() {
     for kind in [Kind::PostgreSql, Kind::MariaDb] {
         let table = Table::ready(kind);

@@ -10,7 +10,10 @@ use windlass::store::sql::{Keep, SqlOptions, SqlStore, SqlView};
 
 #[path = "../rigs/databases.rs"]
 mod databases;
+mod odd;
 mod others;
+mod server;
+mod tables;
 
 use databases::Place;
 

@@ -4,129 +4,19 @@
 //! length, and a connection that is to be lost is cut.
 
 use crate::databases::Place;
+use crate::server::{
+    NOW, Server, end, everywhere, evidence, fail, gained, ids, jobs, queue, server, server_with, succeed,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::{SqlOptions, SqlStore, SqlView};
 use windlass::store::{
-    Changes, Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Order, Recovered, Seal, Settlement, Store,
-    StoreError, StoreView,
+    Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Order, Recovered, Seal, Store, StoreError, StoreView,
 };
-use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, RunId};
-use windlass_core::judge::Verdict;
+use windlass_core::job::{JobId, Lane, Origin, Priority, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
-
-const NOW: Time = Time(1_900_000_000_000_000);
-
-fn everywhere(story: fn(&Place)) {
-    for place in [Place::sqlite(), Place::postgres(), Place::mariadb()] {
-        place.options("setup").apply().unwrap();
-        story(&place);
-    }
-}
-
-/// A server on the table, recovered and told of everything, and what it was told.
-struct Server {
-    store: SqlStore,
-    recovered: Recovered,
-    changes: Changes,
-}
-
-fn server(place: &Place, name: &str) -> Server {
-    server_with(place.options(name))
-}
-
-fn server_with(options: SqlOptions) -> Server {
-    let mut store = SqlStore::open(options).unwrap();
-    let recovered = store.recover(evidence(), NOW).unwrap();
-    let changes = store.backlog().unwrap();
-    store.changes();
-    Server { store, recovered, changes }
-}
-
-fn evidence() -> Evidence<'static> {
-    Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD }
-}
-
-fn queue(name: &str) -> QueueName {
-    QueueName::new(name.as_bytes()).unwrap()
-}
-
-fn jobs(name: &str, first: u64, count: u64, run: Option<RunId>) -> NewJobs {
-    let mut builder = ChunkBuilder::new(Origin::from_random(7));
-    (first..first + count).for_each(|offset| builder.push(offset, format!("{name} {offset}").as_bytes()));
-    let jobs = Arc::new(builder.finish());
-    NewJobs { queue: queue(name), priority: Priority::NORMAL, run, not_before: None, jobs }
-}
-
-impl Server {
-    fn commit(&mut self) -> Changes {
-        self.store.commit(Durability::Full).unwrap();
-        self.learn()
-    }
-
-    fn learn(&mut self) -> Changes {
-        let changes = self.store.changes();
-        self.changes.queues.extend(changes.queues.clone());
-        changes
-    }
-
-    fn look(&mut self) -> Changes {
-        self.store.look(true, Evidence::UNTOLD, NOW).unwrap();
-        self.commit()
-    }
-
-    fn push(&mut self, lot: Lot) {
-        self.store.admit(&lot, NOW).unwrap();
-        self.commit();
-    }
-
-    fn lane(&self, name: &str) -> Lane {
-        let found = self.changes.queues.iter().find(|(_, known)| known.as_str() == name);
-        let (queue, _) = found.unwrap_or_else(|| panic!("queue {name} was never told"));
-        Lane { queue: *queue, priority: Priority::NORMAL, kind: LaneKind::Fresh }
-    }
-
-    fn claim(&mut self, name: &str, most: u32) -> Vec<Held> {
-        let lane = self.lane(name);
-        let held = self.store.claim(&[Order { lane, most }], NOW).unwrap();
-        self.commit();
-        held
-    }
-
-    fn settle(&mut self, held: &Held, verdict: Verdict) -> Result<(), StoreError> {
-        let end = end(held, verdict);
-        self.store.settle(&[end], &[], NOW)?;
-        self.store.commit(Durability::Full)?;
-        self.learn();
-        Ok(())
-    }
-}
-
-fn end(held: &Held, verdict: Verdict) -> Settlement {
-    let started = Time(NOW.0 - 3_400_000);
-    Settlement { held: held.clone(), verdict, outcome: "test", started, finished: NOW }
-}
-
-fn succeed() -> Verdict {
-    Verdict::Succeed { message: "done".into() }
-}
-
-fn fail() -> Verdict {
-    Verdict::Fail { reason: windlass_core::judge::Reason::Refused, error: "it does not work".into() }
-}
-
-fn ids(held: &[Held]) -> Vec<JobId> {
-    held.iter().flat_map(|held| held.ids()).collect()
-}
-
-/// What a lane of fresh jobs gained or lost, as it was told.
-fn gained(changes: &Changes, lane: Lane) -> i64 {
-    let moves = changes.moves.iter().filter(|step| step.lane == lane);
-    let sign = |state: Option<State>| i64::from(state == Some(State::Ready));
-    moves.map(|step| (sign(step.to) - sign(step.from)) * step.count as i64).sum()
-}
 
 #[test]
 fn a_plain_insert_is_a_job_and_its_row_tells_how_it_goes() {
@@ -373,6 +263,43 @@ fn what_a_dead_server_held_goes_to_the_living_and_the_late_one_changes_nothing()
 }
 
 #[test]
+fn what_an_opening_held_that_nobody_lists_any_more_is_taken_back() {
+    everywhere(|place| {
+        let mut gone = server(place, "gone");
+        gone.push(Lot { jobs: vec![jobs("q", 0, 2, None)], ..Lot::default() });
+        gone.claim("q", 2);
+        drop(gone);
+        place.statement("DELETE FROM windlass_servers");
+        let mut alive = server(place, "alive");
+        assert_eq!(gained(&alive.look(), alive.lane("q")), 2);
+        assert_eq!(ids(&alive.claim("q", 9)).len(), 2);
+        assert!(alive.look().moves.is_empty(), "what a living one holds stays with it");
+    });
+}
+
+#[test]
+fn what_a_server_held_whose_row_was_locked_when_it_came_back_is_taken_back_later() {
+    // SQLite has one writer at a time, so nobody locks a row there.
+    for place in [Place::postgres(), Place::mariadb()] {
+        place.options("setup").apply().unwrap();
+        let mut first = server_with(SqlOptions { lease: Duration::ZERO, ..place.options("one") });
+        first.push(Lot { jobs: vec![jobs("q", 0, 2, None)], ..Lot::default() });
+        first.claim("q", 2);
+        let mut looking = SqlStore::open(place.options("looking")).unwrap();
+        let mut store = SqlStore::open(place.options("one")).unwrap();
+        drop(first);
+        // Another server is about to take over, and breaks off.
+        looking.look(true, Evidence::UNTOLD, NOW).unwrap();
+        assert_eq!(store.recover(evidence(), NOW).unwrap(), Recovered::default(), "its row is locked");
+        looking.rollback().unwrap();
+        let changes = store.backlog().unwrap();
+        let mut back = Server { store, recovered: Recovered::default(), changes };
+        assert_eq!(gained(&back.look(), back.lane("q")), 2);
+        assert_eq!(ids(&back.claim("q", 9)).len(), 2);
+    }
+}
+
+#[test]
 fn what_a_dead_server_was_sending_elsewhere_is_its_own_until_it_is_back() {
     everywhere(|place| {
         let options = SqlOptions { lease: Duration::ZERO, ..place.options("sender") };
@@ -442,6 +369,41 @@ fn one_server_controls_and_another_takes_over_when_its_time_is_past() {
         two.store.note("own", Some(b"x")).unwrap();
         two.commit();
         assert!(three.store.notes("own", 9).unwrap().is_empty(), "other notes are each server's own");
+    });
+}
+
+#[test]
+fn a_server_that_ends_in_order_leaves_nothing_that_others_wait_for() {
+    everywhere(|place| {
+        let (mut one, mut two) = (server(place, "one"), server(place, "two"));
+        one.look();
+        two.look();
+        assert!(one.store.controls() && !two.store.controls());
+        one.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        let held = one.claim("q", 1).remove(0);
+        one.store.leave().unwrap();
+        assert_eq!(place.statement("SELECT count(*) FROM windlass_servers"), "2", "somebody works for it still");
+        one.settle(&held, succeed()).unwrap();
+        one.store.leave().unwrap();
+        assert_eq!(place.statement("SELECT server FROM windlass_servers"), "two");
+        two.look();
+        assert!(two.store.controls(), "at once");
+    });
+}
+
+/// The archive tells what it holds by these numbers.
+#[test]
+fn no_number_of_a_turn_comes_twice_though_others_took_the_server_for_dead() {
+    everywhere(|place| {
+        let mut first = server_with(SqlOptions { lease: Duration::ZERO, ..place.options("one") });
+        first.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        let last = first.store.commit(Durability::Full).unwrap();
+        drop(first);
+        server(place, "other").look();
+        assert_eq!(place.statement("SELECT count(*) FROM windlass_servers WHERE server = 'one'"), "0");
+        let mut back = server(place, "one");
+        back.push(Lot { jobs: vec![jobs("q", 5, 1, None)], ..Lot::default() });
+        assert!(back.store.commit(Durability::Full).unwrap() > last);
     });
 }
 

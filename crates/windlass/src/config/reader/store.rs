@@ -41,7 +41,7 @@ pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Fail
 }
 
 fn read_store(table: &Table<'_, '_>, before: &StorePlace) -> Result<StorePlace, Failure> {
-    table.only(&["url", "table", "schema", "map", "keep", "lease"])?;
+    table.only(&["url", "table", "schema", "map", "keep", "keep_most", "lease"])?;
     let mut store = match (table.map("url", str::parse)?, before) {
         (Some(database), StorePlace::Table(before)) => JobsTable { database, ..before.clone() },
         (Some(database), StorePlace::Embedded) => JobsTable::new(database),
@@ -59,6 +59,7 @@ fn read_store(table: &Table<'_, '_>, before: &StorePlace) -> Result<StorePlace, 
     store.table = table.map("table", name)?.unwrap_or(store.table);
     store.schema = table.map("schema", name)?.or(store.schema);
     store.keep = table.map("keep", str::parse)?.unwrap_or(store.keep);
+    store.keep_most = table.number("keep_most", 1)?.map(u64::from).or(store.keep_most);
     let lease = |text: &str| match positive(text)? {
         lease if (LEASE_LEAST..=LEASE_MOST).contains(&lease) => Ok(lease),
         _ => Err(format!("{text:?} is no lease of a server, expected 1s to 1h")),

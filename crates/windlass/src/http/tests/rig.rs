@@ -188,6 +188,10 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(run_id()));
                 "fire_schedule"
             }
+            Event::DrainServer { name, answer } => {
+                answer.give(Ok(name == "other"));
+                "drain_server"
+            }
             Event::Schedules { answer } => {
                 answer.give(Ok(Vec::new()));
                 "schedules"

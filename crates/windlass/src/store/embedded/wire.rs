@@ -23,6 +23,11 @@ impl Writer {
     }
 
     /// The blob, with the checksum of what was appended.
+    /// How long it is so far.
+    pub(in crate::store) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(in crate::store) fn finish(mut self) -> Vec<u8> {
         let sum = crc32fast::hash(&self.0[FRONT..]);
         self.0[1..FRONT].copy_from_slice(&sum.to_le_bytes());

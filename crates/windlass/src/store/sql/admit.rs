@@ -10,6 +10,9 @@ use windlass_core::time::Time;
 
 impl SqlStore {
     pub(super) fn admit_lot(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
+        if self.was_read(lot) {
+            return Ok(());
+        }
         if let Some((id, from, _)) = lot.taken {
             let at = self.run_of(id)?.map(|run| run.taken);
             if at != Some(from) {
@@ -40,6 +43,12 @@ impl SqlStore {
             self.take(id, to)?;
         }
         self.end_waits(now)
+    }
+
+    /// Whether a turn that was in doubt took this lot in: its cursors stand where the lot would move them, or further.
+    fn was_read(&self, lot: &Lot) -> bool {
+        let is_behind = |origin, offset| self.done.read.get(&origin).is_some_and(|read| *read >= offset);
+        !lot.cursors.is_empty() && lot.cursors.iter().all(|cursor| is_behind(cursor.origin, cursor.offset))
     }
 
     /// Jobs of one lane, run and time, as rows that the next flush writes.

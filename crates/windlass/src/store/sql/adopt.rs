@@ -8,7 +8,7 @@
 use super::database::{Cells, Value};
 use super::dialect::Rows;
 use super::look::strange;
-use super::rows::{COLUMNS, Row, encode_particulars};
+use super::rows::{self, COLUMNS, Row, encode_particulars};
 use super::{Dialect, SqlStore, StoreError};
 use std::collections::BTreeMap;
 use windlass_core::job::{DATA_MAX, Lane, LaneKind, Priority, QueueName, QueueNo};
@@ -77,29 +77,33 @@ impl SqlStore {
 
     /// What becomes of a row that another program inserted: a job, or its number and why it cannot be one.
     fn adopted(&mut self, mut cells: Cells, now: Time) -> Result<Result<Adopted, (i64, String)>, StoreError> {
-        let (id, name, status) = (cells.int()?, cells.maybe_text()?, cells.maybe_text()?);
-        let (length, priority, due) = (cells.maybe_int()?.unwrap_or(0), cells.maybe_int()?, cells.maybe_int()?);
-        let created = cells.maybe_int()?;
-        let (kind, subject) = (cells.maybe_text()?, cells.maybe_text()?);
+        let (id, name, status) = (cells.int()?, cells.maybe_bytes()?, cells.words());
+        let length = cells.maybe_int()?.unwrap_or(0);
+        let ((priority, bad_priority), (due, bad_due)) = (rows::priority_in(&mut cells), rows::time_in(&mut cells));
+        let created = cells.maybe_foreign_int().ok().flatten();
+        let (kind, subject) = (cells.words(), cells.words());
         if status.as_deref() != Some("pending") {
-            let status = status.unwrap_or_default();
-            return Ok(Err((id, format!("unknown status `{status}`, expected pending for a job that is to be run"))));
+            let what = status.map_or("it has no status".into(), |status| format!("unknown status `{status}`"));
+            return Ok(Err((id, format!("{what}, expected pending for a job that is to be run"))));
         }
-        let name = match QueueName::new(name.unwrap_or_default().as_bytes()) {
+        let name = match QueueName::new(&name.unwrap_or_default()) {
             Ok(name) => name,
             Err(bad) => return Ok(Err((id, bad.to_string()))),
         };
         if length > DATA_MAX as i64 {
             return Ok(Err((id, format!("the data has {length} bytes, expected at most {DATA_MAX}"))));
         }
-        let Some(priority) = Priority::new(priority.unwrap_or(0)) else {
-            return Ok(Err((id, format!("expected a priority between -100 and 100, got: {}", priority.unwrap_or(0)))));
-        };
-        let due = due.map(Time).filter(|due| *due > now);
+        if let Some(why) = bad_priority.or(bad_due) {
+            return Ok(Err((id, why)));
+        }
+        let due = due.filter(|due| *due > now);
+        let subject = kind.filter(|kind| !kind.is_empty()).zip(subject).map(|(kind, id)| Subject { kind, id });
+        let particulars = subject.map(|subject| Particulars { subject: Some(subject), ..Particulars::default() });
+        if let Some(Err(bad)) = particulars.as_ref().map(Particulars::check) {
+            return Ok(Err((id, bad.to_string())));
+        }
         self.note_due(due);
         let state = if due.is_some() { State::Scheduled } else { State::Ready };
-        let subject = kind.zip(subject).map(|(kind, id)| Subject { kind, id });
-        let particulars = subject.map(|subject| Particulars { subject: Some(subject), ..Particulars::default() });
         let admitted = created.map(Time).filter(|created| *created <= now).unwrap_or(now);
         let queue = self.queue_no(&name)?;
         Ok(Ok(Adopted { id, queue, priority, state, due, admitted, particulars }))
@@ -163,7 +167,7 @@ impl SqlStore {
         self.written = true;
         let rows = Rows::default()
             .ints("w_id", refused.iter().map(|(id, _)| *id))
-            .texts("w_why", refused.iter().map(|(_, why)| Some(super::rows::clean(why))));
+            .texts("w_why", refused.iter().map(|(_, why)| Some(self.db.room.details.cut(why))));
         let mut params = vec![now.as_micros().into()];
         let source = self.db.dialect.rows(rows, &mut params);
         let set = format!(":status = 'error', :details = t.w_why, :updated_at = {}", self.db.dialect.timestamp("$1"));

@@ -146,7 +146,7 @@ impl SqlStore {
         let mut ids = Vec::with_capacity(old.len());
         for mut row in old {
             ids.push(row.int()?);
-            let (queue, priority) = (QueueNo(row.number()?), Priority::new(row.int()?).unwrap_or_default());
+            let (queue, priority) = (QueueNo(row.number()?), rows::priority_in(&mut row).0);
             let kind = super::look::kind_from(row.int()?)?;
             let run = row.maybe_int()?.map(|no| RunNo(no as u32));
             let state = if row.int()? == 6 { State::Failed } else { State::Cancelled };

@@ -3,14 +3,17 @@
 //! `Driver` has three implementers, one for each database. A driver knows how to send a statement and what its
 //! failures mean; it must not know our tables. A connection that failed is gone: whoever uses it opens another.
 
+use super::columns::Room;
 use super::dialect::Dialect;
 use super::{mariadb, postgres, sqlite};
 use crate::store::StoreError;
 use std::time::Duration;
 
-/// How long things may take.
+/// How long things may take, and whether anything may change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
+    /// Whoever only looks makes no file and changes none.
+    pub(super) reads: bool,
     /// Who does not answer for so long is not there: the engine waits for it, and tries again a second later.
     pub(super) connect: Duration,
     pub(super) call: Duration,
@@ -111,11 +114,31 @@ impl Cells {
         self.maybe_text()?.ok_or_else(|| unexpected("a text", None))
     }
 
+    /// A number that another program may have written; what is there instead, where it is none.
+    pub(super) fn maybe_foreign_int(&mut self) -> Result<Option<i64>, String> {
+        match self.0.next() {
+            Some(Value::Int(value)) => Ok(value),
+            Some(Value::Text(Some(text))) => Err(text),
+            Some(Value::Bytes(Some(bytes))) => Err(String::from_utf8_lossy(&bytes).into_owned()),
+            Some(Value::Text(None) | Value::Bytes(None)) => Ok(None),
+            Some(Value::Ints(_) | Value::Texts(_) | Value::Blobs(_)) | None => Err("nothing".into()),
+        }
+    }
+
+    /// What another program wrote, as words.
+    pub(super) fn words(&mut self) -> Option<String> {
+        match self.maybe_foreign_int() {
+            Ok(number) => number.map(|number| number.to_string()),
+            Err(text) => Some(text),
+        }
+    }
+
     pub(super) fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         match self.0.next() {
             Some(Value::Bytes(value)) => Ok(value),
             Some(Value::Text(value)) => Ok(value.map(String::into_bytes)),
-            Some(Value::Int(None)) => Ok(None),
+            // SQLite lets a number stand where text belongs.
+            Some(Value::Int(value)) => Ok(value.map(|value| value.to_string().into_bytes())),
             other => Err(unexpected("bytes", other)),
         }
     }
@@ -146,6 +169,8 @@ pub(super) struct Database {
     pub(super) dialect: Dialect,
     /// Whether the jobs table takes rows as text.
     pub(super) copies: bool,
+    /// What the columns of the jobs table have room for.
+    pub(super) room: Room,
     driver: Option<Box<dyn Driver>>,
     url: String,
     limits: Limits,
@@ -161,7 +186,8 @@ impl Database {
     /// Connects; every later call ends within the time limit, too.
     pub(super) fn connect(url: &str, limits: Limits) -> Result<Database, StoreError> {
         let dialect = Dialect::of(url)?;
-        let mut db = Database { dialect, copies: false, driver: None, url: url.to_owned(), limits };
+        let mut db =
+            Database { dialect, copies: false, room: Room::default(), driver: None, url: url.to_owned(), limits };
         db.reconnect()?;
         Ok(db)
     }
@@ -172,14 +198,10 @@ impl Database {
             self.driver = Some(match self.dialect {
                 Dialect::Postgres => Box::new(postgres::Postgres::connect(&self.url, self.limits)?),
                 Dialect::Mariadb => Box::new(mariadb::Mariadb::connect(&self.url, self.limits)?),
-                Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits.call)?),
+                Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits)?),
             });
         }
         Ok(())
-    }
-
-    pub(super) fn is_connected(&self) -> bool {
-        self.driver.is_some()
     }
 
     /// Gives the connection up; the database drops what was open on it.

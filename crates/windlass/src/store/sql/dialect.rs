@@ -89,7 +89,10 @@ impl Dialect {
     /// And back.
     pub(super) fn micros(self, timestamp: &str) -> String {
         match self {
-            Dialect::Postgres => format!("CAST(extract(epoch FROM {timestamp}) * 1000000 AS bigint)"),
+            // A time that never comes is none.
+            Dialect::Postgres => format!(
+                "CASE WHEN isfinite({timestamp}) THEN CAST(extract(epoch FROM {timestamp}) * 1000000 AS bigint) END"
+            ),
             Dialect::Mariadb => format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', {timestamp})"),
             Dialect::Sqlite => format!("CAST(round(unixepoch({timestamp}, 'subsec') * 1000000) AS INTEGER)"),
         }

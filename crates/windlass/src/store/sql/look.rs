@@ -6,7 +6,7 @@
 
 use super::dialect::Dialect;
 use super::rows::{COLUMNS, Row};
-use super::schema::STRANGE;
+use super::schema;
 use super::tally::Was;
 use super::{SqlStore, StoreError, view};
 use crate::store::{Move, Told};
@@ -21,8 +21,9 @@ use windlass_core::time::Time;
 const ROWS_MOST: u64 = 5_000;
 /// Turns that claim fewer jobs than this are not worth to be counted for.
 const FEW: u64 = 500;
-/// Completed rows that one look removes at most, when they are old.
-const REMOVED_MOST: i64 = 2_000;
+/// Completed rows that go at once, at most, when they are old; and how long the next ones wait then.
+const REMOVED_MOST: usize = 2_000;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(100);
 
 /// When the table is looked at, and what the engine thinks of it.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(super) struct Looks {
     pub(super) others: bool,
     /// There are more new rows of others than the last look took in.
     pub(super) more: bool,
+    /// When the next of the old rows go, where the last look left some.
+    remove_at: Option<Time>,
     /// How many jobs were ordered in the last turn that ordered some, and from which lanes; and in the open turn.
     orders: (u64, BTreeSet<Lane>),
     open_orders: (u64, BTreeSet<Lane>),
@@ -58,6 +61,7 @@ impl Default for Looks {
             corrections: Vec::new(),
             others: false,
             more: false,
+            remove_at: None,
             orders: (0, BTreeSet::new()),
             open_orders: (0, BTreeSet::new()),
         }
@@ -148,15 +152,16 @@ impl Looks {
     }
 
     pub(super) fn next(&self) -> Time {
-        if self.more { Time::ZERO } else { self.look_at.min(self.beat_at) }
+        let at = self.look_at.min(self.beat_at);
+        if self.more { Time::ZERO } else { self.remove_at.map_or(at, |remove| remove.min(at)) }
     }
 }
 
 /// Rows that are not what our columns say of them.
-pub(super) fn strange(dialect: Dialect) -> &'static str {
+pub(super) fn strange(dialect: Dialect) -> String {
     match dialect {
-        Dialect::Postgres | Dialect::Sqlite => STRANGE,
-        Dialect::Mariadb => "strange = 1",
+        Dialect::Postgres | Dialect::Sqlite => schema::strange(dialect),
+        Dialect::Mariadb => format!("{} = 1", schema::STRANGE_COLUMN),
     }
 }
 
@@ -171,8 +176,15 @@ impl SqlStore {
             self.adopt_new(now)?;
             return self.name_moved_queues();
         }
+        if self.looks.remove_at.is_some_and(|at| at <= now || at > now.after(BETWEEN_REMOVALS)) {
+            self.remove_completed(now)?;
+            if !due && now < self.looks.beat_at {
+                return Ok(());
+            }
+        }
         self.looks.beat_at = now.after(self.options.lease / 3);
         self.take_control(true)?;
+        self.hear_of_draining()?;
         if !due {
             return Ok(());
         }
@@ -209,40 +221,50 @@ impl SqlStore {
         let changed = self.db.query(&sql, &[])?;
         let count = changed.len() as u64;
         for mut cells in changed {
-            let (status, holder) = (cells.text()?, cells.maybe_int()?);
+            let (status, holder) = (cells.words(), cells.maybe_int()?);
             let row = Row::read(&mut cells)?;
             if holder == Some(self.epoch as i64) {
                 // What another program took away from us is stopped; its report will come too late.
                 self.changes.overdue.push(row.id);
             }
-            self.follow(row, &status, now)?;
+            self.follow(row, status.as_deref(), now)?;
         }
         self.flush(now)?;
         self.end_waits(now)?;
         Ok(count)
     }
 
-    fn follow(&mut self, mut row: Row, status: &str, now: Time) -> Result<(), StoreError> {
+    fn follow(&mut self, mut row: Row, status: Option<&str>, now: Time) -> Result<(), StoreError> {
         let was = Was::of(&row);
-        let to = match status {
-            "pending" => {
+        let to = match (status.unwrap_or(""), row.odd.take()) {
+            ("pending", Some(why)) => {
+                row.ended = Some(now);
+                row.note_error(now, &why);
+                State::Failed
+            }
+            ("pending", None) => {
                 row.record = Record { starts: row.record.starts, ..Record::default() };
                 (row.ended, row.reason, row.due) = (None, None, row.due.filter(|due| *due > now));
                 row.run = self.run_for_another_try(&row, now)?;
                 self.note_due(row.due);
                 if row.due.is_some() { State::Scheduled } else { State::Ready }
             }
-            "processing" | "loading" => return self.lend(row, was, now),
-            "completed" | "complete" => {
+            ("processing" | "loading", _) => return self.lend(row, was, now),
+            ("completed" | "complete", _) => {
                 row.ended = Some(now);
                 State::Succeeded
             }
-            "error" => {
+            ("error", _) => {
                 row.ended = Some(now);
                 row.note_error(now, "another program marked it with an error");
                 State::Failed
             }
-            other => {
+            ("", _) => {
+                row.ended = Some(now);
+                row.note_error(now, "another program took its status away");
+                State::Failed
+            }
+            (other, _) => {
                 row.ended = Some(now);
                 row.note_error(now, &format!("another program gave it the unknown status `{other}`"));
                 State::Failed
@@ -300,10 +322,26 @@ impl SqlStore {
         Ok(found)
     }
 
-    /// Completed rows that are older than they are kept go, a few at a time.
+    /// Completed rows that are older than they are kept, or more than are kept, go, a few at a time. One server does, so that
+    /// nobody's clock but that one's counts.
     fn remove_completed(&mut self, now: Time) -> Result<(), StoreError> {
+        self.looks.remove_at = None;
+        if !self.controls {
+            return Ok(());
+        }
         let kept = i64::try_from(self.options.keep_completed.as_micros()).unwrap_or(i64::MAX);
-        let before = now.as_micros().saturating_sub(kept);
+        let mut before = now.as_micros().saturating_sub(kept);
+        if let Some(most) = self.options.keep_most {
+            // The youngest of those that are too many; it stays, and so does what ended in the same moment.
+            let sql = self.names.sql(
+                "SELECT :ended_at FROM :jobs WHERE :ended_at IS NOT NULL AND :state = 5 AND :status = 'completed' \
+                 ORDER BY :ended_at DESC LIMIT 1 OFFSET $1",
+            );
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            if let Some(mut row) = self.db.maybe_one(&sql, &[most.into()])? {
+                before = before.max(row.int()?);
+            }
+        }
         let sql = self.names.sql(&format!(
             "SELECT :id FROM :jobs WHERE :ended_at < $1 AND :state = 5 AND :status = 'completed' \
              ORDER BY :ended_at LIMIT {REMOVED_MOST} {}",
@@ -311,6 +349,7 @@ impl SqlStore {
         ));
         let old = self.db.query(&sql, &[before.into()])?;
         let old = old.into_iter().map(|mut row| row.int()).collect::<Result<Vec<_>, _>>()?;
+        self.looks.remove_at = (old.len() == REMOVED_MOST).then(|| now.after(BETWEEN_REMOVALS));
         self.remove_rows(old)
     }
 }
@@ -330,6 +369,8 @@ impl SqlStore {
         let ids: Vec<JobId> = held.iter().map(|(id, _)| *id).collect();
         let rows = self.held_rows(&ids, false)?;
         let starts: HashMap<JobId, u32> = rows.into_iter().map(|row| (row.id, row.record.starts)).collect();
-        Ok(held.iter().filter(|(id, start)| starts.get(id) != Some(start)).map(|(id, _)| *id).collect())
+        let is_lost =
+            |(id, start): &&(JobId, u32)| starts.get(id) != Some(start) && !self.done.ended.contains(&(*id, *start));
+        Ok(held.iter().filter(is_lost).map(|(id, _)| *id).collect())
     }
 }

@@ -96,7 +96,8 @@ fn cells(row: Row) -> Result<Cells, StoreError> {
         mysql_async::Value::Bytes(bytes) => Ok(Value::Bytes(Some(bytes))),
         mysql_async::Value::Int(value) => Ok(Value::Int(Some(value))),
         mysql_async::Value::UInt(value) => Ok(Value::Int(i64::try_from(value).ok())),
-        other => Err(StoreError::Corrupt(format!("a column holds {other:?}, which is of no kind we read"))),
+        // An application's column may be of any type; what we need of those are words.
+        other => Ok(Value::Text(Some(other.as_sql(true).trim_matches('\'').to_owned()))),
     });
     Ok(Cells::new(values.collect::<Result<_, _>>()?))
 }

@@ -10,6 +10,7 @@ mod admit;
 mod adopt;
 mod amend;
 mod claim;
+mod columns;
 mod copy;
 mod database;
 mod dialect;
@@ -73,6 +74,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// However short a lease is, a database may take so long to answer.
 const CALL_LEAST: Duration = Duration::from_secs(2);
 
+/// One step of a change to the tables takes no longer than this.
+const CHANGE_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// How a store on a table is reached, and who opens it.
 #[derive(Clone, Debug)]
 pub struct SqlOptions {
@@ -84,8 +88,13 @@ pub struct SqlOptions {
     pub keep: Keep,
     /// How long completed rows stay, where they stay at all.
     pub keep_completed: Duration,
+    /// How many of them stay at most; none for any number.
+    pub keep_most: Option<u64>,
     /// Who this server is, the same after a restart: letters, digits, `-` and `.`.
     pub server: String,
+    /// What others are told of it: how many jobs it runs at once, and the memory that they may have.
+    pub slots: u32,
+    pub memory: Option<u64>,
     /// How long others take this server for alive after it last said so, by the database's clock.
     pub lease: Duration,
     /// Where ends are kept that cannot be written because the database is away; none to keep them in memory alone.
@@ -103,7 +112,10 @@ impl SqlOptions {
             columns: BTreeMap::new(),
             keep: Keep::Rows,
             keep_completed: Duration::from_secs(7 * 24 * 3600),
+            keep_most: None,
             server: server.to_owned(),
+            slots: 0,
+            memory: None,
             lease: Duration::from_secs(30),
             outbox: None,
             time_limit: Duration::from_secs(10),
@@ -115,21 +127,27 @@ impl SqlOptions {
     }
 
     fn connect(&self) -> Result<Database, StoreError> {
+        Database::connect(&self.url, self.limits())
+    }
+
+    fn limits(&self) -> Limits {
         let idle = (self.lease * 2 / 3).max(Duration::from_secs(1));
         // The engine waits for a call: it must be over in time to end what runs before others take it over.
         let call = self.time_limit.min((self.lease / 3).max(CALL_LEAST));
-        let limits = Limits { connect: CONNECT_LIMIT.min(call), call, idle };
-        Database::connect(&self.url, limits)
+        Limits { reads: false, connect: CONNECT_LIMIT.min(call), call, idle }
     }
 
     /// What is there and what is missing; changes nothing.
     pub fn plan(&self) -> Result<Plan, StoreError> {
-        schema::plan(&mut self.connect()?, &self.names()?)
+        let limits = Limits { reads: true, ..self.limits() };
+        schema::plan(&mut Database::connect(&self.url, limits)?, &self.names()?)
     }
 
     /// Makes what is missing; tells what it did.
     pub fn apply(&self) -> Result<Plan, StoreError> {
-        let (mut db, names) = (self.connect()?, self.names()?);
+        // An index of a large table takes as long as it takes, and nobody waits for us meanwhile.
+        let limits = Limits { call: CHANGE_LIMIT, ..self.limits() };
+        let (mut db, names) = (Database::connect(&self.url, limits)?, self.names()?);
         let mut plan = schema::plan(&mut db, &names)?;
         plan.refused = schema::apply(&mut db, &names, &plan)?;
         Ok(plan)
@@ -167,7 +185,10 @@ pub struct SqlStore {
     /// This server was the one that controls when it last said that it lives; and the open turn rests on that.
     controls: bool,
     needs_control: bool,
+    /// Somebody asked this server to end.
+    drains: bool,
     doubt: Option<servers::Doubt>,
+    done: servers::Done,
     /// When this server last began to say that it lives, and was heard.
     renewed: Steady,
     outbox: Option<outbox::Outbox>,
@@ -194,9 +215,10 @@ struct Work {
     /// Jobs that the verb ended, and whether they succeeded.
     ends: Vec<(JobId, bool)>,
     touched: BTreeMap<RunNo, Time>,
-    outcomes: Option<Writer>,
-    /// What the turn started.
+    outcomes: Vec<Writer>,
+    /// What the turn started, and the starts that it ended.
     claimed: Vec<JobId>,
+    settled: Vec<(JobId, u32)>,
     /// The turn put jobs into lanes in which other servers have seen none.
     wakes: bool,
 }
@@ -212,6 +234,7 @@ impl SqlStore {
         }
         let (outbox, renewed) = (options.outbox.clone().map(outbox::Outbox::open).transpose()?, crate::clock::steady());
         db.copies = copy::is_taken(&mut db, &names)?;
+        db.room = columns::Room::of(&mut db, &names)?;
         let entered = servers::enter(&mut db, &names, &options)?;
         Ok(SqlStore {
             db,
@@ -233,7 +256,9 @@ impl SqlStore {
             speaks_for: entered.epoch,
             controls: false,
             needs_control: false,
+            drains: false,
             doubt: None,
+            done: servers::Done::default(),
             renewed,
             outbox,
         })

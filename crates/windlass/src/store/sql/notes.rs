@@ -98,6 +98,17 @@ impl SqlStore {
         self.replace(":cursors", &["server", "origin"], &["file_offset", "tail", "closed"], rows)
     }
 
+    /// How far this server has read its inbox files; those that are closed have no end.
+    pub(super) fn own_cursors(&mut self) -> Result<HashMap<Origin, u64>, StoreError> {
+        let sql = self.names.sql("SELECT origin, file_offset, closed FROM :cursors WHERE server = $1");
+        let rows = self.db.query(&sql, &[self.options.server.as_str().into()])?;
+        let read = rows.into_iter().map(|mut row| {
+            let (origin, offset) = (Origin::from_random(row.int()? as u64), row.int()? as u64);
+            Ok((origin, if row.int()? == 0 { offset } else { u64::MAX }))
+        });
+        read.collect()
+    }
+
     /// How far each inbox file of any server was read, and whether it was read to its end and removed.
     pub(super) fn all_cursors(&mut self) -> Result<HashMap<Origin, (u64, bool)>, StoreError> {
         let mut cursors = HashMap::new();

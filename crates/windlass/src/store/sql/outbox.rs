@@ -19,7 +19,7 @@ use crate::store::{FollowUp, Settlement};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use windlass_core::job::{JobId, Priority, QueueName, RunNo};
 use windlass_core::time::Time;
@@ -41,7 +41,16 @@ impl Outbox {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(StoreError::Io(format!("cannot read {}: {error}", path.display()))),
         };
-        Ok(Outbox { path, file: None, waiting: HashSet::new(), found: read_all(&bytes) })
+        let (found, whole) = read_all(&bytes);
+        if whole < bytes.len() {
+            // What is appended behind a torn record would never be found.
+            let cut = OpenOptions::new().write(true).open(&path).and_then(|file| {
+                file.set_len(whole as u64)?;
+                file.sync_all()
+            });
+            cut.map_err(|error| StoreError::Io(format!("cannot cut {}: {error}", path.display())))?;
+        }
+        Ok(Outbox { path, file: None, waiting: HashSet::new(), found })
     }
 
     /// On disk when this returns.
@@ -51,11 +60,20 @@ impl Outbox {
             Some(file) => file,
             none => {
                 let opened = OpenOptions::new().create(true).append(true).open(&self.path).map_err(failed)?;
+                // The name has to be on disk, too.
+                let dir = self.path.parent().unwrap_or(Path::new("."));
+                File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
                 none.insert(opened)
             }
         };
+        let before = file.metadata().map_err(failed)?.len();
         let length = (record.len() as u32).to_le_bytes();
-        file.write_all(&[&length[..], record].concat()).and_then(|()| file.sync_data()).map_err(failed)
+        let written = file.write_all(&[&length[..], record].concat()).and_then(|()| file.sync_data());
+        if written.is_err() {
+            // Half a record would hide those behind it; where even this fails, the next opening cuts it off.
+            let _ = file.set_len(before);
+        }
+        written.map_err(failed)
     }
 
     fn remove(&mut self) -> Result<(), StoreError> {
@@ -69,16 +87,16 @@ impl Outbox {
     }
 }
 
-/// All records up to the first that is not whole: a cut one was never counted on.
-fn read_all(mut bytes: &[u8]) -> Vec<(u64, Ends)> {
-    let mut found = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+/// All records up to the first that is not whole, and where that begins: a cut one was never counted on.
+fn read_all(bytes: &[u8]) -> (Vec<(u64, Ends)>, usize) {
+    let (mut found, mut left) = (Vec::new(), bytes);
+    while let Some((length, rest)) = left.split_first_chunk::<4>() {
         let Some((record, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else { break };
         let Ok(read) = decode(record) else { break };
         found.push(read);
-        bytes = rest;
+        left = rest;
     }
-    found
+    (found, bytes.len() - left.len())
 }
 
 fn encode(epoch: u64, settlements: &[&Settlement], follow_ups: &[FollowUp]) -> Vec<u8> {
@@ -116,7 +134,7 @@ fn decode(record: &[u8]) -> Result<(u64, Ends), StoreError> {
 }
 
 /// The starts that some ends are about.
-fn starts(settlements: &[Settlement]) -> impl Iterator<Item = (JobId, u32)> + '_ {
+pub(super) fn starts(settlements: &[Settlement]) -> impl Iterator<Item = (JobId, u32)> + '_ {
     settlements.iter().flat_map(|end| end.held.ids().map(|id| (id, end.held.start())))
 }
 

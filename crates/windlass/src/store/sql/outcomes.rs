@@ -33,12 +33,33 @@ pub(super) fn decode(blob: &[u8]) -> Result<Vec<Settlement>, StoreError> {
     Ok(settlements)
 }
 
+/// A part of a turn's outcomes is closed when it is so large: MariaDB takes no statement of more than 16 MiB by itself.
+const PART_BYTES: usize = 2 << 20;
+
 impl SqlStore {
-    pub(super) fn save_outcomes(&mut self, turn: u64) -> Result<(), StoreError> {
-        let Some(outcomes) = self.work.outcomes.take() else { return Ok(()) };
+    pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
+        let parts = &mut self.work.outcomes;
+        match parts.last_mut().filter(|part| part.len() < PART_BYTES) {
+            Some(part) => encode(part, settlement),
+            None => {
+                let mut part = Writer::begin();
+                encode(&mut part, settlement);
+                parts.push(part);
+            }
+        }
+    }
+
+    /// Saves what this turn settled; tells the number of the turn. Where that is more than one part, the turn has a
+    /// number for each: the archive is told the last one, and holds them all with it.
+    pub(super) fn save_outcomes(&mut self) -> Result<u64, StoreError> {
+        let mut turn = self.turn;
         let sql = self.names.sql("INSERT INTO :outcomes (server, turn, settlements) VALUES ($1, $2, $3)");
-        let params = [self.options.server.as_str().into(), (turn as i64).into(), outcomes.finish().into()];
-        self.db.execute(&sql, &params).map(|_| ())
+        for part in std::mem::take(&mut self.work.outcomes) {
+            turn += 1;
+            let params = [self.options.server.as_str().into(), (turn as i64).into(), part.finish().into()];
+            self.db.execute(&sql, &params)?;
+        }
+        Ok(turn.max(self.turn + 1))
     }
 
     pub(super) fn forget_outcomes(&mut self, turn: u64) -> Result<(), StoreError> {

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, Row};
@@ -29,6 +29,10 @@ impl Postgres {
         let bad = |error: tokio_postgres::Error| StoreError::Io(format!("bad address of a database: {error}"));
         let mut config = Config::from_str(url).map_err(bad)?;
         config.application_name(APPLICATION);
+        // Of several addresses the one that can be written to, also after another has become that.
+        if !limits.reads {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         let runtime = runtime()?;
         let opening = open(config);
         let opened = runtime.block_on(async { tokio::time::timeout(within, opening).await });

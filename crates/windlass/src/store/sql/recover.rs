@@ -17,7 +17,12 @@ use windlass_core::time::Time;
 impl SqlStore {
     pub(super) fn recover_all(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
         self.begin()?;
-        let (own, others) = self.buried()?;
+        // Only now it can be told which of our jobs are on their way elsewhere: who has our row locked is waited for.
+        let lock = match self.sends_jobs(&self.options.server.clone())? {
+            true => self.db.dialect.for_update(),
+            false => self.db.dialect.skip_locked(),
+        };
+        let (own, others) = self.buried(lock)?;
         let mut recovered = Recovered::default();
         let mut follow_ups = Vec::new();
         for (epochs, ours) in [(own, true), (others, false)] {
@@ -33,9 +38,11 @@ impl SqlStore {
         Ok(recovered)
     }
 
-    /// What the dead of other machines hold, for whoever looks; tells how many jobs that were.
+    /// What the dead hold, for whoever looks; tells how many jobs that were. An earlier opening of this server is among
+    /// them where somebody had its row locked when this one began, and so is one that had gone from the list before.
     pub(super) fn take_over(&mut self, convicted: Told<'_>, now: Time) -> Result<u64, StoreError> {
-        let (_, dead) = self.buried()?;
+        self.buried(self.db.dialect.skip_locked())?;
+        let dead = self.unlisted()?;
         let (mut recovered, mut follow_ups) = (Recovered::default(), Vec::new());
         let evidence = unknown(convicted);
         for row in self.rows_held_by(&dead)? {
@@ -45,6 +52,16 @@ impl SqlStore {
         self.admit_follow_ups(&follow_ups, now)?;
         self.end_waits(now)?;
         Ok(recovered.repeated + recovered.convicted)
+    }
+
+    /// Openings that hold jobs and are not on the list of the living, though nobody took their jobs back. None of them
+    /// comes back: an opening is listed before it holds anything, and its number is given out once.
+    fn unlisted(&mut self) -> Result<Vec<u64>, StoreError> {
+        let sql = self.names.sql(
+            "SELECT DISTINCT j.:holder FROM :jobs AS j WHERE j.:holder IS NOT NULL AND j.:state = 2 \
+             AND NOT EXISTS (SELECT 1 FROM :servers AS s WHERE s.epoch = j.:holder)",
+        );
+        self.db.query(&sql, &[])?.into_iter().map(|mut row| Ok(row.int()? as u64)).collect()
     }
 
     fn rows_held_by(&mut self, epochs: &[u64]) -> Result<Vec<Row>, StoreError> {

@@ -26,7 +26,7 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Vec<Step>, StoreE
     let missing = |(name, _, _): &(String, &str, String)| !there.contains(name);
     let wanted = match names.dialect {
         Dialect::Postgres => vec![push_in_postgres(names), nudge(names), trigger(names)],
-        Dialect::Mariadb => vec![push_in_mariadb(names)],
+        Dialect::Mariadb => vec![push_in_mariadb(names, false), push_in_mariadb(names, true)],
         Dialect::Sqlite => Vec::new(),
     };
     let step = |(_, why, sql): (String, &str, String)| Step { why: why.to_owned(), sql };
@@ -65,15 +65,24 @@ fn push_in_postgres(names: &Names) -> (String, &'static str, String) {
     (name, PUSH, sql)
 }
 
-fn push_in_mariadb(names: &Names) -> (String, &'static str, String) {
-    let name = format!("{}push", names.prefix);
+/// Arguments cannot be left out there: whoever names a record calls another function.
+fn push_in_mariadb(names: &Names, about: bool) -> (String, &'static str, String) {
+    let name = format!("{}push{}", names.prefix, if about { "_about" } else { "" });
+    let (arguments, columns, values) = match about {
+        true => (
+            ", subject_type varchar(255), subject_id bigint",
+            ", :taskable_type, :taskable_id",
+            ", subject_type, subject_id",
+        ),
+        false => ("", "", ""),
+    };
     let function = names.qualified(&name);
     let at = names.dialect.micros("at");
     let sql = names.sql(&format!(
-        "CREATE FUNCTION {function} (queue varchar(255), data longtext, priority smallint, at datetime(6)) \
+        "CREATE FUNCTION {function} (queue varchar(255), data longtext, priority smallint, at datetime(6){arguments}) \
          RETURNS bigint NOT DETERMINISTIC MODIFIES SQL DATA BEGIN INSERT INTO :jobs \
-         (:name, :data, :status, :priority, :run_at, :created_at, :updated_at) VALUES \
-         (queue, data, 'pending', coalesce(priority, 0), {at}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)); \
+         (:name, :data, :status, :priority, :run_at, :created_at, :updated_at{columns}) VALUES \
+         (queue, data, 'pending', coalesce(priority, 0), {at}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6){values}); \
          RETURN LAST_INSERT_ID(); END"
     ));
     (name, PUSH, sql)

@@ -3,6 +3,7 @@
 //! This file owns what each column means. Data that is text lies in the seed's `data`, so that everybody can read it;
 //! what is not lies in `body`. It must not know why a row changes.
 
+use super::columns::{Ids, Room};
 use super::copy;
 use super::database::{Cells, Database, Value};
 use super::dialect::{Dialect, Rows};
@@ -14,14 +15,12 @@ use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Subject};
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
 /// How many errors of a job are kept.
 const ERRORS_MAX: usize = 10;
-/// Longer texts do not fit the `text` column that an older MariaDB table may have.
-const TEXT_MAX: usize = 65_535;
 /// One statement inserts no more bytes, and no more rows.
 const INSERT_BYTES: usize = 2 << 20;
 const INSERT_ROWS: usize = 10_000;
@@ -55,6 +54,8 @@ pub(super) struct Row {
     pub(super) errors: Vec<AttemptError>,
     pub(super) particulars: Option<Arc<Particulars>>,
     pub(super) data: Vec<u8>,
+    /// What another program wrote into it that makes no sense, in words.
+    pub(super) odd: Option<String>,
     /// What people read in `details`, where this turn says something.
     pub(super) details: Option<String>,
     /// Whole seconds of the last start, where this turn knows them.
@@ -72,12 +73,12 @@ impl Row {
         let id = JobId { origin: Origin::from_random(cells.int()? as u64), offset: cells.int()? as u64 };
         let bad = |what: &str| StoreError::Corrupt(format!("{id} has {what}"));
         let queue = QueueNo(cells.number()?);
-        let priority = Priority::new(cells.int()?).ok_or_else(|| bad("no such priority"))?;
+        let (priority, bad_priority) = priority_in(cells);
         let state = State::from_index(cells.number()?).ok_or_else(|| bad("an unknown state"))?;
         let run = cells.maybe_int()?.map(|no| RunNo(no as u32));
         let record = Record { starts: cells.number()?, failures: cells.number()?, suspicions: cells.number()? };
         let admitted = Time(cells.int()?);
-        let (due, ended) = (cells.maybe_int()?.map(Time), cells.maybe_int()?.map(Time));
+        let ((due, bad_due), ended) = (time_in(cells), cells.maybe_int()?.map(Time));
         let reason = cells.maybe_int()?.map(|at| Reason::ALL.get(at as usize).copied());
         let reason = reason.map(|reason| reason.ok_or_else(|| bad("an unknown reason"))).transpose()?;
         let errors = decode_errors(&cells.maybe_bytes()?.unwrap_or_default())?;
@@ -85,7 +86,7 @@ impl Row {
         let particulars = particulars.map_err(|e| bad(&format!("bad particulars: {e:?}")))?.map(Arc::new);
         let (text, body) = (cells.maybe_bytes()?, cells.maybe_bytes()?);
         let data = body.or(text).unwrap_or_default();
-        let (details, duration) = (None, None);
+        let (odd, details, duration) = (bad_priority.or(bad_due), None, None);
         Ok(Row {
             arrival,
             id,
@@ -101,6 +102,7 @@ impl Row {
             errors,
             particulars,
             data,
+            odd,
             details,
             duration,
         })
@@ -164,6 +166,27 @@ impl Row {
             particulars: self.particulars,
             data: self.data,
         }
+    }
+}
+
+/// A priority as another program may have written it: the usual one where it makes no sense, and why.
+pub(super) fn priority_in(cells: &mut Cells) -> (Priority, Option<String>) {
+    let why = |got: String| format!("expected a priority between -100 and 100, got: {got}");
+    match cells.maybe_foreign_int() {
+        Ok(None) => (Priority::default(), None),
+        Ok(Some(number)) => match Priority::new(number) {
+            Some(priority) => (priority, None),
+            None => (Priority::default(), Some(why(number.to_string()))),
+        },
+        Err(text) => (Priority::default(), Some(why(text))),
+    }
+}
+
+/// The same for the time before which a job is not run.
+pub(super) fn time_in(cells: &mut Cells) -> (Option<Time>, Option<String>) {
+    match cells.maybe_foreign_int() {
+        Ok(time) => (time.map(Time), None),
+        Err(text) => (None, Some(format!("expected a time in microseconds since 1970 in `run_at`, got: {text}"))),
     }
 }
 
@@ -270,7 +293,7 @@ fn save_part(db: &mut Database, names: &Names, rows: &[Row], holder: Holder<'_>,
         .maybe_ints("w_ended", rows.iter().map(|row| row.ended.map(Time::as_micros)))
         .maybe_ints("w_reason", rows.iter().map(|row| row.reason.map(|reason| reason as i64)))
         .blobs("w_errors", rows.iter().map(|row| encode_errors(&row.errors)))
-        .texts("w_details", rows.iter().map(|row| row.details.as_deref().map(clean)))
+        .texts("w_details", rows.iter().map(|row| row.details.as_deref().map(|text| db.room.details.cut(text))))
         .maybe_ints("w_duration", rows.iter().map(|row| row.duration));
     let mut params = vec![now.as_micros().into()];
     let source = db.dialect.rows(of, &mut params);
@@ -329,20 +352,20 @@ const INSERTED: &str = ":name, :data, :body, :status, :locked_queue_id, :attempt
 
 fn insert_some(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> Result<(), StoreError> {
     if db.copies && rows.len() >= copy::LEAST {
-        let (sql, text) = copy::statement(names, rows, now);
+        let (sql, text) = copy::statement(names, &db.room, rows, now);
         return db.copy(&sql, text);
     }
-    let dialect = db.dialect;
+    let (dialect, room) = (db.dialect, db.room.clone());
     let particulars: Vec<_> = rows.iter().map(|row| row.jobs.particulars_of(row.index)).collect();
     let of = |at: usize| particulars[at].as_deref();
-    let data = |row: &NewRow| split_data(dialect, row.jobs.data(row.index));
+    let data = |row: &NewRow| split_data(&room, row.jobs.data(row.index));
     let subject = |at: usize| of(at).and_then(|of| of.subject.as_ref());
     let places = 0..rows.len();
     let micros = |time: Option<Time>| time.map(Time::as_micros);
     let source = Rows::default()
         .ints("w_origin", rows.iter().map(|row| row.jobs.origin().bits() as i64))
         .ints("w_offset", rows.iter().map(|row| row.jobs.id(row.index).offset as i64))
-        .texts("w_name", rows.iter().map(|row| Some(row.name.to_string())))
+        .texts("w_name", rows.iter().map(|row| Some(room.name.cut(&row.name))))
         .ints("w_queue", rows.iter().map(|row| i64::from(row.queue.0)))
         .ints("w_priority", rows.iter().map(|row| i64::from(row.priority.value())))
         .ints("w_state", rows.iter().map(|row| row.state.index() as i64))
@@ -353,13 +376,18 @@ fn insert_some(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> 
         .blobs("w_particulars", places.clone().map(|at| of(at).map(encode_particulars)))
         .maybe_ints("w_start_by", places.clone().map(|at| micros(of(at).and_then(|of| of.start_by))))
         .maybe_ints("w_finish_by", places.clone().map(|at| micros(of(at).and_then(|of| of.finish_by))))
-        .maybe_ints("w_subject", places.clone().map(|at| subject(at).and_then(|subject| subject.id.parse().ok())))
-        .texts("w_subject_type", places.map(|at| subject(at).map(|subject| clean(&subject.kind))));
+        .texts("w_subject_type", places.clone().map(|at| subject(at).map(|of| room.subject_type.cut(&of.kind))));
+    let id = |at| subject(at).and_then(|subject| subject_id(&room, subject));
+    let source = match &room.subject_id {
+        Ids::Numbers(_) => source.maybe_ints("w_subject", places.map(|at| id(at).and_then(|id| id.parse().ok()))),
+        Ids::Texts(_) | Ids::None => source.texts("w_subject", places.map(id)),
+    };
     let mut params: Vec<Value> = vec![now.as_micros().into()];
     let (rows_of, time) = (dialect.rows(source, &mut params), dialect.timestamp("$1"));
     // The application's columns may be of any kind; most jobs have nothing to say in them.
     let (about, subjects) = match (0..rows.len()).any(|at| subject(at).is_some()) {
-        true => (", :taskable_id, :taskable_type", ", t.w_subject, t.w_subject_type"),
+        true if room.subject_id == Ids::None => (", :taskable_type", ", t.w_subject_type"),
+        true => (", :taskable_type, :taskable_id", ", t.w_subject_type, t.w_subject"),
         false => ("", ""),
     };
     let sql = names.sql(&format!(
@@ -371,9 +399,8 @@ fn insert_some(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> 
 }
 
 /// Data as text where it is one that everybody can read, else as bytes.
-fn split_data(dialect: Dialect, data: &[u8]) -> (Option<String>, Option<Vec<u8>>) {
-    let fits = dialect != Dialect::Mariadb || data.len() <= TEXT_MAX;
-    match std::str::from_utf8(data).ok().filter(|text| fits && !text.contains('\0')) {
+fn split_data(room: &Room, data: &[u8]) -> (Option<String>, Option<Vec<u8>>) {
+    match std::str::from_utf8(data).ok().filter(|text| room.data.takes(text)) {
         Some(text) => (Some(text.to_owned()), None),
         None => (None, Some(data.to_vec())),
     }
@@ -385,7 +412,11 @@ pub(super) fn encode_particulars(particulars: &Particulars) -> Vec<u8> {
     bytes
 }
 
-/// A text without what PostgreSQL cannot hold.
-pub(super) fn clean(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+/// The record that a job is about, as its column can hold it; the job's particulars have it in any case.
+pub(super) fn subject_id(room: &Room, subject: &Subject) -> Option<String> {
+    match &room.subject_id {
+        Ids::None => None,
+        Ids::Numbers(range) => subject.id.parse().ok().filter(|id| range.contains(id)).map(|id: i64| id.to_string()),
+        Ids::Texts(holds) => Some(subject.id.clone()).filter(|id| holds.takes(id)),
+    }
 }

@@ -4,6 +4,7 @@
 //! because all of ours have defaults. A plan says what it would do, sentence by sentence, and `apply` does it. It must
 //! never drop or change what was there.
 
+use super::columns;
 use super::database::{Database, Value};
 use super::dialect::Dialect;
 use super::names::{Names, OWN, SEED};
@@ -39,19 +40,37 @@ impl Plan {
     }
 }
 
-/// Rows that are not what our columns say of them: new ones, and those that another program changed.
-pub(super) const STRANGE: &str = "(:state IS NULL AND :status NOT IN ('processing', 'loading', 'completed', \
-     'complete', 'error') OR :state IN (0, 1, 3, 4) AND :status <> 'pending' OR :state = 2 AND :status <> 'processing' \
-     OR :state = 5 AND :status NOT IN ('completed', 'complete') OR :state IN (6, 7) AND :status <> 'error')";
+/// Rows that are not what our columns say of them: new ones, and those that another program changed or gave a value
+/// that makes no sense. What another program works at has no holder.
+pub(super) fn strange(dialect: Dialect) -> String {
+    let status = "coalesce(:status, '')";
+    let odd = match dialect {
+        Dialect::Postgres | Dialect::Mariadb => ":priority NOT BETWEEN -100 AND 100",
+        // A text is no number between two others, and stays a text in a column of numbers.
+        Dialect::Sqlite => ":priority NOT BETWEEN -100 AND 100 OR typeof(:run_at) NOT IN ('integer', 'null')",
+    };
+    format!(
+        "(:state IS NULL AND {status} NOT IN ('processing', 'loading', 'completed', 'complete', 'error') \
+         OR :state IN (0, 1, 3, 4) AND ({status} <> 'pending' OR {odd}) \
+         OR :state = 2 AND ({status} NOT IN ('processing', 'loading') OR {status} = 'loading' AND :holder IS NOT NULL) \
+         OR :state = 5 AND {status} NOT IN ('completed', 'complete') OR :state IN (6, 7) AND {status} <> 'error')"
+    )
+}
+
+/// MariaDB indexes no condition; a column that is computed is what it has instead.
+pub(super) const STRANGE_COLUMN: &str = "windlass_strange";
 
 /// Looks, and changes nothing.
 pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError> {
-    let found = columns(db, names, &names.table)?;
+    refuse_old(db)?;
+    let columns = columns::columns(db, names, &names.table)?;
+    columns::refuse_types(&columns, names)?;
+    let found: Vec<String> = columns.into_iter().map(|column| column.name).collect();
     let mut steps = Vec::new();
     // Ours are made first, so that whoever finds them knows that the columns are ours, too.
     for (word, sql) in own_tables(names) {
         let table = format!("{}{word}", names.prefix);
-        if columns(db, names, &table)?.is_empty() {
+        if columns::columns(db, names, &table)?.is_empty() {
             if word == "meta" {
                 refuse_taken_names(names, &found)?;
             }
@@ -71,23 +90,58 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
         }
     }
     let indexes = indexes(db, names)?;
-    let virtual_column = "strange";
-    if names.dialect == Dialect::Mariadb && !found.iter().any(|found| found == virtual_column) {
+    if names.dialect == Dialect::Mariadb && !found.iter().any(|found| found == STRANGE_COLUMN) {
         let sql = names.sql(&format!(
-            "ALTER TABLE :jobs ADD COLUMN {virtual_column} smallint AS (IF({STRANGE}, 1, NULL)) VIRTUAL"
+            "ALTER TABLE :jobs ADD COLUMN {STRANGE_COLUMN} smallint AS (IF({}, 1, NULL)) VIRTUAL",
+            strange(names.dialect)
         ));
         steps.push(Step { why: "finds rows that other programs wrote, without a scan".into(), sql });
     }
-    for (name, sql, why) in index_texts(names) {
-        if !indexes.contains(&name) {
-            steps.push(Step { why: why.into(), sql });
+    for (name, sql, why) in index_texts(names, !found.is_empty()) {
+        match indexes.iter().find(|(known, _)| *known == name) {
+            Some((_, true)) => continue,
+            Some((_, false)) => {
+                let sql = format!("DROP INDEX {}", names.qualified(&name));
+                steps.push(Step { why: format!("the index `{name}` was begun and not finished"), sql });
+            }
+            None => {}
         }
+        steps.push(Step { why: why.into(), sql });
     }
     if steps.is_empty() {
         check_format(db, names)?;
     }
     let beside = routines::plan(db, names)?;
     Ok(Plan { found, steps, beside, refused: Vec::new() })
+}
+
+/// What the statements of a store need has not always been there.
+fn refuse_old(db: &mut Database) -> Result<(), StoreError> {
+    let version = match db.dialect {
+        Dialect::Postgres => db.one("SELECT current_setting('server_version')", &[])?.text()?,
+        Dialect::Mariadb => db.one("SELECT version()", &[])?.text()?,
+        // It is built in.
+        Dialect::Sqlite => return Ok(()),
+    };
+    match too_old(db.dialect, &version) {
+        None => Ok(()),
+        Some(least) => Err(StoreError::Io(format!("the database is {version}, expected {least} or later"))),
+    }
+}
+
+/// The version that is needed, where this one is older. One that cannot be read is given a try.
+fn too_old(dialect: Dialect, version: &str) -> Option<&'static str> {
+    let mut numbers = version.split(['.', '-', ' ']).map_while(|part| part.parse::<u32>().ok());
+    let found = (numbers.next()?, numbers.next().unwrap_or(0));
+    let (least, called) = match dialect {
+        // CTEs that are materialised where that is asked for.
+        Dialect::Postgres => ((12, 0), "PostgreSQL 12"),
+        // Rows that others have locked are passed over, and a text of JSON is read as rows.
+        Dialect::Mariadb if version.contains("MariaDB") => ((10, 6), "MariaDB 10.6"),
+        Dialect::Mariadb => ((8, 0), "MySQL 8.0"),
+        Dialect::Sqlite => return None,
+    };
+    (found < least).then_some(called)
 }
 
 /// A column of the application that is called as one of ours would be taken for ours.
@@ -140,40 +194,26 @@ fn check_format(db: &mut Database, names: &Names) -> Result<(), StoreError> {
     }
 }
 
-fn columns(db: &mut Database, names: &Names, table: &str) -> Result<Vec<String>, StoreError> {
+/// The indexes of the jobs table, and whether each was finished.
+fn indexes(db: &mut Database, names: &Names) -> Result<Vec<(String, bool)>, StoreError> {
     let (sql, params): (&str, Vec<Value>) = match names.dialect {
         Dialect::Postgres => (
-            "SELECT column_name::text FROM information_schema.columns \
-             WHERE table_schema = coalesce($1, current_schema()) AND table_name = $2 ORDER BY ordinal_position",
-            vec![Value::Text(names.schema.clone()), table.into()],
-        ),
-        Dialect::Mariadb => (
-            "SELECT column_name FROM information_schema.columns \
-             WHERE table_schema = coalesce($1, database()) AND table_name = $2 ORDER BY ordinal_position",
-            vec![Value::Text(names.schema.clone()), table.into()],
-        ),
-        Dialect::Sqlite => ("SELECT name FROM pragma_table_info($1)", vec![table.into()]),
-    };
-    db.query(sql, &params)?.into_iter().map(|mut row| row.text()).collect()
-}
-
-fn indexes(db: &mut Database, names: &Names) -> Result<Vec<String>, StoreError> {
-    let (sql, params): (&str, Vec<Value>) = match names.dialect {
-        Dialect::Postgres => (
-            "SELECT indexname::text FROM pg_indexes \
-             WHERE schemaname = coalesce($1, current_schema()) AND tablename = $2",
+            "SELECT i.relname::text, x.indisvalid FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid \
+             JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace \
+             WHERE n.nspname = coalesce($1, current_schema()) AND t.relname = $2",
             vec![Value::Text(names.schema.clone()), names.table.as_str().into()],
         ),
         Dialect::Mariadb => (
-            "SELECT DISTINCT index_name FROM information_schema.statistics \
+            "SELECT DISTINCT index_name, 1 FROM information_schema.statistics \
              WHERE table_schema = coalesce($1, database()) AND table_name = $2",
             vec![Value::Text(names.schema.clone()), names.table.as_str().into()],
         ),
-        Dialect::Sqlite => {
-            ("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = $1", vec![names.table.as_str().into()])
-        }
+        Dialect::Sqlite => (
+            "SELECT name, 1 FROM sqlite_master WHERE type = 'index' AND tbl_name = $1",
+            vec![names.table.as_str().into()],
+        ),
     };
-    db.query(sql, &params)?.into_iter().map(|mut row| row.text()).collect()
+    db.query(sql, &params)?.into_iter().map(|mut row| Ok((row.text()?, row.int()? != 0))).collect()
 }
 
 /// The types that differ.
@@ -251,22 +291,25 @@ fn jobs_table(names: &Names) -> String {
     names.sql(&format!("CREATE TABLE :jobs ({columns}){}", types(names.dialect).suffix))
 }
 
-/// Name, statement and purpose of each index. PostgreSQL and SQLite index only the rows that matter.
-fn index_texts(names: &Names) -> Vec<(String, String, &'static str)> {
+/// Name, statement and purpose of each index. PostgreSQL and SQLite index only the rows that matter. A table that was
+/// there is in use: PostgreSQL can make an index beside that, MariaDB does so by itself.
+fn index_texts(names: &Names, used: bool) -> Vec<(String, String, &'static str)> {
     let partial = names.dialect != Dialect::Mariadb;
+    let beside = if used && names.dialect == Dialect::Postgres { "CONCURRENTLY " } else { "" };
     let made = |name: &str, columns: &str, only: &str, unique: &str, why| {
         let name = format!("{}{}_{name}", names.prefix, names.table);
         // An index lies where its table does; only SQLite wants the schema before its own name.
         let quoted = names.dialect.quoted(&name);
         let only = if partial && !only.is_empty() { format!(" WHERE {only}") } else { String::new() };
-        let sql = names.sql(&format!("CREATE {unique}INDEX {quoted} ON :jobs ({columns}){only}"));
+        let sql = names.sql(&format!("CREATE {unique}INDEX {beside}{quoted} ON :jobs ({columns}){only}"));
         (name, sql, why)
     };
     let (lane, times) = match partial {
         true => (":queue_no, :lane_kind, :priority, :run_at, :id", ":run_at, :id"),
         false => (":state, :queue_no, :lane_kind, :priority, :run_at, :id", ":state, :run_at, :id"),
     };
-    let strange = if partial { ":id" } else { "strange, :id" };
+    let (strange, first) = (strange(names.dialect), format!("{STRANGE_COLUMN}, :id"));
+    let first = if partial { ":id" } else { &first };
     vec![
         made("lane", lane, ":state = 1", "", "gives the next jobs of a queue, by priority and arrival"),
         made("identity", ":job_origin, :job_offset", "", "UNIQUE ", "finds a job by the id that people see"),
@@ -276,7 +319,7 @@ fn index_texts(names: &Names) -> Vec<(String, String, &'static str)> {
         made("start_by", ":start_by", ":start_by IS NOT NULL", "", "finds what should have begun"),
         made("finish_by", ":finish_by", ":finish_by IS NOT NULL", "", "finds what should have ended"),
         made("ended", ":ended_at", ":ended_at IS NOT NULL", "", "finds what is old enough to be forgotten"),
-        made("strange", strange, STRANGE, "", "finds rows that other programs wrote, without a scan"),
+        made("strange", first, &strange, "", "finds rows that other programs wrote, without a scan"),
     ]
 }
 
@@ -372,5 +415,21 @@ fn purpose(word: &str) -> &'static str {
         "outcomes" => "ends that the archive does not hold yet",
         "servers" => "who is alive, by the database's clock",
         _ => "the seed has it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_that_are_too_old_are_named() {
+        assert_eq!(too_old(Dialect::Postgres, "11.22 (Debian 11.22-1)"), Some("PostgreSQL 12"));
+        assert_eq!(too_old(Dialect::Postgres, "17.2"), None);
+        assert_eq!(too_old(Dialect::Mariadb, "10.5.23-MariaDB-0+deb11u1"), Some("MariaDB 10.6"));
+        assert_eq!(too_old(Dialect::Mariadb, "10.11.6-MariaDB"), None);
+        assert_eq!(too_old(Dialect::Mariadb, "5.7.44-log"), Some("MySQL 8.0"));
+        assert_eq!(too_old(Dialect::Mariadb, "8.4.0"), None);
+        assert_eq!(too_old(Dialect::Postgres, "devel"), None, "who knows");
     }
 }

@@ -8,18 +8,33 @@ use super::database::{Database, Value};
 use super::names::Names;
 use super::{Dialect, SqlOptions, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
-use crate::store::MOVING;
+use crate::store::{MOVING, ServerInfo};
+use std::collections::{HashMap, HashSet};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 /// A turn whose commit was sent and not answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Doubt {
     turn: u64,
     /// What it started, if it is there.
     claimed: Vec<JobId>,
+    /// The starts that it ended.
+    ended: Vec<(JobId, u32)>,
 }
+
+/// What a turn did that was in doubt and is there: the engine does it again, because it was told nothing.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// Ends that are written, and whose lines the archive gets when the engine says them again.
+    pub(super) ended: HashSet<(JobId, u32)>,
+    /// How far inbox files are read; those that are closed have no end.
+    pub(super) read: HashMap<Origin, u64>,
+}
+
+/// How many turns an opening has, in bits.
+const TURN_BITS: u32 = 32;
 
 /// How much of a server's name the seed's column for locks has room for.
 const LOCK_NAME_MAX: usize = 25;
@@ -52,28 +67,72 @@ fn enter_in_turn(db: &mut Database, names: &Names, options: &SqlOptions) -> Resu
          (SELECT max(turn) FROM :outcomes WHERE server = $1)",
     );
     let mut row = db.one(&last, std::slice::from_ref(&server))?;
-    let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0);
+    // The archive knows what it holds by the numbers of turns: none may come twice, though whoever took this server for
+    // dead has struck it off. So each opening has numbers of its own.
+    let turn = row.maybe_int()?.max(row.maybe_int()?).unwrap_or(0).max(epoch << TURN_BITS);
     let name: String = options.server.chars().take(LOCK_NAME_MAX).collect();
-    let lock = format!("{name}:{epoch}");
+    let lock = db.room.lock.cut(&format!("{name}:{epoch}"));
     let lease = i64::try_from(options.lease.as_micros()).unwrap_or(i64::MAX);
     let sql = names.sql(&format!(
         "INSERT INTO :servers (epoch, server, lock_text, lease_until, turn, slots, memory, draining) \
-         VALUES ($1, $2, $3, {} + $4, $5, 0, 0, 0)",
+         VALUES ($1, $2, $3, {} + $4, $5, $6, $7, 0)",
         db.dialect.now()
     ));
-    db.execute(&sql, &[epoch.into(), server, lock.as_str().into(), lease.into(), turn.into()])?;
+    let (slots, memory) = (i64::from(options.slots), i64::try_from(options.memory.unwrap_or(0)).unwrap_or(i64::MAX));
+    let params = [epoch.into(), server, lock.as_str().into(), lease.into(), turn.into(), slots.into(), memory.into()];
+    db.execute(&sql, &params)?;
     Ok(Entered { epoch: epoch as u64, lock, origin, turn: turn as u64 })
 }
 
+/// Everybody on the list, by opening.
+pub(super) fn list(db: &mut Database, names: &Names) -> Result<Vec<ServerInfo>, StoreError> {
+    let now = db.dialect.now();
+    let sql = names.sql(&format!(
+        "SELECT s.server, s.epoch, s.lease_until - {now}, s.slots, s.memory, s.draining, \
+         (SELECT count(*) FROM :jobs AS j WHERE j.:holder = s.epoch AND j.:state = 2), \
+         (SELECT count(*) FROM :meta AS m WHERE m.controller = s.epoch AND m.controller_until > {now}) \
+         FROM :servers AS s ORDER BY s.epoch"
+    ));
+    let read = db.query(&sql, &[])?.into_iter().map(|mut row| {
+        Ok(ServerInfo {
+            name: row.text()?,
+            epoch: row.number()?,
+            lease_micros: row.int()?,
+            slots: row.number()?,
+            memory: Some(row.number()?).filter(|memory| *memory > 0),
+            draining: row.int()? != 0,
+            running: row.number()?,
+            controls: row.int()? != 0,
+        })
+    });
+    read.collect()
+}
+
 impl SqlStore {
+    /// Asks the openings of a server to end.
+    pub(super) fn ask_to_drain(&mut self, name: &str) -> Result<bool, StoreError> {
+        self.begin()?;
+        self.written = true;
+        let sql = self.names.sql("UPDATE :servers SET draining = 1 WHERE server = $1");
+        Ok(self.db.execute(&sql, &[name.into()])? > 0)
+    }
+
+    /// Hears whether somebody asked this one.
+    pub(super) fn hear_of_draining(&mut self) -> Result<(), StoreError> {
+        let sql = self.names.sql("SELECT draining FROM :servers WHERE epoch = $1");
+        let found = self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?;
+        self.drains = found.map(|mut row| row.int()).transpose()?.is_some_and(|draining| draining != 0);
+        Ok(())
+    }
+
     /// Writes all that the turn has gathered, says that this server lives, and commits.
     pub(super) fn write_turn(&mut self) -> Result<(), StoreError> {
         self.begin()?;
         self.write_adopted()?;
         self.flush_run_deltas()?;
         self.flush_queue_deltas()?;
-        let (turn, renewed) = (self.turn + 1, crate::clock::steady());
-        self.save_outcomes(turn)?;
+        let renewed = crate::clock::steady();
+        let turn = self.save_outcomes()?;
         self.wake_others()?;
         let lease = i64::try_from(self.options.lease.as_micros()).unwrap_or(i64::MAX);
         let sql = self.names.sql(&format!(
@@ -93,10 +152,13 @@ impl SqlStore {
             return Err(StoreError::Away("another server controls by now".into()));
         }
         if let Err(error) = self.db.batch(&["COMMIT"]) {
-            let doubt = Doubt { turn, claimed: std::mem::take(&mut self.work.claimed) };
-            self.doubt = matches!(error, StoreError::Away(_)).then_some(doubt);
+            let (claimed, ended) = (std::mem::take(&mut self.work.claimed), std::mem::take(&mut self.work.settled));
+            // One that is being repaired is not over because its repair is in doubt, too.
+            if matches!(error, StoreError::Away(_)) && self.doubt.is_none() {
+                self.doubt = Some(Doubt { turn, claimed, ended });
+            }
             // Whether the turn is there is only known once somebody answers: at once, mostly.
-            if self.db.reconnect().is_err() || !matches!(self.ask_for_doubtful(), Ok(true)) {
+            if self.db.reconnect().is_err() || !matches!(self.last_turn(), Ok(Some(last)) if last >= turn) {
                 return Err(error);
             }
             self.doubt = None;
@@ -104,6 +166,9 @@ impl SqlStore {
         (self.open, self.written, self.turn, self.renewed) = (false, false, turn, renewed);
         self.queues.made.clear();
         self.work.claimed.clear();
+        self.work.settled.clear();
+        // The engine has said again what it was told nothing of.
+        self.done.ended.clear();
         self.drop_outbox()
     }
 
@@ -117,31 +182,48 @@ impl SqlStore {
         Ok(())
     }
 
-    /// Whether the turn in doubt was committed. Its own transaction, if it still goes on, is waited for.
-    fn ask_for_doubtful(&mut self) -> Result<bool, StoreError> {
-        let doubt = self.doubt.as_ref().filter(|_| !sabotage::on(Sabotage::DoubtForgotten));
-        let Some(turn) = doubt.map(|doubt| doubt.turn) else { return Ok(false) };
+    /// The last turn of this opening that is there. A transaction that still goes on is waited for.
+    fn last_turn(&mut self) -> Result<Option<u64>, StoreError> {
+        if sabotage::on(Sabotage::DoubtForgotten) {
+            return Ok(None);
+        }
         let sql =
             self.names.sql(&format!("SELECT turn FROM :servers WHERE epoch = $1 {}", self.db.dialect.for_update()));
         let found = self.db.maybe_one(&sql, &[(self.epoch as i64).into()])?;
-        Ok(found.map(|mut row| row.int()).transpose()?.is_some_and(|found| found >= turn as i64))
+        found.map(|mut row| row.number()).transpose()
     }
 
-    /// Connects again where the connection was lost. A turn that was committed without our knowing started jobs that
-    /// nobody runs: they go back as they were.
+    /// Connects again where the connection was lost, and sees what became of a turn in doubt. It stays in doubt until
+    /// all of that is done.
     pub(super) fn come_back(&mut self) -> Result<(), StoreError> {
-        if self.db.is_connected() {
-            return Ok(());
-        }
         self.db.reconnect()?;
-        let committed = self.ask_for_doubtful()?;
-        let Some(doubt) = self.doubt.take().filter(|_| committed) else { return Ok(()) };
-        self.turn = self.turn.max(doubt.turn);
-        if doubt.claimed.is_empty() {
-            return Ok(());
+        let Some(doubt) = self.doubt.clone() else { return Ok(()) };
+        let repaired = self.repair(doubt);
+        match &repaired {
+            Ok(()) => self.doubt = None,
+            Err(_) => {
+                self.forget_turn();
+                self.drop_transaction()?;
+            }
         }
+        repaired
+    }
+
+    /// A turn that was committed without our knowing started jobs that nobody runs: they go back as they were. What else
+    /// it did is remembered, because the engine will want it done.
+    fn repair(&mut self, doubt: Doubt) -> Result<(), StoreError> {
+        let Some(last) = self.last_turn()?.filter(|last| *last >= doubt.turn) else { return Ok(()) };
+        self.turn = self.turn.max(last);
+        if !doubt.claimed.is_empty() {
+            self.give_claims_back(&doubt.claimed)?;
+        }
+        self.done = Done { ended: doubt.ended.into_iter().collect(), read: self.own_cursors()? };
+        Ok(())
+    }
+
+    fn give_claims_back(&mut self, claimed: &[JobId]) -> Result<(), StoreError> {
         self.begin()?;
-        let mut rows = self.held_rows(&doubt.claimed, true)?;
+        let mut rows = self.held_rows(claimed, true)?;
         for row in &mut rows {
             row.record.starts -= 1;
             row.state = State::Ready;
@@ -178,6 +260,20 @@ impl SqlStore {
         Ok(self.controls)
     }
 
+    /// The last that this opening does: another server may control at once, and nobody has to wait for its end. It stays
+    /// listed where jobs of it go on elsewhere.
+    pub(super) fn strike_off(&mut self) -> Result<(), StoreError> {
+        let own = [(self.epoch as i64).into()];
+        self.db.begin()?;
+        let free = self.names.sql("UPDATE :meta SET controller = 0, controller_until = 0 WHERE controller = $1");
+        self.db.execute(&free, &own)?;
+        let gone = self
+            .names
+            .sql("DELETE FROM :servers WHERE epoch = $1 AND NOT EXISTS (SELECT 1 FROM :jobs WHERE :holder = $1)");
+        self.db.execute(&gone, &own)?;
+        self.db.batch(&["COMMIT"])
+    }
+
     /// Whether other servers are alive.
     pub(super) fn others_live(&mut self) -> Result<bool, StoreError> {
         let sql = self.names.sql("SELECT 1 FROM :servers WHERE epoch <> $1 LIMIT 1");
@@ -185,7 +281,7 @@ impl SqlStore {
     }
 
     /// Whether jobs of this server are on their way elsewhere: only it can ask whether they have arrived.
-    fn sends_jobs(&mut self, server: &str) -> Result<bool, StoreError> {
+    pub(super) fn sends_jobs(&mut self, server: &str) -> Result<bool, StoreError> {
         let sql = self.names.sql("SELECT note FROM :notes WHERE server = $1 AND note >= $2 ORDER BY note LIMIT 1");
         let first = self.db.maybe_one(&sql, &[server.into(), MOVING.into()])?;
         Ok(first.map(|mut row| row.text()).transpose()?.is_some_and(|note| note.starts_with(MOVING)))
@@ -193,8 +289,7 @@ impl SqlStore {
 
     /// Strikes the dead off the list and tells which openings they were: earlier ones of this server, and others'.
     /// A lease is over at the time it names, not after it: SQLite's clock has milliseconds, in which much can happen.
-    pub(super) fn buried(&mut self) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
-        let lock = self.db.dialect.skip_locked();
+    pub(super) fn buried(&mut self, lock: &str) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         let now = if sabotage::on(Sabotage::LeaseIgnored) { "lease_until + 1" } else { self.db.dialect.now() };
         let sql = self.names.sql(&format!(
             "SELECT epoch, server FROM :servers WHERE epoch <> $1 AND (server = $2 OR lease_until <= {now}) {lock}"

@@ -3,13 +3,16 @@
 //! Those that succeeded are one statement, or a few where they are very many; the others are read, changed and written
 //! back. A start that is not held any more refuses the whole call and changes nothing.
 
+use super::columns::Room;
 use super::database::Value;
 use super::dialect::Rows;
+use super::outbox::starts;
 use super::rows::{self, Row};
 use super::tally::Was;
 use super::{Keep, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::{self, Step};
+use crate::store::late;
 use crate::store::{FollowUp, MOVED, Settlement};
 use std::collections::{HashMap, HashSet};
 use windlass_core::job::JobId;
@@ -26,6 +29,14 @@ impl SqlStore {
         now: Time,
     ) -> Result<(), StoreError> {
         refuse_doubles(settlements)?;
+        // What a turn ended that was in doubt is written already, with all that followed from it.
+        let said = starts(settlements).filter(|start| self.done.ended.contains(start));
+        let said: HashSet<JobId> = said.map(|(id, _)| id).collect();
+        let left = (!said.is_empty()).then(|| late::without(settlements, follow_ups, &said));
+        let (settlements, follow_ups) = match &left {
+            Some(left) => (&left.settlements[..], &left.follow_ups[..]),
+            None => (settlements, follow_ups),
+        };
         self.begin()?;
         self.flush(now)?;
         let (done, others): (Vec<&Settlement>, Vec<&Settlement>) =
@@ -33,6 +44,7 @@ impl SqlStore {
         let mut rows = self.rows_of(&others)?;
         self.succeed(&done, now)?;
         self.settled_now(settlements);
+        self.work.settled.extend(starts(settlements));
         for settlement in settlements {
             self.count_times(settlement);
             self.note_outcome(settlement);
@@ -128,7 +140,7 @@ impl SqlStore {
             Keep::Rows => {
                 rows = rows
                     .ints("w_seconds", part.iter().map(|(_, settlement)| seconds(settlement)))
-                    .texts("w_message", part.iter().map(|(_, settlement)| message(settlement)));
+                    .texts("w_message", part.iter().map(|(_, settlement)| message(settlement, &self.db.room)));
                 params.push(now.as_micros().into());
                 let source = dialect.rows(rows, &mut params);
                 let set = format!(
@@ -167,9 +179,9 @@ fn seconds(settlement: &Settlement) -> i64 {
     settlement.finished.since(settlement.started).as_secs() as i64
 }
 
-fn message(settlement: &Settlement) -> Option<String> {
+fn message(settlement: &Settlement, room: &Room) -> Option<String> {
     match &settlement.verdict {
-        Verdict::Succeed { message } if !message.is_empty() => Some(rows::clean(message)),
+        Verdict::Succeed { message } if !message.is_empty() => Some(room.details.cut(message)),
         _ => None,
     }
 }

@@ -1,21 +1,30 @@
 //! Statements to SQLite, in a file that others may have open as well.
 
-use super::database::{Cells, Driver, Value};
+use super::database::{Cells, Driver, Limits, Value};
 use super::dialect::numbered;
 use crate::store::StoreError;
 use crate::store::embedded::schema::failed;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ToSql, params_from_iter};
-use std::time::Duration;
+use rusqlite::{Connection, OpenFlags, ToSql, params_from_iter};
+use std::path::Path;
 
 pub(super) struct Sqlite(Connection);
 
 impl Sqlite {
-    pub(super) fn open(url: &str, limit: Duration) -> Result<Sqlite, StoreError> {
+    pub(super) fn open(url: &str, limits: Limits) -> Result<Sqlite, StoreError> {
         let path = url.strip_prefix("sqlite:").unwrap_or(url);
         let path = path.strip_prefix("//").unwrap_or(path);
-        let db = Connection::open(path).map_err(|e| StoreError::Away(format!("cannot open {path}: {e}")))?;
-        db.busy_timeout(limit).map_err(failed)?;
+        let opened = match (limits.reads, Path::new(path).exists()) {
+            (false, _) => Connection::open(path),
+            (true, true) => Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY),
+            // What is not there yet is empty.
+            (true, false) => Connection::open_in_memory(),
+        };
+        let db = opened.map_err(|e| StoreError::Away(format!("cannot open {path}: {e}")))?;
+        db.busy_timeout(limits.call).map_err(failed)?;
+        if limits.reads {
+            return Ok(Sqlite(db));
+        }
         db.set_prepared_statement_cache_capacity(64);
         db.pragma_update(None, "journal_mode", "WAL").map_err(away)?;
         db.pragma_update(None, "synchronous", "FULL").map_err(away)?;
@@ -64,7 +73,11 @@ fn value(value: ValueRef<'_>) -> Value {
         ValueRef::Null => Value::Int(None),
         ValueRef::Integer(value) => Value::Int(Some(value)),
         ValueRef::Real(value) => Value::Int(Some(value as i64)),
-        ValueRef::Text(text) => Value::Text(Some(String::from_utf8_lossy(text).into_owned())),
+        // A text is what somebody called so; data comes back byte for byte.
+        ValueRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => Value::Text(Some(text.to_owned())),
+            Err(_) => Value::Bytes(Some(text.to_vec())),
+        },
         ValueRef::Blob(bytes) => Value::Bytes(Some(bytes.to_vec())),
     }
 }

@@ -3,9 +3,9 @@
 //! What waits and runs is counted by looking at the rows; what has ended, by each server in a row of its own, so that
 //! servers do not wait for each other's counters. The engine is told of every move.
 
+use super::SqlStore;
 use super::dialect::Rows;
 use super::rows::Row;
-use super::{SqlStore, Writer};
 use crate::store::keys::{Step, key_of};
 use crate::store::{Move, QueueStats, Settlement, StoreError};
 use windlass_core::job::{Lane, QueueNo, RunNo};
@@ -167,11 +167,6 @@ impl SqlStore {
         let unique = unique.filter(|unique| step.frees(unique.scope));
         let key = unique.and_then(|unique| key_of(unique, row.queue, None, &row.data));
         self.work.freed.extend(key.map(|key| (key, row.id)));
-    }
-
-    pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
-        let writer = self.work.outcomes.get_or_insert_with(Writer::begin);
-        super::outcomes::encode(writer, settlement);
     }
 
     /// Writes what the turn added to the counters of runs, so that the statements after it see it.

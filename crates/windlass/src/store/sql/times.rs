@@ -10,7 +10,7 @@ use crate::store::chunk::Chunk;
 use crate::store::{Amendment, EXPIRED, Settlement, Told};
 use std::collections::HashMap;
 use std::time::Duration;
-use windlass_core::job::{JobId, Lane, Origin, Priority, QueueNo, RunNo};
+use windlass_core::job::{JobId, Lane, Origin, QueueNo, RunNo};
 use windlass_core::judge::{Reason, Verdict, late_sentence};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::time::Time;
@@ -29,12 +29,12 @@ impl SqlStore {
     pub(super) fn next_due_time(&mut self) -> Result<Option<Time>, StoreError> {
         if self.due.is_none() {
             let sql = self.names.sql(
-                "SELECT (SELECT min(:run_at) FROM :jobs WHERE :state IN (0, 3)), \
+                "SELECT (SELECT min(:run_at) FROM :jobs WHERE :state IN (0, 3) AND :status = 'pending'), \
                  (SELECT min(:start_by) FROM :jobs WHERE :start_by IS NOT NULL), \
                  (SELECT min(:finish_by) FROM :jobs WHERE :finish_by IS NOT NULL)",
             );
             let mut row = self.db.one(&sql, &[])?;
-            let times = [row.maybe_int()?, row.maybe_int()?, row.maybe_int()?];
+            let times = [rows::time_in(&mut row).0.map(Time::as_micros), row.maybe_int()?, row.maybe_int()?];
             self.due = Some(times.into_iter().flatten().min().map(Time));
         }
         Ok(self.due.flatten())
@@ -54,7 +54,7 @@ impl SqlStore {
         let mut ids = Vec::with_capacity(due.len());
         for mut row in due {
             ids.push(row.int()?);
-            let (queue, priority) = (QueueNo(row.number()?), Priority::new(row.int()?).unwrap_or_default());
+            let (queue, priority) = (QueueNo(row.number()?), rows::priority_in(&mut row).0);
             let kind = super::look::kind_from(row.int()?)?;
             let run = row.maybe_int()?.map(|no| RunNo(no as u32));
             let state = if row.int()? == 0 { State::Scheduled } else { State::Retrying };

@@ -232,6 +232,23 @@ impl Store for SqlStore {
         self.controls
     }
 
+    fn drain_server(&mut self, name: &str) -> Result<bool, StoreError> {
+        self.ask_to_drain(name)
+    }
+
+    fn drains(&self) -> bool {
+        self.drains
+    }
+
+    fn leave(&mut self) -> Result<(), StoreError> {
+        self.rollback()?;
+        match self.strike_off() {
+            // Then the lease ends by itself.
+            Err(StoreError::Away(_)) => Ok(()),
+            other => other,
+        }
+    }
+
     fn lost(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
         self.lost_of(held)
     }

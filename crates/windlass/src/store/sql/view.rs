@@ -3,8 +3,8 @@
 use super::database::{Cells, Database, Value};
 use super::names::Names;
 use super::rows::{COLUMNS, Row};
-use super::{SqlOptions, StoreError, notes, runs, tally};
-use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, QueueStats, RunInfo, StoreView};
+use super::{SqlOptions, StoreError, notes, runs, servers, tally};
+use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, QueueStats, RunInfo, ServerInfo, StoreView};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use windlass_core::job::{Arrival, JobId, Origin, QueueName, QueueNo, RunId};
@@ -62,8 +62,10 @@ fn info(cells: &mut Cells) -> Result<(Arrival, JobInfo), StoreError> {
 /// How many jobs wait and run, by queue, priority, kind and state. Each part has an index of just its rows.
 pub(super) fn live(db: &mut Database, names: &Names) -> Result<Vec<[i64; 5]>, StoreError> {
     let part = |rows: &str| {
+        // A priority that makes no sense is no lane: the next look marks its row.
         format!(
             "SELECT :queue_no, :priority, :lane_kind, :state, count(*) FROM :jobs WHERE {rows} \
+             AND :priority BETWEEN -100 AND 100 \
              GROUP BY :queue_no, :priority, :lane_kind, :state"
         )
     };
@@ -181,5 +183,9 @@ impl StoreView for SqlView {
 
     fn overrides(&self) -> Result<Vec<Override>, StoreError> {
         self.ask(|db| notes::overrides(db, &self.names))
+    }
+
+    fn servers(&self) -> Result<Vec<ServerInfo>, StoreError> {
+        self.ask(|db| servers::list(db, &self.names))
     }
 }

@@ -136,7 +136,7 @@ fn drain(dir: &DataDir, failed: &[JobId], jobs: &mut Vec<(JobId, String, Vec<u8>
         Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD },
         NOW,
     )?;
-    store.release(NOW, 1000)?;
+    store.release(NOW, 1000, Evidence::UNTOLD)?;
     for (id, answer) in failed.iter().zip(store.amend(failed, Amendment::Retry, NOW)?) {
         if !matches!(answer, Amended::Done { .. }) {
             return Err(StoreError::Stale(format!("{id} is not there: {answer:?}")));
