@@ -56,6 +56,20 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// A stage that goes by what its jobs emit, all of whose next stages lead back to it: nothing holds it.
+    pub fn in_circle(pipeline: &str, stage: &str, to: impl IntoIterator<Item = QueueName>) -> Flow {
+        Flow {
+            pipeline: pipeline.to_owned(),
+            stage: stage.to_owned(),
+            limit: 0,
+            limit_bytes: 0,
+            tries: 0,
+            pass: Pass::Emitted,
+            to: to.into_iter().collect(),
+            held_by: Vec::new(),
+        }
+    }
+
     /// What of a job that has succeeded goes to every next stage beside what it emitted; its lines are emitted.
     pub fn passes<'d>(&self, message: &'d str, data: &'d [u8]) -> Option<&'d [u8]> {
         match self.pass {

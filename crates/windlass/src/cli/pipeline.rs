@@ -10,6 +10,7 @@ use super::connect::{Connection, Link, configured, start_server, went_away};
 use super::graph;
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
+use super::push::Limits;
 use super::signals::{Interruptible, Signals, exit_code};
 use crate::api::steering::ShownConfig;
 use crate::config::{Loaded, Pipeline};
@@ -21,10 +22,12 @@ use crate::log::{Level, Log, LogOptions};
 use crate::server::Server;
 use crate::store::Durability;
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use windlass_core::job::{Origin, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::run::terms::{RunTerms, Tolerance};
 use windlass_core::size;
 
 /// The commented example, as `pipeline init` writes it.
@@ -54,6 +57,30 @@ struct Named {
     config: Option<PathBuf>,
 }
 
+/// The terms of the run.
+#[derive(Clone, Debug, clap::Args)]
+struct Terms {
+    /// When so much time has passed, everything of the run that has not ended is cancelled
+    #[arg(long, value_name = "DURATION")]
+    time_limit: Option<String>,
+    /// Jobs beyond so many, also emitted ones, are not taken in
+    #[arg(long, value_name = "N")]
+    job_limit: Option<u64>,
+    /// So many failures, or such a share (1%), are borne; with more the rest is cancelled
+    #[arg(long, value_name = "N|N%")]
+    tolerate: Option<Tolerance>,
+    /// A job that announces the run's end; without DATA it is told what the run came to
+    #[arg(long, value_name = "QUEUE[:DATA]")]
+    end_job: Option<OsString>,
+}
+
+impl Terms {
+    fn checked(&self) -> Result<RunTerms, Failure> {
+        let Terms { time_limit, job_limit, tolerate, end_job } = self.clone();
+        Limits { time_limit, job_limit, tolerate, end_job }.terms()
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Write a commented example; an existing file is left alone
@@ -64,7 +91,12 @@ enum Verb {
     /// Check all pipelines, and say how many workers of each stage fit this machine
     Check(Named),
     /// Put the lines of stdin into the first stage as one run, and wait for its end
-    Run(Named),
+    Run {
+        #[command(flatten)]
+        of: Named,
+        #[command(flatten)]
+        terms: Terms,
+    },
     /// Print a pipeline with what is where now
     Graph {
         #[command(flatten)]
@@ -79,7 +111,7 @@ pub(super) fn pipeline(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.verb {
         Verb::Init { file } => super::config::write(file.as_deref(), EXAMPLE, "pipeline", context),
         Verb::Check(of) => check(of, context),
-        Verb::Run(of) => run(of, context),
+        Verb::Run { of, terms } => run(of, terms, context),
         Verb::Graph { of, svg } => graph(of, *svg, context),
     }
 }
@@ -225,18 +257,24 @@ fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
     out.finish()
 }
 
-fn run(of: &Named, context: &Context) -> Result<u8, Failure> {
+fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
+    let terms = terms.checked()?;
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
     if let Some(root) = context.directories() {
+        if !terms.is_empty() {
+            let text =
+                "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need a store";
+            return Err(Failure::new(Kind::Usage, text));
+        }
         return directories::run(pipeline, &root, signals, context);
     }
     let first = &pipeline.rules[0].pattern;
     let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
     let dir = context.data_dir()?;
     let server = Link::to_server(&dir)?;
-    let (taken, signal) = feed(queue, &dir, &signals)?;
+    let (taken, signal) = feed(queue, &terms, &dir, &signals)?;
     let (run, fed) = taken;
     context.say(format_args!("{run}: {} in {first}", jobs(fed)));
     if let Some(signal) = signal {
@@ -261,13 +299,21 @@ fn run(of: &Named, context: &Context) -> Result<u8, Failure> {
 }
 
 /// The lines of standard input as one run, sealed: what was taken, and the signal that ended the input.
-fn feed(queue: QueueName, dir: &DataDir, signals: &Signals) -> Result<((RunId, u64), Option<i32>), Failure> {
+fn feed(
+    queue: QueueName,
+    terms: &RunTerms,
+    dir: &DataDir,
+    signals: &Signals,
+) -> Result<((RunId, u64), Option<i32>), Failure> {
     let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
     let run = RunId::first(Origin::from_random(bits));
     let envelope = Envelope { run: Some(run), ..Envelope::new(queue) };
     let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
     let mut input = Interruptible::new(std::fs::File::from(raw), signals);
     let mut inbox = InboxDoor::open(dir, &envelope, Durability::Full)?;
+    if !terms.is_empty() {
+        inbox.open_run(run, terms)?;
+    }
     inbox.push_input(b'\n', &mut input)?;
     inbox.seal(run)?;
     let count = inbox.sync()?;
@@ -314,11 +360,13 @@ fn wait(run: RunId, dir: &DataDir, signals: Signals, own: Option<&Server>) -> Re
 fn conclude(run: RunId, answer: &Value, context: &Context) -> Result<u8, Failure> {
     let counts = answer.get("counts").unwrap_or(&Value::Null);
     let failed = count(counts, State::Failed.word()) + count(counts, State::Cancelled.word());
+    // What a run tolerates is no failure of it.
+    let succeeded = answer.get("succeeded") == Some(&Value::Bool(true));
     if context.json {
         print::document(answer)?;
     } else {
-        let succeeded = grouped(count(counts, State::Succeeded.word()));
-        context.say(format_args!("{run} has ended: {succeeded} succeeded, {} failed", grouped(failed)));
+        let done = grouped(count(counts, State::Succeeded.word()));
+        context.say(format_args!("{run} has ended: {done} succeeded, {} failed", grouped(failed)));
     }
-    Ok(if failed == 0 { 0 } else { Kind::JobFailed.exit_code() })
+    Ok(if failed == 0 || succeeded { 0 } else { Kind::JobFailed.exit_code() })
 }

@@ -490,7 +490,8 @@ mod tests {
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
              [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n\
              [store]\nurl = \"postgres://ann:pw@db/app\"\ntable = \"work\"\nmap = { queue = \"kind\" }\n\
-             keep = \"none\"\nlease = \"9s\"\n[notify.ops]\nurl = \"https://example.org/\"\n[queue.told]\nrun = [\"true\"]\n\
+             keep = \"none\"\nlease = \"9s\"\n\
+             [notify.ops]\nurl = \"https://example.org/\"\n[queue.told]\nrun = [\"true\"]\n\
              notify = [\"ops\"]\nnotify_on = [\"succeeded\", \"late\"]\n[nudge]\nudp = \"127.0.0.1:4488\"\n";
         let first = loaded(text);
         let mut again = String::new();
@@ -508,7 +509,7 @@ mod tests {
         assert_eq!(
             (said("b"), said("w")),
             (11, 12),
-            "but for `time_limit`, `hours`, `on_failure`, `notify`, `unique`, limits and, in one, `rate` and `slots_each` all have one"
+            "but for `time_limit`, `hours`, `on_failure`, `notify`, `unique`, limits, in one `rate` and `slots_each`"
         );
     }
 

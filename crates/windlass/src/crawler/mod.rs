@@ -43,8 +43,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use target::Target;
-use windlass_core::job::RunId;
+use windlass_core::job::{QueueName, RunId};
+use windlass_core::life_cycle::State;
 use windlass_core::particulars::Scope;
+use windlass_core::pipeline::Flow;
 use windlass_core::policy::{Backoff, Policy, Service};
 
 /// Where its engine lives, in the directory that it saves to.
@@ -52,6 +54,8 @@ const STATE: &str = ".windlass";
 /// And there, how far from the start pages are.
 const DISTANCES: &str = "distances";
 /// Batches of pages at once. Each may wait for its slowest page, so there are more of them than hosts have places.
+/// The pipeline that its two stages are.
+const PIPELINE: &str = "crawl";
 const FETCH_SLOTS: u32 = 16;
 const FETCH_BATCH: u32 = 32;
 const PARSE_SLOTS: u32 = 2;
@@ -106,7 +110,7 @@ impl Crawl {
         Ok(crawl)
     }
 
-    /// Counts what an earlier process had asked for, where that has a limit.
+    /// Counts what an earlier process had asked for, where that has a limit. What failed for good was given back.
     fn recall(&self) -> Result<(), Failure> {
         if !self.continued || self.order.max_pages.is_none() {
             return Ok(());
@@ -115,7 +119,7 @@ impl Crawl {
         let mut asked = BTreeSet::new();
         report::each_page(&self.dir.archive(), self.run.id, |target, record| {
             let skipped = Note::read(&record.message).and_then(|note| note.skipped);
-            if skipped != Some(Skipped::Known) {
+            if record.state == State::Succeeded && skipped != Some(Skipped::Known) {
                 asked.insert(target.url);
             }
         })?;
@@ -241,10 +245,12 @@ fn open(handle: &EngineHandle, order: &Order) -> Result<RunInfo, Failure> {
 }
 
 fn options(dir: &DataDir, stages: &Arc<Stages>) -> ServerOptions {
-    let served = |name: &str, slots, batch| Policy {
+    // A cycle of two stages: what a page links to and leads to is fetched, what was fetched is parsed.
+    let served = |name: &str, to: &[&str], slots, batch| Policy {
         slots,
         attempts: ATTEMPTS,
         backoff: BACKOFF,
+        flow: Some(Flow::in_circle(PIPELINE, name, to.iter().filter_map(|to| QueueName::new(to.as_bytes()).ok()))),
         ..Policy::new(name, Service::Handler { name: name.into(), batch })
     };
     let (fetchers, parsers) = (Arc::clone(stages), Arc::clone(stages));
@@ -254,9 +260,9 @@ fn options(dir: &DataDir, stages: &Arc<Stages>) -> ServerOptions {
         .on_threads((FETCH_SLOTS + PARSE_SLOTS) as usize);
     let archive = ArchiveOptions { keep_succeeded: REMEMBERED, keep_failed: REMEMBERED, ..ArchiveOptions::default() };
     // Whatever links to a page, and however often it is begun again, the page has one job in the run.
-    let fetch = Policy { unique: Some(Scope::Run), ..served(FETCH, FETCH_SLOTS, FETCH_BATCH) };
+    let fetch = Policy { unique: Some(Scope::Run), ..served(FETCH, &[PARSE, FETCH], FETCH_SLOTS, FETCH_BATCH) };
     ServerOptions {
-        policies: vec![fetch, served(PARSE, PARSE_SLOTS, PARSE_BATCH)],
+        policies: vec![fetch, served(PARSE, &[FETCH], PARSE_SLOTS, PARSE_BATCH)],
         slots: FETCH_SLOTS + PARSE_SLOTS,
         handlers,
         archive,

@@ -1,7 +1,7 @@
 //! Settling: judges what has ended and writes the verdicts, with all that they lead to.
 //!
-//! What a job emitted, what it passes on to the next stages of its pipeline and what its error handler
-//! and its channels are told are stored with its end, before any run is looked at. Whether a job failed is core's to say.
+//! What a job emitted, what it passes on to the next stages of its pipeline and what its error handler and its
+//! channels are told are stored with its end, before any run is looked at. Whether a job failed is core's to say.
 
 use super::effects::Effects;
 use super::stock::Spells;

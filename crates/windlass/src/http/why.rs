@@ -9,7 +9,7 @@ use crate::api::steering::{Why, WhyReason};
 use crate::clock;
 use crate::engine::event::{Event, QueueExplained};
 use crate::error::Failure;
-use crate::store::{Filter, JobInfo, RunInfo};
+use crate::store::{DELETED, EXPIRED, Filter, JobInfo, MOVED, RunInfo};
 use crate::when;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -21,6 +21,8 @@ use windlass_core::time::Time;
 
 /// Of a run's jobs so many are looked at for their queues and times.
 const LOOKED_AT: usize = 1000;
+/// Of the jobs that others wait for so many are named.
+const AWAITED_SHOWN: usize = 10;
 /// And so many of their queues are asked about.
 const QUEUES_ASKED: usize = 10;
 
@@ -83,9 +85,10 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
         let history = app.read(move |reads| (reads.archive.find)(id)).await?;
         let Some(last) = history.last() else { return Err(Problem::not_found(format!("no job {id}"))) };
         let queue = last.get("queue").and_then(|queue| queue.as_str()).map(str::to_owned);
-        let reasons = vec![WhyReason::new("ended", "it has succeeded")];
-        let state = Some(State::Succeeded.word().to_owned());
-        return Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table: None, reasons });
+        let word = |key: &str| last.get(key).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
+        let (state, outcome) = (word("state"), word("outcome"));
+        let reasons = vec![WhyReason::new("ended", gone(&state, &outcome, &word("message")))];
+        return Ok(Why { what: "job".into(), name: id.to_string(), state: Some(state), queue, table: None, reasons });
     };
     let (mut reasons, table) = reasons_of(app, &info).await?;
     if matches!(info.state, State::Ready | State::Running) {
@@ -94,6 +97,16 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
     }
     let (state, queue) = (Some(info.state.word().into()), Some(info.queue.to_string()));
     Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table, reasons })
+}
+
+/// What became of a job that only the archive knows.
+fn gone(state: &str, outcome: &str, message: &str) -> String {
+    match outcome {
+        DELETED => "it was deleted".to_owned(),
+        MOVED => format!("it was {message}"),
+        EXPIRED => "it has failed: its time had passed".to_owned(),
+        _ => format!("it has ended: {state}"),
+    }
 }
 
 /// What keeps the workers of a table from serving: its jobs are claimed, and none of them gets on.
@@ -184,22 +197,53 @@ async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
     let found = app.read(move |reads| {
         let view = (reads.view)()?;
         let Some(run) = view.run(id)? else { return Ok(None) };
-        let states = vec![State::Ready, State::Scheduled, State::Retrying];
-        let filter = Filter { states, run: Some(id), ..Filter::default() };
-        Ok(Some((run, view.list(&filter, Arrival(0), LOOKED_AT)?.jobs)))
+        let mut waiting = Vec::new();
+        // One state after the other: a flood of ready jobs must not hide when the next try comes.
+        for state in [State::Retrying, State::Scheduled, State::Ready] {
+            let filter = Filter { states: vec![state], run: Some(id), ..Filter::default() };
+            waiting.extend(view.list(&filter, Arrival(0), LOOKED_AT)?.jobs);
+        }
+        Ok(Some((run, waiting)))
     });
     let Some((info, waiting)) = found.await? else { return Err(Problem::not_found(format!("no run {id}"))) };
     let mut reasons = counted(&info, &waiting);
-    let ready = waiting.iter().filter(|job| job.state == State::Ready).map(|job| job.queue.to_string());
-    for queue in ready.collect::<BTreeSet<_>>().into_iter().take(QUEUES_ASKED) {
+    reasons.extend(awaited(&waiting));
+    // What runs may be with workers that do not get on.
+    let mut queues: BTreeSet<String> = running_queues(app, id).await?;
+    queues.extend(waiting.iter().filter(|job| job.state == State::Ready).map(|job| job.queue.to_string()));
+    for queue in queues.into_iter().take(QUEUES_ASKED) {
         let explained = explain(app, &queue).await?;
-        for mut reason in [Some(told(&explained.reason)), stalemate(&explained)].into_iter().flatten() {
+        let ailing = ailing(app, explained.table.as_deref()).await?;
+        let noted = without_handler(app, &queue).await?;
+        for mut reason in [Some(told(&explained.reason)), stalemate(&explained), ailing, noted].into_iter().flatten() {
             reason.text = format!("queue `{queue}`: {}", reason.text);
             reasons.push(reason);
         }
     }
     let name = id.to_string();
     Ok(Why { what: "run".into(), name, state: None, queue: None, table: None, reasons })
+}
+
+/// The queues of what runs of a run, as far as it was looked at.
+async fn running_queues(app: &App, id: RunId) -> Result<BTreeSet<String>, Failure> {
+    let listed = app.read(move |reads| {
+        let filter = Filter { states: vec![State::Running], run: Some(id), ..Filter::default() };
+        Ok((reads.view)()?.list(&filter, Arrival(0), LOOKED_AT)?.jobs)
+    });
+    Ok(listed.await?.into_iter().map(|job| job.queue.to_string()).collect())
+}
+
+/// The jobs that some of a run wait for.
+fn awaited(waiting: &[JobInfo]) -> Option<WhyReason> {
+    let waits = waiting.iter().filter(|job| job.state == State::Scheduled && job.not_before.is_none());
+    let waits: Vec<&JobInfo> = waits.collect();
+    let after = waits.iter().filter_map(|job| job.particulars.as_ref()).flat_map(|special| special.after.iter());
+    let after: BTreeSet<String> = after.map(JobId::to_string).collect();
+    let count = waits.len() as u64;
+    let shown: Vec<String> = after.iter().take(AWAITED_SHOWN).cloned().collect();
+    let more = if after.len() > shown.len() { " …" } else { "" };
+    let text = format!("{} {} until these have succeeded: {}{more}", jobs(count), wait(count), shown.join(", "));
+    (!after.is_empty()).then(|| WhyReason::new("after", text).count(count))
 }
 
 /// What a run's counters say.
@@ -280,6 +324,10 @@ fn jobs(count: u64) -> String {
 
 fn are(count: u64) -> &'static str {
     if count == 1 { "is" } else { "are" }
+}
+
+fn wait(count: u64) -> &'static str {
+    if count == 1 { "waits" } else { "wait" }
 }
 
 fn go(count: u64) -> &'static str {

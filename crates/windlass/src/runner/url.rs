@@ -9,7 +9,7 @@
 mod answer;
 mod books;
 pub(in crate::runner) mod call;
-pub(crate) mod pool;
+pub mod pool;
 mod request;
 
 use super::{Finished, Flight, Runner, Start, Stop};
@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use windlass_core::outcome::Outcome;
 
-pub(crate) use call::retry_after;
+pub use call::retry_after;
 pub(crate) use request::leads_elsewhere;
 
 /// Where the ends of calls are told.

@@ -1,6 +1,6 @@
 //! A whole site: every page once, the end by itself, and the same set however often it is killed.
 
-use crate::site::{Place, Site, Told, expected_pages, page, path_of, saved};
+use crate::site::{Place, Site, Small, Told, expected_pages, html, links, page, path_of, saved, status};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -80,6 +80,34 @@ fn killed_at_any_point_and_started_again_it_gives_the_same_pages() {
 #[test]
 fn killed_at_any_point_with_a_depth_it_gives_the_same_pages() {
     killed_often(&["--depth", "20"]);
+}
+
+#[test]
+fn what_failed_before_a_kill_does_not_count_against_max_pages() {
+    let small = Small::new(|request| match request.path {
+        "/robots.txt" => status("404 None", ""),
+        "/" => links(&["/x1", "/x2", "/x3", "/g1"]),
+        "/g1" => {
+            ["/x1", "/x2", "/x3"].iter().for_each(|broken| request.asked.wait(broken, 1));
+            links(&["/g2"])
+        }
+        "/g2" => links(&["/bell"]),
+        "/bell" => {
+            // Whoever asks first is killed before there is an answer.
+            request.asked.wait("/bell", 2);
+            links(&["/a", "/b"])
+        }
+        "/a" | "/b" => html(""),
+        _ => status("404 None", ""),
+    });
+    let (place, start) = (Place::new(), small.url("/"));
+    let words = [&start[..], "--max-pages", "7", REPORT[0], REPORT[1]];
+    let child = place.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    small.asked.wait("/bell", 1);
+    kill(child);
+    let report = place.crawl(&words).ended(1).report();
+    let pages: Vec<String> = saved(&report).into_iter().collect();
+    assert_eq!(pages, ["/", "/a", "/b", "/bell", "/g1", "/g2"], "{report}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use crate::site::{Place, Small, html, links, moved, page, saved, status};
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 fn paths(paths: &[&str]) -> BTreeSet<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
@@ -49,6 +51,38 @@ fn patterns_choose_and_max_pages_ends() {
     let report = place.crawl(&[&small.url("/"), "--max-pages", "2", "--report", "json"]).ended(0).report();
     assert_eq!((&report["counts"]["pages"], saved(&report).len()), (&2.into(), 2));
     assert!(report["counts"]["left_out"].as_u64().unwrap() >= 3, "{report}");
+}
+
+#[test]
+fn pages_are_as_far_apart_as_the_rate_and_the_rules_of_the_host_say() {
+    for (rules, rate) in [("User-agent: *\nCrawl-delay: 0.2\n", &[][..]), ("", &["--rate", "5/s"])] {
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&times);
+        let small = Small::new(move |request| {
+            noted.lock().unwrap().push((request.path.to_owned(), Instant::now()));
+            match request.path {
+                "/robots.txt" => html(rules).replace("text/html", "text/plain"),
+                "/" => links(&["/a", "/b", "/c", "/d"]),
+                _ => html(""),
+            }
+        });
+        let start = small.url("/");
+        let words = [&[&start[..], "--report", "json"], rate].concat();
+        assert_eq!(saved(&Place::new().crawl(&words).ended(0).report()).len(), 5);
+        // Nothing begins before the rules are known, so page k cannot come sooner than k pauses after them.
+        let times = times.lock().unwrap();
+        let known = times.iter().find(|(path, _)| path == "/robots.txt").unwrap().1;
+        let mut pages: Vec<Instant> =
+            times.iter().filter(|(path, _)| path != "/robots.txt").map(|(_, at)| *at).collect();
+        pages.sort_unstable();
+        for (place, at) in (0..).zip(pages) {
+            let (after, least) = (at - known, Duration::from_millis(200) * place);
+            assert!(
+                after >= least,
+                "page {place} came {after:?} after the rules, expected {least:?} ({rules:?} {rate:?})"
+            );
+        }
+    }
 }
 
 #[test]

@@ -161,6 +161,25 @@ fn a_full_stage_holds_the_one_before_it_and_says_so() {
 }
 
 #[test]
+fn the_run_of_a_pipeline_has_the_terms_that_it_was_given() {
+    let rig = Rig::new();
+    let server = rig.serve(
+        "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"a\"\nrun = [\"test\", \"{}\", \"!=\", \"bad\"]\nattempts = 1\n\
+         [queue.done]\nrun = [\"true\"]\n",
+    );
+    let lines = "bad\none\ntwo\nthree\n";
+    rig.feed(&["pipeline", "run", "p"], lines).ended(1);
+    let run = |more: &[&str]| rig.feed(&[&["pipeline", "run", "p", "--json"], more].concat(), lines);
+    let told = run(&["--tolerate", "1", "--job-limit", "3", "--end-job", "done"]);
+    let told = told.json();
+    assert_eq!((&told["counts"]["succeeded"], &told["counts"]["failed"]), (&2.into(), &1.into()), "{told}");
+    rig.call(&["wait", "--drained"]);
+    assert_eq!(rig.call(&["status", "--json"]).json()["totals"]["succeeded"], 3 + 2 + 1, "and its end is announced");
+    rig.feed(&["pipeline", "run", "p", "--time-limit", "soon"], "x\n").ended(64);
+    server.stop();
+}
+
+#[test]
 fn a_pipeline_is_that_of_the_server_which_runs() {
     let rig = Rig::new();
     let save = sh("batch", &format!("cat >> {}", rig.path("got").display()));

@@ -106,6 +106,31 @@ fn a_run_that_nobody_sealed_says_so_and_ends_when_it_is_sealed() {
 }
 
 #[test]
+fn a_run_says_what_it_waits_for_and_a_job_that_only_the_archive_knows_what_became_of_it() {
+    let rig = Rig::new();
+    let config = "[queue.q]\nrun = [\"false\"]\nbackoff = \"1h\"\nbackoff_max = \"1h\"\n\
+                  [queue.ill]\nworker = [\"sh\", \"-c\", \"echo no database >&2; exit 3\"]\n";
+    let server = rig.serve(config);
+    let run = "r-0123456789";
+    let first = line(&rig, &["push", "q", "a", "--run", run]);
+    let codes = |of: &str| -> Vec<(String, String)> {
+        let why = rig.call(&["why", of, "--json"]).json();
+        let text = |reason: &serde_json::Value, key: &str| reason[key].as_str().unwrap().to_owned();
+        why["reasons"].as_array().unwrap().iter().map(|r| (text(r, "code"), text(r, "text"))).collect()
+    };
+    let says = |code: &str, part: &str| codes(run).iter().any(|(c, text)| c == code && text.contains(part));
+    while !says("retrying", "1 job is retrying, the next ") {}
+    rig.call(&["push", "last", "b", "--run", run, "--after", &first]).fine();
+    assert!(says("after", &format!("1 job waits until these have succeeded: {first}")), "{:?}", codes(run));
+    rig.call(&["push", "ill", "c", "--run", run]).fine();
+    while !says("workers_cannot_serve", "queue `ill`: its workers cannot serve") {}
+    let gone = line(&rig, &["push", "nobody", "x"]);
+    rig.call(&["delete", &gone, "--yes"]).fine();
+    while !codes(&gone).contains(&("ended".into(), "it was deleted".into())) {}
+    server.stop();
+}
+
+#[test]
 fn a_job_waits_for_others_and_is_cancelled_if_one_of_them_fails() {
     let rig = Rig::new();
     let first = line(&rig, &["push", "first", "0"]);

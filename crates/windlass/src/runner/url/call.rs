@@ -129,7 +129,7 @@ fn broken(error: &hyper::Error) -> Answer {
 }
 
 /// Seconds, or a date as HTTP writes it; a date that has passed means now, and what is neither is not heard.
-pub(crate) fn retry_after(text: &str, now: Time) -> Option<Duration> {
+pub fn retry_after(text: &str, now: Time) -> Option<Duration> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::from(u32::MAX))));

@@ -10,6 +10,7 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,10 +36,24 @@ const READY_MOST: Duration = Duration::from_secs(1);
 /// The largest header of an answer.
 const HEADER_MOST: usize = 64 << 10;
 
-pub(crate) struct Connection {
-    pub(crate) sender: SendRequest<Full<Bytes>>,
+/// A connection that can take a request now.
+pub struct Connection {
+    pub sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
     idle_since: Instant,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<String> = self.hosts.borrow().keys().map(Host::to_string).collect();
+        f.debug_struct("Pool").field("hosts", &hosts).finish_non_exhaustive()
+    }
 }
 
 impl Drop for Connection {
@@ -54,8 +69,9 @@ struct Kept {
     places: Arc<Semaphore>,
 }
 
+/// The connections of one thread.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub struct Pool {
     hosts: RefCell<HashMap<Host, Rc<Kept>>>,
     tls: RefCell<Option<Arc<ClientConfig>>>,
 }
@@ -72,13 +88,13 @@ impl Pool {
     }
 
     /// Waits until there may be one more connection to this host.
-    pub(crate) async fn place(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
+    pub async fn place(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
         // It is never closed.
         Arc::clone(&self.of(host).places).acquire_owned().await.ok()
     }
 
     /// A connection that is open, as far as anybody knows.
-    pub(crate) fn kept(&self, host: &Host) -> Option<Connection> {
+    pub fn kept(&self, host: &Host) -> Option<Connection> {
         let kept = self.of(host);
         let mut idle = kept.idle.borrow_mut();
         while let Some(connection) = idle.pop_back() {
@@ -90,7 +106,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next call, once it is ready for one.
-    pub(crate) async fn keep(&self, host: &Host, mut connection: Connection) {
+    pub async fn keep(&self, host: &Host, mut connection: Connection) {
         if !matches!(tokio::time::timeout(READY_MOST, connection.sender.ready()).await, Ok(Ok(()))) {
             return;
         }
@@ -103,7 +119,7 @@ impl Pool {
     }
 
     /// A new connection; an error is the sentence of a call that could not be made.
-    pub(crate) async fn dial(&self, host: &Host) -> Result<Connection, String> {
+    pub async fn dial(&self, host: &Host) -> Result<Connection, String> {
         let name = format!("{}:{}", host.name, host.port);
         match tokio::time::timeout(DIAL_MOST, self.connect(host)).await {
             Ok(dialled) => dialled.map_err(|why| format!("cannot reach {name}: {why}")),
