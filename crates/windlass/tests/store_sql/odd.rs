@@ -7,7 +7,7 @@ use crate::server::{NOW, Server, everywhere, fail, ids, jobs, server, succeed};
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::SqlView;
-use windlass::store::{Filter, Lot, NewJobs, Store, StoreView};
+use windlass::store::{Evidence, Filter, Lot, NewJobs, Store, StoreView};
 use windlass_core::job::{Arrival, Origin};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::particulars::{Particulars, Subject};
@@ -50,7 +50,7 @@ fn a_text_where_a_number_belongs_is_marked_in_words() {
     assert_eq!(listed(&place), 3, "those that were taken in");
     one.store.backlog().unwrap();
     one.look();
-    one.store.release(NOW, 9).unwrap();
+    one.store.release(NOW, 9, Evidence::UNTOLD).unwrap();
     one.commit();
     let told = place.statement("SELECT details FROM jobs WHERE status = 'error' ORDER BY id");
     assert_eq!(
