@@ -59,11 +59,7 @@ impl<S: Store> Engine<S> {
             }
             Event::HandlerFiles(files) => self.take_files(files, effects),
             Event::Steer { steering, answer } => return self.steer(steering, answer, now, effects),
-            Event::DrainServer { name, answer } => {
-                let known = self.store.drain_server(&name)?;
-                effects.answers.add(answer, Ok(known));
-                return Ok(known);
-            }
+            Event::DrainServer { name, answer } => return self.drain_other(&name, answer, effects),
             Event::FireSchedule { name, by, answer } => return self.fire_now(&name, by, now, answer, effects),
             Event::Schedules { answer } => effects.answers.add(answer, Ok(self.schedule_infos())),
             Event::Explain { queue, lane, data, answer } => {
@@ -267,6 +263,13 @@ impl<S: Store> Engine<S> {
             stocked.extend(claims.into_values().skip(slots.min(self.options.slots) as usize).flatten());
         }
         stocked
+    }
+
+    /// A server is asked through the store, also where it is this one.
+    fn drain_other(&mut self, name: &str, answer: Answer<bool>, effects: &mut Effects) -> Result<Wrote, StoreError> {
+        let known = self.store.drain_server(name)?;
+        effects.answers.add(answer, Ok(known));
+        Ok(known)
     }
 
     fn drain(&mut self, now: Time, effects: &mut Effects) {

@@ -183,8 +183,8 @@ pub(super) fn refuse_types(columns: &[Column], names: &Names) -> Result<(), Stor
             false => format!("of type {kind}, expected {expected}"),
         };
         return Err(StoreError::Io(format!(
-            "the table `{table}` has a column `{name}` {what}: --map {word}=NAME names another one, which is added where \
-             it is not there"
+            "the table `{table}` has a column `{name}` {what}: --map {word}=NAME names another one, which is added \
+             where it is not there"
         )));
     }
     Ok(())

@@ -322,8 +322,8 @@ impl SqlStore {
         Ok(found)
     }
 
-    /// Completed rows that are older than they are kept, or more than are kept, go, a few at a time. One server does, so that
-    /// nobody's clock but that one's counts.
+    /// Completed rows that are older than they are kept, or more than are kept, go, a few at a time. One server does,
+    /// so that nobody's clock but that one's counts.
     fn remove_completed(&mut self, now: Time) -> Result<(), StoreError> {
         self.looks.remove_at = None;
         if !self.controls {

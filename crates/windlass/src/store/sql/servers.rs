@@ -209,8 +209,8 @@ impl SqlStore {
         repaired
     }
 
-    /// A turn that was committed without our knowing started jobs that nobody runs: they go back as they were. What else
-    /// it did is remembered, because the engine will want it done.
+    /// A turn that was committed without our knowing started jobs that nobody runs: they go back as they were. What
+    /// else it did is remembered, because the engine will want it done.
     fn repair(&mut self, doubt: Doubt) -> Result<(), StoreError> {
         let Some(last) = self.last_turn()?.filter(|last| *last >= doubt.turn) else { return Ok(()) };
         self.turn = self.turn.max(last);
@@ -260,8 +260,8 @@ impl SqlStore {
         Ok(self.controls)
     }
 
-    /// The last that this opening does: another server may control at once, and nobody has to wait for its end. It stays
-    /// listed where jobs of it go on elsewhere.
+    /// The last that this opening does: another server may control at once, and nobody has to wait for its end. It
+    /// stays listed where jobs of it go on elsewhere.
     pub(super) fn strike_off(&mut self) -> Result<(), StoreError> {
         let own = [(self.epoch as i64).into()];
         self.db.begin()?;
