@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(
             (said("b"), said("w")),
             (9, 10),
-            "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and, in one, `rate` and `slots_each` all have one"
+            "but for `time_limit`, `hours`, `on_failure`, `unique`, limits and in one `rate`, `slots_each` all have one"
         );
     }
 

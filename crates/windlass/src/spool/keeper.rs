@@ -9,7 +9,7 @@ use super::directory::Directory;
 use super::drive::{Shared, State};
 use super::lease::Lease;
 use super::recover::{Heir, take_over};
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use crate::inbox::watch::Watch;
 use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use std::cell::Cell;
@@ -40,6 +40,10 @@ const GOES: WatchFlags = WatchFlags::MOVED_FROM.union(WatchFlags::DELETE).union(
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, leases: Vec<Arc<Lease>>) -> Result<Keeper, Failure> {
         let watch = Watch::new()?;
+        if watch.is_blind() {
+            let text = "cannot watch directories: this kernel tells nothing of their files (inotify)";
+            return Err(Failure::new(Kind::Internal, text));
+        }
         let cannot = |place: &Directory, e: rustix::io::Errno| {
             Failure::io(format_args!("cannot watch {}", place.path().display()), &e.into())
                 .hint("raise fs.inotify.max_user_watches")
