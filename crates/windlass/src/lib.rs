@@ -33,3 +33,4 @@ pub mod spool;
 pub mod store;
 pub mod supervisor;
 pub mod when;
+mod without;

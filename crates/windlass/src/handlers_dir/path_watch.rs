@@ -89,7 +89,7 @@ impl PathWatch {
 
     /// True where something happened since it was armed that may change what a look sees.
     pub(super) fn has_news(&self) -> bool {
-        let mut news = false;
+        let mut news = self.watch.is_blind();
         self.watch.read(|number, what, name| {
             // What we took back ourselves; a directory that is gone has said so before.
             let ended = what.contains(ReadFlags::IGNORED);

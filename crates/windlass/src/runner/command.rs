@@ -38,9 +38,6 @@ mod work;
 /// More launchers than this give no more starts.
 const LAUNCHERS_MAX: usize = 4;
 
-/// The variable of the server that has `Settings::without`.
-const WITHOUT: &str = "WINDLASS_TEST_WITHOUT";
-
 /// Hears of every end, on any thread.
 pub type Hear = Box<dyn Fn(Finished) + Send + Sync>;
 
@@ -63,8 +60,8 @@ pub struct Settings {
     pub control: PathBuf,
     /// What the directories of jobs that run as another user begin with; made by launchers, removed by the runner.
     pub control_of_users: PathBuf,
-    /// What of the kernel's own launchers do without, so that the other way is tested: `cgroup`, `children` and
-    /// `shares`, with commas between them.
+    /// What of the kernel's own launchers do without, so that the other way is tested: the names are
+    /// those of `crate::without`.
     pub without: String,
     pub launchers: usize,
     /// Tells others who runs and what is said.
@@ -81,7 +78,7 @@ impl Settings {
             output: dir.output(),
             control: control_dir::choose(dir),
             control_of_users: control_dir::choose_for_users(dir),
-            without: std::env::var(WITHOUT).unwrap_or_default(),
+            without: std::env::var(crate::without::WITHOUT).unwrap_or_default(),
             launchers: cores.min(LAUNCHERS_MAX),
             board: Arc::default(),
         }

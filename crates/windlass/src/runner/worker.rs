@@ -16,10 +16,9 @@ use super::command::Shared;
 use super::launcher::Report;
 use super::{Flight, Start, Stop};
 use crate::error::Failure;
+use crate::inbox::watch::Bell;
 use crate::supervisor::watch::Overdue;
 use desk::Desk;
-use rustix::event::EventfdFlags;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -43,14 +42,12 @@ enum Message {
 #[derive(Debug)]
 pub(super) struct News {
     messages: Mutex<Vec<Message>>,
-    bell: OwnedFd,
+    bell: Bell,
 }
 
 impl News {
     pub(super) fn new() -> Result<News, Failure> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = bell.map_err(|e| Failure::io("cannot make an event descriptor", &e.into()))?;
-        Ok(News { messages: Mutex::default(), bell })
+        Ok(News { messages: Mutex::default(), bell: Bell::new()? })
     }
 
     pub(super) fn add(&self, report: Report) {
@@ -67,14 +64,11 @@ impl News {
 
     fn send(&self, message: Message) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-        // A bell that cannot be rung any louder is ringing.
-        let _rings_already = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     fn take(&self) -> Vec<Message> {
-        let mut count = [0; 8];
-        // Nothing to read means that nobody rang.
-        let _silent = rustix::io::read(&self.bell, &mut count);
+        self.bell.hear();
         std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -42,7 +42,7 @@ const GOES: WatchFlags = WatchFlags::MOVED_FROM.union(WatchFlags::DELETE).union(
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, leases: Vec<Arc<Lease>>) -> Result<Keeper, Failure> {
         // Without the kernel's events the look now and then has to do.
-        let watch = Watch::new().ok();
+        let watch = Watch::new().ok().filter(|watch| !watch.is_blind());
         let arm = |directory: &Directory, what| {
             let armed = watch.as_ref().and_then(|watch| watch.arm_for(directory.path(), what).ok());
             armed.map(|armed| armed.number())

@@ -27,6 +27,7 @@ mod moves;
 mod pages;
 mod patterns;
 mod places;
+mod plain;
 mod push;
 mod rates;
 mod rig;

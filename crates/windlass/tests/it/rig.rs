@@ -142,6 +142,16 @@ impl Rig {
         Server { process, ready }
     }
 
+    /// Writes the config and starts a server that does without these means of the kernel.
+    #[track_caller]
+    pub(crate) fn serve_without(&self, means: &str, config: &str) -> Server {
+        std::fs::write(self.dir().join("windlass.toml"), config).unwrap();
+        let mut process = Process::start(self.windlass(&["serve"]).env("WINDLASS_TEST_WITHOUT", means));
+        let ready = process.out_line();
+        assert!(ready.starts_with("windlass serves unix:"), "{ready}{}", process.rest_of_stderr());
+        Server { process, ready }
+    }
+
     /// Waits until nothing that can run is left, whatever became of it.
     #[track_caller]
     pub(crate) fn drained(&self) {

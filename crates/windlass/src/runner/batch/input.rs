@@ -6,7 +6,8 @@
 
 use super::super::Start;
 use super::super::lines::Layer;
-use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use crate::without::memory_file;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 use std::fs::File;
@@ -99,7 +100,7 @@ impl Input {
 }
 
 fn file() -> io::Result<File> {
-    Ok(File::from(memfd_create("windlass-lines", MemfdFlags::CLOEXEC)?))
+    Ok(memory_file("windlass-lines")?)
 }
 
 /// A pipe that takes so much without anybody reading, its end for reading first; none where none can.

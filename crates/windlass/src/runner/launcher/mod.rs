@@ -162,6 +162,7 @@ pub(in crate::runner) fn start(program: &Path, places: &Places) -> Result<(Child
     let mut command = Command::new(program);
     command.arg0("windlass-launcher").args(arguments).env_clear();
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    command.env(crate::without::WITHOUT, without);
     crate::sabotage::pass_on(&mut command);
     let child = command.spawn().map_err(cannot)?;
     Ok((child, ours))

@@ -10,7 +10,10 @@ use super::process;
 use crate::data_dir::boot_id;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
+use crate::without::is_without;
+use rustix::event::Timespec;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,6 +23,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use windlass_core::job::{JobId, Origin};
+
+/// So long it takes at most, as a rule, until the killed are gone.
+const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// How many starts one launcher can have under way.
 pub const SLOTS: usize = 4096;
@@ -143,7 +149,7 @@ fn open_locked(path: &Path, more: OFlags) -> rustix::io::Result<File> {
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
     loop {
         match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             other => return other.map(|()| file.into()),
         }
     }
@@ -346,7 +352,7 @@ pub(in crate::runner) fn prove_one_dead(
 fn prove_table_dead(path: &Path, asked: impl Fn(&SlotNote) -> bool) -> Result<Option<Vec<SlotNote>>, Failure> {
     let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
     let file = match open_locked(path, OFlags::empty()) {
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(Errno::NOENT) => return Ok(None),
         other => other.map_err(|e| cannot(e.into()))?,
     };
     let (mut open, mut notes) = (Vec::new(), Vec::new());
@@ -385,14 +391,22 @@ fn kill_all(suspects: &[SlotNote]) -> rustix::io::Result<()> {
         }
         for pid in found {
             let Some(pid) = Pid::from_raw(pid) else { continue };
-            let handle = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-                Err(rustix::io::Errno::SRCH) => continue,
+            let handle = match is_without("pidfd") {
+                true => Err(Errno::NOSYS),
+                false => rustix::process::pidfd_open(pid, PidfdFlags::empty()),
+            };
+            let handle = match handle {
+                Err(Errno::SRCH) => continue,
+                Err(Errno::NOSYS) => {
+                    kill_by_number(pid, belongs)?;
+                    continue;
+                }
                 other => other?,
             };
             // Asked again through the number that the handle now pins: it may have been another's in between.
             if belongs(pid.as_raw_nonzero().get()) {
                 match rustix::process::pidfd_send_signal(&handle, Signal::KILL) {
-                    Ok(()) | Err(rustix::io::Errno::SRCH) => wait_for(&handle)?,
+                    Ok(()) | Err(Errno::SRCH) => wait_for(&handle)?,
                     Err(error) => return Err(error),
                 }
             }
@@ -400,11 +414,25 @@ fn kill_all(suspects: &[SlotNote]) -> rustix::io::Result<()> {
     }
 }
 
+/// Without a handle: whom the number names is looked at right before the signal, by birth and marker, and the next look
+/// over all processes comes after a moment.
+fn kill_by_number(pid: Pid, belongs: impl Fn(i32) -> bool) -> rustix::io::Result<()> {
+    if belongs(pid.as_raw_nonzero().get()) {
+        match rustix::process::kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error),
+        }
+        // Woken early or not, everybody is looked at again.
+        let _woken = rustix::event::poll(&mut [], Some(&A_MOMENT));
+    }
+    Ok(())
+}
+
 fn wait_for(process: impl AsFd) -> rustix::io::Result<()> {
     let mut fds = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
     loop {
         match rustix::event::poll(&mut fds, None) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             other => return other.map(drop),
         }
     }

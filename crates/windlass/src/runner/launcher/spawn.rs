@@ -9,7 +9,7 @@
 use super::cgroup::Cell;
 use super::message::{Owner, Step, Task};
 use super::user;
-use rustix::fs::MemfdFlags;
+use crate::without::memory_file;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -330,7 +330,7 @@ fn feed(data: &[u8]) -> rustix::io::Result<Option<File>> {
     if data.is_empty() {
         return Ok(None);
     }
-    let file = File::from(rustix::fs::memfd_create("windlass-data", MemfdFlags::CLOEXEC)?);
+    let file = memory_file("windlass-data")?;
     // Written by position, so that the child's reading starts at the beginning.
     file.write_all_at(data, 0).map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))?;
     Ok(Some(file))

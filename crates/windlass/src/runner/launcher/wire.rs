@@ -4,7 +4,7 @@
 //! version). A record that does not fit in a packet travels in a memory file whose descriptor is passed; a record may
 //! also bring descriptors of its own. It must not know what a record is for.
 
-use rustix::fs::MemfdFlags;
+use crate::without::memory_file;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -66,7 +66,7 @@ impl Outbox {
     pub(crate) fn push_with(&mut self, record: &[u8], given: Vec<OwnedFd>) -> rustix::io::Result<()> {
         let (mut bytes, mut passed) = (Vec::new(), Vec::with_capacity(given.len() + 1));
         if record.len() + 4 > PACKET_MAX {
-            let file = File::from(rustix::fs::memfd_create("windlass-record", MemfdFlags::CLOEXEC)?);
+            let file = memory_file("windlass-record")?;
             file.write_all_at(record, 0).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             bytes.push(IN_A_FILE);
             passed.push(file.into());
