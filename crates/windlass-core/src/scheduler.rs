@@ -12,6 +12,7 @@ mod asked;
 mod crew;
 mod memory;
 mod queue;
+mod queues;
 mod rates;
 mod reason;
 mod rules;
@@ -29,6 +30,7 @@ use crate::time::{Steady, Time};
 use crew::{Clocks, Crew, Place};
 use memory::Memory;
 use queue::{Mark, Pass, Queue};
+use queues::Queues;
 use rates::{Look, Metered};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +61,7 @@ pub struct Planned {
 /// The slots, the ready counts and the order of service.
 #[derive(Debug)]
 pub struct Scheduler {
-    queues: BTreeMap<QueueNo, Queue>,
+    queues: Queues,
     crews: BTreeMap<CrewNo, Crew>,
     /// The config's crews in file order: the first match wins.
     in_order: Vec<CrewNo>,
@@ -111,7 +113,7 @@ pub struct Scheduler {
 impl Scheduler {
     pub fn new(policies: Vec<Policy>, slots: u32) -> Scheduler {
         let mut scheduler = Scheduler {
-            queues: BTreeMap::new(),
+            queues: Queues::default(),
             crews: BTreeMap::new(),
             in_order: Vec::new(),
             files: HandlerFiles::new(),
@@ -149,7 +151,7 @@ impl Scheduler {
 
     /// Makes a queue known; a queue that is known already stays as it is.
     pub fn queue_appeared(&mut self, number: QueueNo, name: &QueueName) {
-        if !self.queues.contains_key(&number) {
+        if !self.queues.has(number) {
             let mut queue = Queue::new(name.as_str());
             queue.crew = self.crew_for(name.as_str());
             queue.mark(Mark::Topic, queue.crew.is_none() && self.router.is_topic(name.as_str()));
@@ -168,14 +170,14 @@ impl Scheduler {
         self.behind_suspect.remove(&number);
         self.caps.remove(&number);
         self.put_off.remove(&number);
-        if let Some(queue) = self.queues.remove(&number) {
+        if let Some(queue) = self.queues.remove(number) {
             self.stages.remove(&queue.name);
         }
     }
 
     /// The number of ready jobs of a lane changed, but for jobs that `plan` has taken off already.
     pub fn ready(&mut self, lane: Lane, delta: i64) {
-        let queue = self.queues.get_mut(&lane.queue);
+        let queue = self.queues.get_mut(lane.queue);
         assert!(queue.is_some(), "queue {} has jobs before it appeared", lane.queue.0);
         if let Some(queue) = queue.filter(|_| delta != 0) {
             let rests = queue.waiting() == 0;
@@ -238,7 +240,7 @@ impl Scheduler {
             let Some(&(Reverse(class), due, queue)) = crew.order.first().filter(|_| wanted) else { break };
             let due = due + crew.lag(class);
             // A suspect runs alone and under watch; it does not wait in a stock.
-            let choice = self.queues.get(&queue).and_then(|queue| queue.choose(self.suspects_may()));
+            let choice = self.queues.get(queue).and_then(|queue| queue.choose(self.suspects_may()));
             if due > REWIND_AT || choice.is_some_and(|choice| choice.kind == LaneKind::Suspect) {
                 break;
             }
@@ -255,7 +257,7 @@ impl Scheduler {
         let missing = planned.most.saturating_sub(got);
         if missing > 0 {
             self.unlist(planned.lane.queue);
-            if let Some(queue) = self.queues.get_mut(&planned.lane.queue) {
+            if let Some(queue) = self.queues.get_mut(planned.lane.queue) {
                 queue.add(planned.lane, i64::from(missing));
                 if got == 0 {
                     queue.found_barren(planned.lane);
@@ -277,7 +279,7 @@ impl Scheduler {
 
     /// One start is over: its slot is free, or taken by one of the crew's stock.
     pub fn finished(&mut self, number: CrewNo, lane: Lane) {
-        if let Some(queue) = self.queues.get_mut(&lane.queue) {
+        if let Some(queue) = self.queues.get_mut(lane.queue) {
             queue.used = queue.used.saturating_sub(1);
             if self.caps.contains_key(&lane.queue) {
                 self.place(lane.queue);
@@ -323,7 +325,7 @@ impl Scheduler {
 
     /// Whether a queue waits for more jobs before it starts any.
     pub fn set_lingering(&mut self, number: QueueNo, lingers: bool) {
-        if let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.is(Mark::Lingers) != lingers) {
+        if let Some(queue) = self.queues.get_mut(number).filter(|queue| queue.is(Mark::Lingers) != lingers) {
             queue.mark(Mark::Lingers, lingers);
             self.place(number);
         }
@@ -338,13 +340,18 @@ impl Scheduler {
 
     /// The crew that serves a queue now, and its rules.
     pub fn policy_of(&self, queue: QueueNo) -> Option<(CrewNo, Arc<Policy>)> {
-        let number = self.queues.get(&queue)?.crew?;
+        let number = self.queues.get(queue)?.crew?;
         self.crews.get(&number).map(|crew| (number, Arc::clone(&crew.policy)))
     }
 
     /// The rules of a crew while it has something in flight or serves queues.
     pub fn policy(&self, crew: CrewNo) -> Option<Arc<Policy>> {
         self.crews.get(&crew).map(|crew| Arc::clone(&crew.policy))
+    }
+
+    /// The same to look at: whoever counts the references of what all threads share makes them wait for each other.
+    pub fn rules(&self, crew: CrewNo) -> Option<&Policy> {
+        self.crews.get(&crew).map(|crew| &*crew.policy)
     }
 
     /// Starts in flight: of the server.
@@ -355,18 +362,18 @@ impl Scheduler {
     /// The lanes of a queue that have ready jobs, best first.
     pub fn lanes(&self, queue: QueueNo) -> Vec<Lane> {
         let lane = |(priority, kind)| Lane { queue, priority, kind };
-        self.queues.get(&queue).map(|known| known.lanes().map(lane).collect()).unwrap_or_default()
+        self.queues.get(queue).map(|known| known.lanes().map(lane).collect()).unwrap_or_default()
     }
 
     /// Ready jobs that `plan` has not taken yet.
     pub fn waiting(&self, queue: QueueNo) -> u64 {
-        self.queues.get(&queue).map_or(0, Queue::waiting)
+        self.queues.get(queue).map_or(0, Queue::waiting)
     }
 
     /// Books one slot for the queue at the head, or puts the queue where it belongs if it cannot start from here.
     fn book(&mut self, number: QueueNo, crew_no: CrewNo, class: Priority, due: Pass) -> Option<Planned> {
         let suspects = self.suspects_may();
-        let queue = self.queues.get_mut(&number)?;
+        let queue = self.queues.get_mut(number)?;
         let choice = queue.choose(suspects).filter(|choice| choice.priority == class);
         let Some(choice) = choice else {
             // A suspect has started since the queue was placed.
@@ -411,13 +418,13 @@ impl Scheduler {
 
     /// Puts a queue where it belongs in its crew's order, or nowhere; a queue that stands right keeps its place.
     fn place(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get(&number) else { return };
+        let Some(queue) = self.queues.get(number) else { return };
         if queue.is(Mark::Topic) || queue.is(Mark::Routed) {
             self.place_topic(number);
         } else if queue.is(Mark::Stage) {
             self.level_changed(number);
         }
-        let Some(queue) = self.queues.get(&number).filter(|queue| !queue.is(Mark::Topic)) else { return };
+        let Some(queue) = self.queues.get(number).filter(|queue| !queue.is(Mark::Topic)) else { return };
         let choice = queue.choose(self.suspects_may());
         if !self.suspects_may() && choice.map(|c| c.priority) != queue.choose(true).map(|c| c.priority) {
             self.behind_suspect.insert(number);
@@ -432,7 +439,7 @@ impl Scheduler {
             return;
         }
         self.unlist(number);
-        let (Some(class), Some(queue)) = (class, self.queues.get_mut(&number)) else { return };
+        let (Some(class), Some(queue)) = (class, self.queues.get_mut(number)) else { return };
         let Some((crew_no, crew)) = queue.crew.and_then(|no| Some((no, self.crews.get_mut(&no)?))) else { return };
         let clock = crew.clock(class, &self.clocks);
         queue.pass = if queue.class == class { queue.pass.max(clock) } else { clock };
@@ -446,7 +453,7 @@ impl Scheduler {
 
     /// Takes a queue out of its crew's order.
     fn unlist(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get_mut(&number).filter(|queue| queue.listed) else { return };
+        let Some(queue) = self.queues.get_mut(number).filter(|queue| queue.listed) else { return };
         queue.listed = false;
         let Some((crew_no, crew)) = queue.crew.and_then(|no| Some((no, self.crews.get_mut(&no)?))) else { return };
         let stood = crew.order.remove(&(Reverse(queue.class), queue.pass + crew.stride(), number));
@@ -456,7 +463,7 @@ impl Scheduler {
     }
 
     fn unlist_all(&mut self) {
-        for number in self.queues.keys().copied().collect::<Vec<_>>() {
+        for number in self.queues.numbers() {
             self.unlist(number);
         }
     }
@@ -467,7 +474,7 @@ impl Scheduler {
         self.clocks.clear();
         self.queues.values_mut().for_each(|queue| queue.pass = 0);
         self.crews.values_mut().for_each(|crew| crew.reset(&self.clocks));
-        for number in self.queues.keys().copied().collect::<Vec<_>>() {
+        for number in self.queues.numbers() {
             self.place(number);
         }
     }

@@ -22,6 +22,7 @@ pub mod inbox;
 pub mod log;
 pub mod lot;
 pub mod nudge;
+mod numbered;
 pub mod particulars;
 pub mod runner;
 pub mod sabotage;

@@ -67,7 +67,7 @@ impl Scheduler {
     /// A worker elsewhere still has a start that an earlier server gave out: it takes a slot of its crew, as it did
     /// then. None where nobody serves its queue any more.
     pub fn resumed(&mut self, lane: Lane) -> Option<CrewNo> {
-        let queue = self.queues.get_mut(&lane.queue)?;
+        let queue = self.queues.get_mut(lane.queue)?;
         let number = queue.crew?;
         let crew = self.crews.get_mut(&number)?;
         queue.used += 1;

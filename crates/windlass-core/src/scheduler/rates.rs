@@ -107,7 +107,7 @@ impl Scheduler {
 
     /// A queue in which nothing waited has jobs again: time without jobs earns nothing.
     pub(super) fn queue_rested(&mut self, number: QueueNo) {
-        let crew = self.queues.get(&number).and_then(|queue| self.crews.get(&queue.crew?));
+        let crew = self.queues.get(number).and_then(|queue| self.crews.get(&queue.crew?));
         if crew.is_some_and(|crew| crew.policy.queue_rate().is_some()) {
             self.metered.entry(number).or_default().meter.rested(self.steady);
         }

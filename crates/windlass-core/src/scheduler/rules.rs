@@ -156,12 +156,12 @@ impl Scheduler {
 
     /// Gives the queues that meet the test to the crews that the rules name now.
     fn assign(&mut self, concerned: impl Fn(&Queue) -> bool) -> Vec<QueueNo> {
-        let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| *number);
+        let concerned = self.queues.iter().filter(|(_, queue)| concerned(queue)).map(|(number, _)| number);
         let concerned: Vec<QueueNo> = concerned.collect();
         for &number in &concerned {
             self.unlist(number);
-            let crew = self.crew_for(&self.queues[&number].name);
-            if let Some(queue) = self.queues.get_mut(&number) {
+            let crew = self.queues.get(number).and_then(|queue| self.crew_for(&queue.name));
+            if let Some(queue) = self.queues.get_mut(number) {
                 let topic = crew.is_none() && self.router.is_topic(&queue.name);
                 queue.mark(Mark::Topic, topic);
                 queue.mark(Mark::Lingers, queue.is(Mark::Lingers) && !topic);
@@ -177,7 +177,7 @@ impl Scheduler {
 
     /// Notes what overrides and its table say about a single queue; it is placed by the caller.
     pub(super) fn lay_over_queue(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get_mut(&number) else { return };
+        let Some(queue) = self.queues.get_mut(number) else { return };
         queue.paused = self.overrides.pause_of(&queue.name).is_some();
         let crew = queue.crew.and_then(|crew| self.crews.get(&crew));
         let table = crew.map(|crew| crew.own.pattern.as_str());

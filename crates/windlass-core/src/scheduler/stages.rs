@@ -17,7 +17,7 @@ impl Scheduler {
         if *count == 0 {
             self.put_off.remove(&number);
         }
-        if self.queues.get(&number).is_some_and(|queue| queue.is(Mark::Stage)) {
+        if self.queues.get(number).is_some_and(|queue| queue.is(Mark::Stage)) {
             self.level_changed(number);
         }
     }
@@ -34,14 +34,14 @@ impl Scheduler {
 
     /// Notes whether a queue is a stage, by the rules as they are now.
     pub(super) fn note_stage(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get(&number) else { return };
+        let Some(queue) = self.queues.get(number) else { return };
         let (stage, name) = (self.flow_of(queue).is_some(), queue.name.clone());
         if stage {
             self.stages.insert(name, number);
         } else {
             self.stages.remove(&name);
         }
-        if let Some(queue) = self.queues.get_mut(&number) {
+        if let Some(queue) = self.queues.get_mut(number) {
             queue.mark(Mark::Stage, stage);
             queue.mark(Mark::Full, stage && queue.is(Mark::Full));
         }
@@ -50,18 +50,18 @@ impl Scheduler {
     /// What waits in a stage has changed: where that brings it to its limit, or under it, the stages before it are
     /// placed anew.
     pub(super) fn level_changed(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get(&number) else { return };
+        let Some(queue) = self.queues.get(number) else { return };
         let limit = self.flow_of(queue).map_or(0, |flow| u64::from(flow.limit));
         let full = limit > 0 && self.backlog(number, queue) >= limit;
         if full == queue.is(Mark::Full) {
             return;
         }
         let name = queue.name.clone();
-        if let Some(queue) = self.queues.get_mut(&number) {
+        if let Some(queue) = self.queues.get_mut(number) {
             queue.mark(Mark::Full, full);
         }
         let holds = |other: &QueueNo| {
-            let flow = self.queues.get(other).and_then(|queue| self.flow_of(queue));
+            let flow = self.queues.get(*other).and_then(|queue| self.flow_of(queue));
             flow.is_some_and(|flow| flow.held_by.iter().any(|next| next.as_str() == &*name))
         };
         for before in self.stages.values().copied().filter(holds).collect::<Vec<_>>() {
@@ -77,7 +77,7 @@ impl Scheduler {
         let flow = self.flow_of(queue)?;
         flow.held_by.iter().find_map(|next| {
             let number = *self.stages.get(next.as_str())?;
-            let next = self.queues.get(&number).filter(|next| next.is(Mark::Full))?;
+            let next = self.queues.get(number).filter(|next| next.is(Mark::Full))?;
             let Flow { stage, limit, .. } = self.flow_of(next)?;
             Some(Reason::NextStageFull {
                 stage: Arc::from(stage.as_str()),

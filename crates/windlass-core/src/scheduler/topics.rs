@@ -15,7 +15,7 @@ impl Scheduler {
             return None;
         }
         let (_, number) = *self.topics.first()?;
-        let queue = self.queues.get(&number)?;
+        let queue = self.queues.get(number)?;
         let choice = queue.choose(true)?;
         let lane = Lane { queue: number, priority: choice.priority, kind: choice.kind };
         Some((lane, queue.ready(choice.priority, choice.kind)))
@@ -23,12 +23,12 @@ impl Scheduler {
 
     /// Who hears the jobs of a topic.
     pub fn listeners(&self, number: QueueNo) -> Vec<QueueName> {
-        self.queues.get(&number).map(|queue| self.router.listeners(&queue.name)).unwrap_or_default()
+        self.queues.get(number).map(|queue| self.router.listeners(&queue.name)).unwrap_or_default()
     }
 
     /// The store gave none of the jobs that were counted: no further try until the count changes.
     pub fn route_was_barren(&mut self, lane: Lane) {
-        if let Some(queue) = self.queues.get_mut(&lane.queue) {
+        if let Some(queue) = self.queues.get_mut(lane.queue) {
             queue.found_barren(lane);
         }
         self.place(lane.queue);
@@ -38,7 +38,7 @@ impl Scheduler {
     pub(super) fn place_topic(&mut self, number: QueueNo) {
         self.unroute(number);
         self.unlist(number);
-        let Some(queue) = self.queues.get_mut(&number) else { return };
+        let Some(queue) = self.queues.get_mut(number) else { return };
         let open = queue.is(Mark::Topic) && !queue.paused;
         if let Some(choice) = queue.choose(true).filter(|_| open) {
             queue.mark(Mark::Routed, true);
@@ -49,7 +49,7 @@ impl Scheduler {
 
     /// Takes a queue out of that order.
     pub(super) fn unroute(&mut self, number: QueueNo) {
-        let Some(queue) = self.queues.get_mut(&number) else { return };
+        let Some(queue) = self.queues.get_mut(number) else { return };
         if queue.is(Mark::Routed) {
             queue.mark(Mark::Routed, false);
             self.topics.remove(&(Reverse(queue.class), number));

@@ -44,7 +44,7 @@ impl Scheduler {
         if let Some(stall @ Stall::NotServing) = self.stall {
             return Reason::Stalled(stall);
         }
-        let Some(queue) = self.queues.get(&number) else { return Reason::NoRunner };
+        let Some(queue) = self.queues.get(number) else { return Reason::NoRunner };
         if queue.is(Mark::Topic) {
             return self.why_topic(number, queue);
         }
@@ -62,7 +62,7 @@ impl Scheduler {
 
     /// What holds a ready job of this lane back, and how many stand in front of it.
     pub fn explain(&self, lane: Lane) -> Explained {
-        let queue = self.queues.get(&lane.queue);
+        let queue = self.queues.get(lane.queue);
         let crew = queue.and_then(|queue| self.crews.get(&queue.crew?));
         let reason = match self.why(lane.queue) {
             Reason::Runnable | Reason::NothingWaits if lane.kind == LaneKind::Suspect && !self.suspects_may() => {
@@ -111,12 +111,12 @@ impl Scheduler {
 
     /// True where what was claimed ahead for a queue must go back: a person or the hours closed it.
     pub fn is_closed(&self, number: QueueNo) -> bool {
-        self.queues.contains_key(&number) && (self.paused.is_some() || self.closed(number).is_some())
+        self.queues.has(number) && (self.paused.is_some() || self.closed(number).is_some())
     }
 
     /// How a person or the hours closed this queue, apart from the server's own pause.
     pub fn closed(&self, number: QueueNo) -> Option<Closed> {
-        let queue = self.queues.get(&number)?;
+        let queue = self.queues.get(number)?;
         let crew = queue.crew.and_then(|crew| self.crews.get(&crew)).filter(|crew| !crew.gone);
         match crew {
             _ if queue.paused => Some(Closed::Paused),

@@ -96,9 +96,12 @@ impl<S: Store> Engine<S> {
         if got > 0 {
             self.stalemates.started(planned.lane.queue);
         }
+        let policy = self.scheduler.terms(planned.crew);
         // What is left may be less than a batch.
-        self.changed.insert(planned.lane.queue);
-        let Some(policy) = self.scheduler.terms(planned.crew).filter(|_| got > 0) else {
+        if policy.as_ref().is_none_or(|policy| !policy.service.linger().is_zero()) {
+            self.changed.insert(planned.lane.queue);
+        }
+        let Some(policy) = policy.filter(|_| got > 0) else {
             return Ok((got, true));
         };
         let asked_where = self.ask_destinations(planned.crew, &policy, held, now, effects);
@@ -108,7 +111,9 @@ impl<S: Store> Engine<S> {
         })?;
         let going = count_of(&held);
         progress.needs(self.options.durability);
-        self.scheduler.heard(planned.crew, got - going, Sign::None);
+        if going < got {
+            self.scheduler.heard(planned.crew, got - going, Sign::None);
+        }
         if going == 0 {
             self.scheduler.finished(planned.crew, planned.lane);
             return Ok((0, false));

@@ -17,6 +17,23 @@ use windlass_core::scheduler::{CrewNo, Reason};
 use windlass_core::template::{self, Values};
 use windlass_core::time::Time;
 
+/// What jobs of a crew that ended say of where they went.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) crew: CrewNo,
+    pub(super) jobs: u32,
+    pub(super) sign: Sign,
+    /// The jobs, where the crew tells its destinations apart.
+    pub(super) keyed: Option<Held>,
+}
+
+impl Heard {
+    /// Whether others say the same of the same destination.
+    pub(super) fn joins(&self, next: &Heard) -> bool {
+        (self.crew, self.sign) == (next.crew, next.sign) && self.keyed.is_none() && next.keyed.is_none()
+    }
+}
+
 impl<S: Store> Engine<S> {
     /// Keeps what may start of what was claimed, and sends the rest away.
     pub(super) fn ask_destinations(
@@ -75,10 +92,16 @@ impl<S: Store> Engine<S> {
 
     /// What the ends of jobs say of where they went; those of jobs that never began, too. The turn is on disk.
     pub(super) fn hear_of_destinations(&mut self, crew: CrewNo, held: &Held, sign: Sign) {
-        let may_start = self.scheduler.heard(crew, u32::from(held.count), sign);
+        let jobs = u32::from(held.count);
+        self.hear_of_ends(&Heard { crew, jobs, sign, keyed: Some(held.clone()) });
+    }
+
+    pub(super) fn hear_of_ends(&mut self, heard: &Heard) {
+        let may_start = self.scheduler.heard(heard.crew, heard.jobs, heard.sign);
         self.turn_again |= may_start;
-        let Some(policy) = self.scheduler.policy(crew) else { return };
-        self.end_keys(crew, &policy, held, sign);
+        let Some(held) = &heard.keyed else { return };
+        let Some(policy) = self.scheduler.policy(heard.crew) else { return };
+        self.end_keys(heard.crew, &policy, held, heard.sign);
     }
 
     fn end_keys(&mut self, crew: CrewNo, policy: &Policy, held: &Held, sign: Sign) {

@@ -5,9 +5,9 @@
 
 use crate::archiver::Ran;
 use crate::lot::Departing;
+use crate::numbered::ByNumber;
 use crate::runner::{Flight, Stop};
 use crate::store::Held;
-use std::collections::HashMap;
 use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::judge::Terms;
@@ -64,11 +64,11 @@ pub struct Load {
 /// All flights by number.
 #[derive(Debug, Default)]
 pub struct Flights {
-    by_number: HashMap<u64, InFlight>,
+    by_number: ByNumber<u64, InFlight>,
     /// How many flights of a claim still hold its slot.
-    bookings: HashMap<u64, u32>,
+    bookings: ByNumber<u64, u32>,
     /// What each crew has in flight.
-    loads: HashMap<CrewNo, Load>,
+    loads: ByNumber<CrewNo, Load>,
     last: u64,
 }
 
@@ -234,7 +234,7 @@ impl Flights {
 }
 
 /// Takes off a crew's load; a crew without any is not kept.
-fn reduce(loads: &mut HashMap<CrewNo, Load>, crew: CrewNo, jobs: u16, bytes: u64) {
+fn reduce(loads: &mut ByNumber<CrewNo, Load>, crew: CrewNo, jobs: u16, bytes: u64) {
     if let Some(load) = loads.get_mut(&crew) {
         load.jobs = load.jobs.saturating_sub(u64::from(jobs));
         load.bytes = load.bytes.saturating_sub(bytes);

@@ -3,6 +3,7 @@
 //! What a job emitted, what it passes on to the next stages of its pipeline and what its error handler and its
 //! channels are told are stored with its end, before any run is looked at. Whether a job failed is core's to say.
 
+use super::destinations::Heard;
 use super::effects::Effects;
 use super::stock::Spells;
 use super::turn::{Progress, entry};
@@ -40,14 +41,17 @@ impl<S: Store> Engine<S> {
             progress.reports.push((end.flight, begin, count));
             self.note_pace(end, &mut spells);
             let Some(flight) = self.flights.get(end.flight) else { continue };
-            let stage = self.scheduler.policy(flight.crew).filter(|policy| policy.flow.is_some());
+            let policy = self.scheduler.rules(flight.crew);
+            let keyed = policy.is_some_and(|policy| policy.rate_key.is_some());
+            let stage = policy.filter(|policy| policy.flow.is_some());
             let mut first = begin;
             let mut output = Some(&end.output);
             for (count, outcome) in &end.outcomes {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
-                progress.heard.push((flight.crew, held.clone(), outcome.sign()));
+                let (crew, jobs, sign) = (flight.crew, u32::from(*count), outcome.sign());
+                progress.hears(Heard { crew, jobs, sign, keyed: keyed.then(|| held.clone()) });
                 leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
@@ -61,7 +65,7 @@ impl<S: Store> Engine<S> {
                     let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                     let (ids, scheduler) = (&self.options.ids, &self.scheduler);
                     follow_ups.extend(emit::follow_ups(emitted, &flight.held, ids, scheduler));
-                    follow_ups.extend(emit::passed_on(stage.as_deref(), &verdict, &held, ids, scheduler));
+                    follow_ups.extend(emit::passed_on(stage, &verdict, &held, ids, scheduler));
                 }
                 let (word, started, finished) = (outcome.word(), end.started, end.finished);
                 let settlement = Settlement { held, verdict, outcome: word, started, finished };
@@ -72,7 +76,7 @@ impl<S: Store> Engine<S> {
             }
             if self.flights.is_over(end.flight) {
                 self.flights.release(end.flight, &mut self.scheduler);
-                progress.landed.insert(end.flight);
+                progress.landed.push(end.flight);
             }
         }
         self.note_spells(spells);

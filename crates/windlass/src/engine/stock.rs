@@ -24,7 +24,7 @@ const STOCK_BYTES: u64 = 32 << 20;
 /// So many batches of a slot wait while it has one, where processes are shorter than turns.
 const BATCHES_AHEAD: u32 = 4;
 /// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end.
-const CLAIMS_MOST: u32 = 2048;
+const CLAIMS_MOST: u32 = 4096;
 
 /// What kept workers ended in one turn, by crew.
 #[derive(Debug, Default)]
@@ -56,17 +56,17 @@ impl<S: Store> Engine<S> {
             return;
         }
         let Some(crew) = self.flights.get(end.flight).map(|flight| flight.crew) else { return };
-        let Some(policy) = self.scheduler.policy(crew) else { return };
-        match policy.service {
+        let Some(policy) = self.scheduler.rules(crew) else { return };
+        match &policy.service {
             Service::Command(_) | Service::Batch(_) => {
                 self.paces.entry(crew).or_default().took(end.finished.since(end.started));
             }
             Service::Worker(_) => spells.add(crew, end),
             // Calls go side by side, so a slot ends as many of them in a turn as one of them is shorter.
-            Service::Url(ref url) => {
-                let pace = self.paces.entry(crew).or_default();
+            Service::Url(url) => {
+                let (pace, size) = (self.paces.entry(crew).or_default(), url.size);
                 pace.took(end.finished.since(end.started));
-                let at_once = pace.at_once(self.turns, CALLED_MOST).saturating_mul(url.size).min(CALLED_MOST);
+                let at_once = pace.at_once(self.turns, CALLED_MOST).saturating_mul(size).min(CALLED_MOST);
                 self.scheduler.set_at_once(crew, at_once);
             }
             // A thread cannot be killed, so nothing may wait behind it; and elsewhere nothing is claimed ahead.

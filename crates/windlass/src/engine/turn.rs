@@ -4,6 +4,7 @@
 //! in the same turn; claiming comes last, so that a crash anywhere earlier costs nothing but a turn. A turn that
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
+use super::destinations::Heard;
 use super::effects::Effects;
 use super::event::{Answer, Event, Followed};
 use super::look::Dropped;
@@ -16,12 +17,10 @@ use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::Duplicate;
-use crate::store::{Changes, Durability, Held, JobInfo, Lot, Settlement, Store, StoreError};
-use std::collections::BTreeSet;
+use crate::store::{Changes, Durability, JobInfo, Lot, Settlement, Store, StoreError};
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
 use windlass_core::life_cycle::State;
-use windlass_core::scheduler::CrewNo;
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
@@ -74,15 +73,22 @@ pub(super) struct Progress {
     /// Reports that this turn writes, by flight, position and count.
     pub(super) reports: Vec<(Flight, u16, u16)>,
     /// Starts whose last report this turn writes.
-    pub(super) landed: BTreeSet<Flight>,
-    /// What ended, of which crew, and what it says of where it went.
-    pub(super) heard: Vec<(CrewNo, Held, Sign)>,
+    pub(super) landed: Vec<Flight>,
+    pub(super) heard: Vec<Heard>,
     pub(super) lots: LotNews,
 }
 
 impl Progress {
     pub(super) fn needs(&mut self, durability: Durability) {
         self.durability = self.durability.max(Some(durability));
+    }
+
+    /// Notes an end; those of one crew that say the same of one destination are heard of together.
+    pub(super) fn hears(&mut self, heard: Heard) {
+        match self.heard.last_mut() {
+            Some(last) if last.joins(&heard) => last.jobs += heard.jobs,
+            _ => self.heard.push(heard),
+        }
     }
 }
 
@@ -429,7 +435,7 @@ impl<S: Store> Engine<S> {
         self.keep_rules();
         self.lots.keep(progress.lots, now, effects);
         self.tell_of_operations(effects);
-        progress.heard.iter().for_each(|(crew, held, sign)| self.hear_of_destinations(*crew, held, *sign));
+        progress.heard.iter().for_each(|heard| self.hear_of_ends(heard));
         self.asks.keep();
         self.waiters.missed = self.waiters.missed_now;
         for flight in &progress.landed {

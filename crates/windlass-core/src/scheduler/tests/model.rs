@@ -135,8 +135,8 @@ impl World {
                 self.flights.push(p);
             }
         }
-        for (number, queue) in &self.s.queues {
-            let of_queue = self.flights.iter().filter(|p| p.lane.queue == *number).count() as u32;
+        for (number, queue) in self.s.queues.iter() {
+            let of_queue = self.flights.iter().filter(|p| p.lane.queue == number).count() as u32;
             assert_eq!(queue.used, of_queue, "what a queue has in flight is counted");
         }
         for (number, crew) in &self.s.crews {

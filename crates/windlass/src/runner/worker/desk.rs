@@ -10,6 +10,7 @@ use super::pool::{Death, Pool};
 use super::{Message, News};
 use crate::clock;
 use crate::error::Failure;
+use crate::numbered::ByNumber;
 use crate::runner::command::{Shared, order, reading};
 use crate::runner::launcher::{End, Report};
 use crate::runner::reply::{self, Emits, Said};
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windlass_core::job::{JobId, Origin};
 use windlass_core::outcome::Outcome;
+use windlass_core::policy::Policy;
 use windlass_core::supervisor::WorkerState;
 
 mod assign;
@@ -58,11 +60,13 @@ pub(super) struct Desk {
     epoll: OwnedFd,
     /// By policy entry, and by queue where the command names it.
     by_key: HashMap<(String, Option<String>), usize>,
+    /// The rules of the last start, where they are of one pool whatever the queue, and that pool.
+    last_pool: Option<(Arc<Policy>, usize)>,
     pools: Vec<Pool>,
     workers: HashMap<u32, Kept>,
     marks: Marks,
     last_worker: u32,
-    flights: HashMap<Flight, (usize, Tally)>,
+    flights: ByNumber<Flight, (usize, Tally)>,
     /// Pools with news since jobs were last given out, and those that wait until a worker may be made again.
     stirred: BTreeSet<usize>,
     ailing: BTreeSet<usize>,
@@ -93,11 +97,12 @@ impl Desk {
             news,
             epoll,
             by_key: HashMap::new(),
+            last_pool: None,
             pools: Vec::new(),
             workers: HashMap::new(),
             marks,
             last_worker: 0,
-            flights: HashMap::new(),
+            flights: ByNumber::default(),
             stirred: BTreeSet::new(),
             ailing: BTreeSet::new(),
             answers: Vec::new(),
@@ -179,15 +184,8 @@ impl Desk {
 
     /// Jobs to do: they wait in their pool.
     fn take(&mut self, start: Start) {
-        let named = start.policy.service.command().is_some_and(|command| {
-            command.argv.iter().any(|argument| argument.windows(7).any(|part| part == b"{queue}"))
-        });
-        let key = (start.policy.pattern.clone(), named.then(|| start.queue.as_str().to_owned()));
-        let pools = &mut self.pools;
-        let pool = *self.by_key.entry(key).or_insert_with(|| {
-            pools.push(Pool::new(&start));
-            pools.len() - 1
-        });
+        let last = self.last_pool.as_ref().filter(|(policy, _)| Arc::ptr_eq(policy, &start.policy));
+        let pool = last.map(|(_, pool)| *pool).unwrap_or_else(|| self.pool_for(&start));
         if self.pools[pool].learn(&start) {
             for number in self.pools[pool].workers.clone() {
                 self.retire(number);
@@ -197,6 +195,20 @@ impl Desk {
         self.pools[pool].add(&start);
         self.stirred.insert(pool);
         self.flights.insert(start.flight, (pool, Tally::new(start)));
+    }
+
+    fn pool_for(&mut self, start: &Start) -> usize {
+        let named = start.policy.service.command().is_some_and(|command| {
+            command.argv.iter().any(|argument| argument.windows(7).any(|part| part == b"{queue}"))
+        });
+        let key = (start.policy.pattern.clone(), named.then(|| start.queue.as_str().to_owned()));
+        let pools = &mut self.pools;
+        let pool = *self.by_key.entry(key).or_insert_with(|| {
+            pools.push(Pool::new(start));
+            pools.len() - 1
+        });
+        self.last_pool = (!named).then(|| (Arc::clone(&start.policy), pool));
+        pool
     }
 
     fn attend(&mut self, number: u32, what: u64) {

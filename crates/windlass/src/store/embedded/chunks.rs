@@ -8,18 +8,15 @@
 use super::super::chunk::Chunk;
 use super::super::{Extent, StoreError};
 use super::bodies::Bodies;
-use super::part::{Head, Part};
+use super::part::Head;
 use super::rows::rank;
 use super::schema::{corrupt, failed};
 use super::sums::{NONE, check, sum};
 use crate::sabotage::{self, Sabotage};
 use rusqlite::{Connection, OptionalExtension, params};
-use std::collections::HashMap;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, RunNo};
+use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueNo, RunNo};
 use windlass_core::time::Time;
-
-use super::super::Place;
 
 /// A span grows while lonely jobs of one origin follow each other, so that they do not cost a row each.
 const SPAN_ARRIVALS: u64 = 1000;
@@ -159,6 +156,12 @@ pub(super) fn unlist(db: &Connection, head: &Head) -> Result<(), StoreError> {
     done.map_err(failed).map(|_| ())
 }
 
+/// Takes all chunks of these queues out of their lanes; tells how many were listed.
+pub(super) fn unlist_queues(db: &Connection, first: QueueNo, last: QueueNo) -> Result<usize, StoreError> {
+    let mut statement = db.prepare_cached("DELETE FROM lane WHERE queue BETWEEN ?1 AND ?2").map_err(failed)?;
+    statement.execute([first.0, last.0]).map_err(failed)
+}
+
 /// Deletes neighbouring chunks whose outcomes the archive holds; tells how much of which body files they leave. What
 /// copies shared goes with the last of them.
 pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32, u64)>, StoreError> {
@@ -294,33 +297,6 @@ pub(super) fn load(db: &Connection, bodies: &Bodies, first: u64) -> Result<Optio
     let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
     let head = read_head(row)?;
     Ok(Some((head, read_bytes(&head, row, bodies)?)))
-}
-
-/// The stored marks of a chunk, where it was opened.
-pub(super) fn load_part(db: &Connection, head: Head) -> Result<Part, StoreError> {
-    let mut statement = db.prepare_cached("SELECT bits FROM part WHERE first = ?1").map_err(failed)?;
-    let bits: Option<Vec<u8>> = statement.query_row([head.first], |r| r.get(0)).optional().map_err(failed)?;
-    bits.map_or_else(|| Ok(Part::fresh(head)), |bits| Part::decode(head, &bits))
-}
-
-/// Reads the marks of all opened chunks; returns those that are over, with the turn that ended them.
-pub(super) fn load_parts(db: &Connection, parts: &mut HashMap<u64, Part>) -> Result<Vec<(u64, Place)>, StoreError> {
-    let sql = format!("SELECT {HEAD}, p.gone, p.bits FROM part p JOIN chunk c ON c.first = p.first");
-    let mut statement = db.prepare_cached(&sql).map_err(failed)?;
-    let mut rows = statement.query([]).map_err(failed)?;
-    let mut finished = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let head = read_head(row)?;
-        let gone: Option<u64> = row.get(HEAD_COLUMNS).map_err(failed)?;
-        let bits: Vec<u8> = row.get(HEAD_COLUMNS + 1).map_err(failed)?;
-        let part = Part::decode(head, &bits)?;
-        if part.is_gone() != gone.is_some() {
-            return Err(corrupt(format!("the end of chunk {} is not what its marks say", head.first)));
-        }
-        parts.insert(head.first, part);
-        finished.extend(gone.map(|turn| (turn, Place::Chunk(Arrival(head.first)))));
-    }
-    Ok(finished)
 }
 
 /// The chunk and the index in it that an id was stored at; what became of the job is said by the chunk's marks.

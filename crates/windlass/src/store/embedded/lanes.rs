@@ -11,8 +11,9 @@ use super::part::{Head, Mark, Part};
 use super::rows::{self, Row, rank};
 use super::schema::{corrupt, failed};
 use super::{Turn, chunks, tally};
+use crate::numbered::ByNumber;
 use rusqlite::{Connection, params};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, Lane, LaneKind, Priority, QueueNo, Record, RunNo};
@@ -52,7 +53,7 @@ struct Window {
 /// The windows of the lanes that have one.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    lanes: HashMap<(u32, i8), Window>,
+    lanes: ByNumber<(u32, i8), Window>,
     bytes: usize,
 }
 
@@ -101,21 +102,22 @@ impl Windows {
         *self = Windows::default();
     }
 
-    /// The first chunk of a lane that has ready chunks.
-    fn front(&mut self, db: &Connection, bodies: &Bodies, lane: Lane) -> Result<Option<Waiting>, StoreError> {
-        let key = Windows::key(lane);
-        if let Some(front) = self.lanes.get(&key).and_then(|window| window.next.front()) {
-            return Ok(Some(front.clone()));
-        }
-        let limit = if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET };
-        let next = read_ahead(db, bodies, lane, limit)?;
-        let front = next.front().cloned();
+    /// The first chunk of a lane, if its head is here.
+    fn front(&self, lane: Lane) -> Option<Waiting> {
+        self.lanes.get(&Windows::key(lane)).and_then(|window| window.next.front()).cloned()
+    }
+
+    /// How many chunks of a lane are read together.
+    fn ahead(&self) -> u32 {
+        if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET }
+    }
+
+    /// Keeps the head of a lane that was read; `whole` says that there is no more of it.
+    fn keep(&mut self, lane: Lane, next: VecDeque<Waiting>, whole: bool) {
         self.bytes += next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
-        if front.is_some() {
-            let whole = next.len() < limit as usize;
-            self.lanes.insert(key, Window { next, whole });
+        if !next.is_empty() {
+            self.lanes.insert(Windows::key(lane), Window { next, whole });
         }
-        Ok(front)
     }
 }
 
@@ -236,10 +238,49 @@ impl Turn<'_> {
     /// The first waiting neighbours of a lane's chunks.
     fn front(&mut self, lane: Lane, most: usize) -> Result<(Waiting, Range<usize>), StoreError> {
         let missing = || corrupt(format!("queue {} counts ready jobs that no chunk holds", lane.queue.0));
-        let waiting = self.m.windows.front(self.db, self.bodies, lane)?.ok_or_else(missing)?;
+        let waiting = match self.m.windows.front(lane) {
+            Some(front) => front,
+            None => self.read_front(lane)?.ok_or_else(missing)?,
+        };
         let part = self.m.parts.entry(waiting.head.first).or_insert_with(|| Part::fresh(waiting.head));
         let range = part.next_waiting(most).ok_or_else(missing)?;
         Ok((waiting, range))
+    }
+
+    /// Reads the head of a lane. What this turn has taken out of it may still be listed there.
+    fn read_front(&mut self, lane: Lane) -> Result<Option<Waiting>, StoreError> {
+        let limit = self.m.windows.ahead();
+        let mut next = read_ahead(self.db, self.bodies, lane, limit)?;
+        let is_over = |waiting: &Waiting| self.m.parts.get(&waiting.head.first).is_some_and(|part| part.waiting == 0);
+        if next.iter().any(is_over) {
+            self.write_unlisted()?;
+            next = read_ahead(self.db, self.bodies, lane, limit)?;
+        }
+        let (front, whole) = (next.front().cloned(), next.len() < limit as usize);
+        self.m.windows.keep(lane, next, whole);
+        Ok(front)
+    }
+
+    /// Takes chunks of which nothing waits any more out of their lanes. Where all queues from one to another have
+    /// nothing in chunks that waits, whatever is listed of them goes with one statement.
+    pub(super) fn write_unlisted(&mut self) -> Result<(), StoreError> {
+        let mut unlisted = std::mem::take(&mut self.m.unlisted);
+        unlisted.sort_unstable_by_key(|head| head.lane.queue);
+        let idle = |head: &Head| self.m.queues.has_no_chunks(head.lane.queue);
+        let beside = |one: &Head, next: &Head| next.lane.queue.0 - one.lane.queue.0 <= 1 && idle(one) && idle(next);
+        for heads in unlisted.chunk_by(beside) {
+            let [first, .., last] = heads else {
+                heads.iter().try_for_each(|head| chunks::unlist(self.db, head))?;
+                continue;
+            };
+            let listed = chunks::unlist_queues(self.db, first.lane.queue, last.lane.queue)?;
+            if listed != heads.len() {
+                let (first, last) = (first.lane.queue.0, last.lane.queue.0);
+                let text = format!("queues {first} to {last} list {listed} chunks, expected {}", heads.len());
+                return Err(corrupt(text));
+            }
+        }
+        Ok(())
     }
 
     fn claim_range(&mut self, waiting: &Waiting, range: Range<usize>) -> Result<Held, StoreError> {

@@ -11,8 +11,9 @@ use super::{
     NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
 };
 use crate::data_dir::DataDir;
+use crate::numbered::ByNumber;
 use crate::sabotage::{self, Sabotage};
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use windlass_core::job::{Arrival, JobId, Lane, RunId, RunNo};
@@ -37,6 +38,7 @@ pub(in crate::store) mod schema;
 mod settle;
 pub mod snapshot;
 mod steer;
+mod strips;
 mod sums;
 mod tally;
 mod times;
@@ -55,11 +57,12 @@ pub use view::View;
 
 use bodies::{Bodies, Files};
 use lanes::Windows;
-use part::{Mark, Part};
+use part::{Head, Mark, Part};
 use reserve::Reserve;
 use rows::Row;
 use runs::Runs;
 use schema::{StateRow, corrupt, failed};
+use strips::Strips;
 use tally::Queues;
 use wal::Housekeeper;
 use wire::Writer;
@@ -97,11 +100,12 @@ struct Memory {
     windows: Windows,
     files: Files,
     /// Opened chunks by first arrival, until the archive has all of their outcomes.
-    parts: HashMap<u64, Part>,
+    parts: ByNumber<u64, Part>,
+    strips: Strips,
+    /// Chunks of which nothing waits any more, and that their lanes still list.
+    unlisted: Vec<Head>,
     /// Claimed rows by arrival, without their data: what a settlement is checked against.
-    running: HashMap<u64, Row>,
-    /// Parts to be written with this turn.
-    touched: Vec<u64>,
+    running: ByNumber<u64, Row>,
     /// Rows that this turn has released and not written as such: a claim may take them before.
     released: HashMap<Lane, Vec<u64>>,
     /// What is over but kept for the archive, with the turn in which it ended, oldest first.
@@ -215,7 +219,7 @@ impl Embedded {
     /// Runs one verb; after a failure that may have left half of it in memory only `rollback` helps.
     fn verb<T>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut turn = self.turn()?;
-        let done = turn.write_released().and_then(|()| act(&mut turn));
+        let done = turn.write_released().and_then(|()| turn.write_unlisted()).and_then(|()| act(&mut turn));
         self.after(done)
     }
 
@@ -431,9 +435,10 @@ impl Memory {
             runs: Runs::load(db)?,
             windows: Windows::default(),
             files: Files::load(db)?,
-            parts: HashMap::new(),
-            running: HashMap::new(),
-            touched: Vec::new(),
+            parts: ByNumber::default(),
+            strips: Strips::default(),
+            unlisted: Vec::new(),
+            running: ByNumber::default(),
             released: HashMap::new(),
             finished: VecDeque::new(),
             turns: VecDeque::new(),
@@ -444,7 +449,7 @@ impl Memory {
             ends: Vec::new(),
             changes: Changes::default(),
         };
-        let mut finished = chunks::load_parts(db, &mut memory.parts)?;
+        let mut finished = strips::load(db, &mut memory.parts, &mut memory.strips)?;
         let (found, expected) = (memory.parts.len() as u64, memory.state.parts);
         // Without its marks a chunk would look as if nobody had touched it, and its jobs run once more.
         if found != expected {
@@ -461,7 +466,8 @@ impl Memory {
 
     /// True where nothing waits to be written with the turn.
     fn is_clean(&self) -> bool {
-        self.touched.is_empty()
+        self.strips.is_clean()
+            && self.unlisted.is_empty()
             && self.outcomes.0.is_empty()
             && self.queues.is_clean()
             && self.runs.is_clean()
@@ -537,17 +543,24 @@ impl Turn<'_> {
     /// Changes the marks of neighbours in a chunk, and keeps its lane and its end in step.
     fn mark(&mut self, first: u64, jobs: Range<usize>, old: Mark, new: Mark) -> Result<(), StoreError> {
         let part = self.m.parts.get_mut(&first).ok_or_else(|| corrupt(format!("chunk {first} is not open")))?;
-        let waited = part.waiting > 0;
-        if !part.dirty {
-            self.m.touched.push(first);
-        }
+        let (waited, touched) = (part.waiting > 0, part.dirty);
         part.set(jobs, old, new);
         let (head, waits, gone) = (part.head, part.waiting > 0, part.is_gone());
+        if !touched {
+            self.m.strips.touch(first, &mut self.m.parts)?;
+        }
         if waited && !waits {
-            chunks::unlist(self.db, &head)?;
+            match head.due {
+                Some(_) => chunks::unlist(self.db, &head)?,
+                None => self.m.unlisted.push(head),
+            }
             self.m.windows.remove(&head);
         } else if !waited && waits {
-            chunks::list(self.db, &head)?;
+            let listed = self.m.unlisted.iter().position(|unlisted| unlisted.first == first);
+            match listed.filter(|_| head.due.is_none()) {
+                Some(at) => drop(self.m.unlisted.swap_remove(at)),
+                None => chunks::list(self.db, &head)?,
+            }
         }
         if gone {
             self.m.finished.push_back((self.m.state.turn + 1, Place::Chunk(Arrival(first))));
@@ -555,22 +568,13 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Writes what memory held back: one row per touched part, run, block of counters, and the outcomes.
+    /// Writes what memory held back: marks, one row per touched run and block of counters, and the outcomes.
     fn flush(&mut self) -> Result<(), StoreError> {
         self.write_released()?;
+        self.write_unlisted()?;
         self.sweep()?;
         let number = self.number();
-        let sql = "INSERT OR REPLACE INTO part (first, gone, bits) VALUES (?1, ?2, ?3)";
-        let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
-        for first in std::mem::take(&mut self.m.touched) {
-            let Some(part) = self.m.parts.get_mut(&first) else { continue };
-            part.dirty = false;
-            let gone = part.is_gone().then_some(number);
-            if part.claimed == 0 || !sabotage::on(Sabotage::ClaimNotStored) {
-                self.m.state.parts += u64::from(!std::mem::replace(&mut part.stored, true));
-                statement.execute(params![first, gone, part.encode()]).map_err(failed)?;
-            }
-        }
+        self.write_marks()?;
         self.m.queues.save(self.db)?;
         if !sabotage::on(Sabotage::CountOutsideTransaction) {
             self.m.runs.save(self.db)?;

@@ -1,7 +1,8 @@
 //! What became of the jobs of an opened chunk: waiting, claimed or gone, one mark a job.
 //!
-//! A claimed mark is the durable start of the job. This file owns the marks and their stored form: one byte where
-//! all are alike, else two bits a job, and a checksum in front. It must not know lanes or counters.
+//! A claimed mark is the durable start of the job. This file owns the marks and their stored forms: one byte where
+//! all are alike, else two bits a job, and a checksum in front; neighbouring chunks that are alike share a strip. It
+//! must not know lanes or counters.
 
 use super::super::StoreError;
 use super::schema::corrupt;
@@ -15,6 +16,7 @@ use windlass_core::time::Time;
 /// No single damaged bit turns one into another one or into the 1 and 2 of formats without a checksum.
 const ALIKE: u8 = 4;
 const PACKED: u8 = 7;
+const STRIP: u8 = 8;
 const FRONT: usize = 5;
 
 /// The mark of one job of an opened chunk.
@@ -49,19 +51,26 @@ pub(super) struct Part {
     /// No job before this one waits.
     from: u16,
     pub(super) dirty: bool,
-    /// There is a row of it.
+    /// Its marks are stored, in a row of their own or in a strip.
     pub(super) stored: bool,
+    /// There is a row under its arrival: its own, or that of the strip that begins with it.
+    pub(super) has_row: bool,
 }
 
 impl Part {
     /// A chunk that nobody touched yet.
     pub(super) fn fresh(head: Head) -> Part {
         let marks = vec![Mark::Waiting as u8; usize::from(head.count)];
-        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false, stored: false }
+        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false, stored: false, has_row: false }
     }
 
     pub(super) fn is_gone(&self) -> bool {
         self.waiting == 0 && (self.claimed == 0 || sabotage::on(Sabotage::ChunkGoneEarly) && self.claimed == 1)
+    }
+
+    /// What all of its jobs are, if they are claimed or gone.
+    pub(super) fn alike(&self) -> Option<Mark> {
+        if self.is_gone() { Some(Mark::Gone) } else { (self.claimed == self.head.count).then_some(Mark::Claimed) }
     }
 
     pub(super) fn mark(&self, index: usize) -> Mark {
@@ -125,15 +134,14 @@ impl Part {
     /// `[1, mark]` and `[2, packed marks…]`.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![ALIKE, 0, 0, 0, 0];
-        if self.is_gone() {
-            bytes.push(Mark::Gone as u8);
-        } else if self.claimed == self.head.count {
-            bytes.push(Mark::Claimed as u8);
-        } else {
-            bytes[0] = PACKED;
-            bytes.resize(FRONT + self.marks.len().div_ceil(4), 0);
-            for (index, mark) in self.marks.iter().enumerate() {
-                bytes[FRONT + index / 4] |= mark << (index % 4 * 2);
+        match self.alike() {
+            Some(mark) => bytes.push(mark as u8),
+            None => {
+                bytes[0] = PACKED;
+                bytes.resize(FRONT + self.marks.len().div_ceil(4), 0);
+                for (index, mark) in self.marks.iter().enumerate() {
+                    bytes[FRONT + index / 4] |= mark << (index % 4 * 2);
+                }
             }
         }
         let sum = marks_sum(&self.head, &bytes[FRONT..]);
@@ -160,7 +168,52 @@ impl Part {
         let number = |mark: Mark| marks.iter().filter(|m| **m == mark as u8).count() as u16;
         let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
         let marks = if waiting + claimed == 0 { Vec::new() } else { marks };
-        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false, stored: true })
+        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false, stored: true, has_row: true })
+    }
+
+    /// A chunk as the strip says that it lies in.
+    pub(super) fn within(head: Head, strip: Strip, has_row: bool) -> Part {
+        let (claimed, marks) = match strip.mark {
+            Mark::Claimed => (head.count, vec![Mark::Claimed as u8; usize::from(head.count)]),
+            Mark::Waiting | Mark::Gone => (0, Vec::new()),
+        };
+        Part { head, marks, waiting: 0, claimed, from: 0, dirty: false, stored: true, has_row }
+    }
+}
+
+/// One row of marks for neighbouring chunks whose jobs are all claimed, or all gone since the same turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Strip {
+    /// The first arrival of the last of these chunks.
+    pub(super) last: u64,
+    pub(super) mark: Mark,
+}
+
+impl Strip {
+    /// The stored form: `[8, sum, mark, last]`.
+    pub(super) fn encode(self, first: u64) -> Vec<u8> {
+        let mut bytes = vec![STRIP, 0, 0, 0, 0, self.mark as u8];
+        bytes.extend(self.last.to_le_bytes());
+        let sum = sum([first as i64], &bytes[FRONT..]);
+        bytes[1..FRONT].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// None where the row has the marks of a single chunk.
+    pub(super) fn decode(first: u64, bytes: &[u8]) -> Result<Option<Strip>, StoreError> {
+        let [STRIP, a, b, c, d, stored @ ..] = bytes else { return Ok(None) };
+        check(u32::from_le_bytes([*a, *b, *c, *d]), sum([first as i64], stored), || {
+            format!("the marks of chunk {first}")
+        })?;
+        let unknown = || corrupt(format!("the marks of chunk {first} and its neighbours have an unknown form"));
+        let (mark, last) = stored.split_first().ok_or_else(unknown)?;
+        let mark = match mark {
+            1 => Mark::Claimed,
+            2 => Mark::Gone,
+            _ => return Err(unknown()),
+        };
+        let last = u64::from_le_bytes(last.try_into().map_err(|_| unknown())?);
+        if last > first { Ok(Some(Strip { last, mark })) } else { Err(unknown()) }
     }
 }
 
@@ -213,6 +266,24 @@ mod tests {
         }
         assert_eq!(Part::decode(head(9), &[1, 1]).unwrap().claimed, 9);
         assert_eq!(Part::decode(head(5), &[2, 0b10_01_00_00, 2]).unwrap().waiting, 2);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_stored_strip_is_noticed() {
+        for mark in [Mark::Claimed, Mark::Gone] {
+            let strip = Strip { last: 300, mark };
+            let stored = strip.encode(7);
+            assert_eq!(Strip::decode(7, &stored).unwrap(), Some(strip));
+            assert!(Strip::decode(8, &stored).is_err(), "it is another one's");
+            assert!(Strip::decode(7, &stored[..13]).is_err() && Strip::decode(7, &strip.encode(301)[..]).is_err());
+            for bit in 0..8 * stored.len() {
+                let mut damaged = stored.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let noticed = Strip::decode(7, &damaged).map_or(true, |strip| strip.is_none())
+                    && Part::decode(head(1), &damaged).is_err();
+                assert!(noticed, "bit {bit} of {stored:?}");
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use windlass_core::job::Origin;
 
 /// The format this program writes and the newest it reads.
-pub(super) const FORMAT: u32 = 5;
+pub(super) const FORMAT: u32 = 6;
 /// `Wndl`, so that tools and this program can tell the file from any other database.
 const APPLICATION: u32 = 0x576e_646c;
 /// Flood and lonely job both do well with it (measured: 4 KiB is slower in a flood, 64 KiB for a lonely job).
@@ -110,6 +110,8 @@ CREATE INDEX waits_for_first ON waits_for (first);
 const SINCE_5: &str = "
 CREATE TABLE shared (no INTEGER PRIMARY KEY, last INTEGER NOT NULL, bytes BLOB NOT NULL);
 ";
+
+// Format 6 has no table that format 5 had not: a row of `part` may be a strip of several chunks.
 
 /// The one row of small numbers.
 #[derive(Clone, Copy, Debug)]

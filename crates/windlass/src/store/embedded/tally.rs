@@ -8,7 +8,7 @@ use super::schema::{corrupt, failed};
 use super::sums::{check, sum};
 use super::wire::{Reader, Writer};
 use rusqlite::{Connection, params};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 
@@ -42,7 +42,8 @@ pub(super) struct Queues {
     tallies: Vec<Tally>,
     /// The jobs of all queues that wait for their time.
     timed: u64,
-    dirty: BTreeSet<u32>,
+    /// Blocks that are to be written, once or more.
+    dirty: Vec<u32>,
 }
 
 impl Queues {
@@ -69,7 +70,7 @@ impl Queues {
         self.numbers.insert(name.clone(), no);
         self.names.push(name.clone());
         self.tallies.push(Tally::default());
-        self.dirty.insert(no / BLOCK as u32);
+        self.dirty.push(no / BLOCK as u32);
         Ok((QueueNo(no), true))
     }
 
@@ -79,7 +80,10 @@ impl Queues {
 
     /// The counters of a queue, to be changed.
     pub(super) fn tally(&mut self, queue: QueueNo) -> &mut Tally {
-        self.dirty.insert(queue.0 / BLOCK as u32);
+        let block = queue.0 / BLOCK as u32;
+        if self.dirty.last() != Some(&block) {
+            self.dirty.push(block);
+        }
         &mut self.tallies[queue.0 as usize]
     }
 
@@ -128,6 +132,12 @@ impl Queues {
         tally.lanes.iter().find(|l| l.priority == lane.priority && l.kind == lane.kind).copied()
     }
 
+    /// No ready job of a queue lies in a chunk.
+    pub(super) fn has_no_chunks(&self, queue: QueueNo) -> bool {
+        let tally = self.tallies.get(queue.0 as usize);
+        tally.is_some_and(|tally| tally.lanes.iter().all(|lane| lane.ready == lane.rows))
+    }
+
     pub(super) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
     }
@@ -138,7 +148,9 @@ impl Queues {
         }
         let mut statement =
             db.prepare_cached("INSERT OR REPLACE INTO tally (block, counts) VALUES (?1, ?2)").map_err(failed)?;
-        for block in std::mem::take(&mut self.dirty) {
+        self.dirty.sort_unstable();
+        self.dirty.dedup();
+        for block in self.dirty.drain(..) {
             let from = block as usize * BLOCK;
             let to = self.tallies.len().min(from + BLOCK);
             let mut writer = Writer::begin();

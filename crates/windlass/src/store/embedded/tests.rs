@@ -17,6 +17,7 @@ mod copies;
 mod crash;
 mod damage;
 mod runs;
+mod strips;
 mod verbs;
 
 const NOW: Time = Time(1_700_000_000_000_000);

@@ -8,7 +8,7 @@ use super::bodies::Bodies;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::{self, failed};
-use super::{chunks, runs, steer, tally};
+use super::{chunks, runs, steer, strips, tally};
 use crate::store::chunk::Chunk;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
@@ -61,7 +61,7 @@ impl StoreView for View {
                 return if row.state == State::Succeeded { Ok(None) } else { names.info(db, row).map(Some) };
             }
             let Some((head, jobs, index)) = chunks::find(db, &self.bodies, id)? else { return Ok(None) };
-            let Some(state) = state_of(&head, chunks::load_part(db, head)?.mark(index)) else { return Ok(None) };
+            let Some(state) = state_of(&head, strips::part_of(db, head)?.mark(index)) else { return Ok(None) };
             names.info(db, claimed(&head, &jobs, index, state)).map(Some)
         })
     }
@@ -297,7 +297,7 @@ impl Listing {
         from: u64,
         found: &mut Vec<Row>,
     ) -> Result<(), StoreError> {
-        let part = chunks::load_part(db, head)?;
+        let part = strips::part_of(db, head)?;
         let wanted = |index: &usize| {
             head.first + *index as u64 >= from
                 && state_of(&head, part.mark(*index)).is_some_and(|state| self.wants_state(state))

@@ -151,7 +151,7 @@ fn a_newer_store_is_refused_and_not_touched() {
     bytes[60..64].copy_from_slice(&9u32.to_be_bytes());
     std::fs::write(&path, &bytes).unwrap();
     let refused = Embedded::open(&bed.dir, "boot").map(|_| ()).unwrap_err();
-    assert_eq!(refused, StoreError::Newer { found: 9, known: 5 });
+    assert_eq!(refused, StoreError::Newer { found: 9, known: 6 });
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
     assert!(!bed.dir.root().join("state.db-wal").exists());
     std::fs::write(&path, vec![7; 9000]).unwrap();

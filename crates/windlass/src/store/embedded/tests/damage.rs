@@ -2,6 +2,7 @@
 //! older formats, which have fewer checksums or none, are brought up to date.
 
 use super::*;
+use rusqlite::params;
 use rusqlite::types::Value;
 
 /// A store with ready retries, one that waits for its time, a failed one, a running one, chunks and a run.
@@ -107,9 +108,11 @@ fn a_damaged_row_is_told_in_words_to_whoever_asks_for_it() {
 /// Makes the store what a program of an older format would have left behind.
 fn age(bed: &Bed, format: u32) {
     let db = rusqlite::Connection::open(bed.dir.state_db()).unwrap();
-    db.execute_batch("DROP TABLE shared").unwrap();
-    if format == 4 {
-        db.execute_batch("UPDATE state SET format = 4; PRAGMA user_version = 4;").unwrap();
+    if format < 5 {
+        db.execute_batch("DROP TABLE shared").unwrap();
+    }
+    if format >= 4 {
+        db.execute_batch(&format!("UPDATE state SET format = {format}; PRAGMA user_version = {format};")).unwrap();
         return;
     }
     db.execute_batch("ALTER TABLE state DROP COLUMN parts; ALTER TABLE job DROP COLUMN particulars;").unwrap();
@@ -142,7 +145,7 @@ fn age(bed: &Bed, format: u32) {
 
 #[test]
 fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
-    for format in [1, 2, 3, 4] {
+    for format in [1, 2, 3, 4, 5] {
         let mut bed = filled();
         let before = bed.view().list(&Filter::default(), Arrival(0), 100).unwrap().jobs;
         bed.store = None;
@@ -156,7 +159,7 @@ fn a_store_of_an_older_format_is_brought_up_to_date_and_keeps_everything() {
         assert_eq!(bed.store().unarchived().unwrap().len(), 1);
         bed.check();
         let header = std::fs::read(bed.dir.state_db()).unwrap();
-        assert_eq!(header[60..64], 5u32.to_be_bytes(), "an older program is told before SQLite opens the file");
+        assert_eq!(header[60..64], 6u32.to_be_bytes(), "an older program is told before SQLite opens the file");
         bed.admit(vec![jobs("c", 3, 0..2)]);
         bed.commit();
         bed.store = None;
