@@ -250,6 +250,7 @@ impl Ledger {
                 turned.settled.extend(settlements.iter().cloned());
             }
             Verb::Emitted(emitted) => touched.extend(emitted.iter().map(|one| one.id)),
+            Verb::Expired(late) => touched.extend(late.iter().copied()),
             Verb::Released => {
                 let timed = |job: &Known| matches!(job.state, State::Scheduled | State::Retrying);
                 touched.extend(self.jobs.iter().filter(|(_, job)| timed(job)).map(|(id, _)| *id));

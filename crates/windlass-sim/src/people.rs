@@ -21,6 +21,7 @@ use windlass::inbox::Envelope;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Amendment, Durability, Lot, NewJobs, RunInfo};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
+use windlass_core::particulars::Particulars;
 use windlass_core::policy::Policy;
 use windlass_core::time::Time;
 
@@ -221,13 +222,18 @@ impl World {
     ) -> Outcome<NewJobs> {
         let not_before = self.some_time();
         let priority = workload::priority(&mut self.random);
-        let mut builder = ChunkBuilder::new(self.people.origin);
+        let start_by = self.some_deadline(not_before);
+        let particulars = start_by.map(|by| Arc::new(Particulars { start_by: Some(by), ..Particulars::default() }));
+        let mut builder = ChunkBuilder::new(self.people.origin).with(particulars);
         for data in data {
             self.people.offset += 1;
             let id = JobId { origin: self.people.origin, offset: self.people.offset };
             builder.push(id.offset, data);
             ids.push(id);
             self.offer(id, data, not_before)?;
+            if let Some(by) = start_by {
+                self.show(&Seen::MustBegin { id, by })?;
+            }
         }
         Ok(NewJobs { queue, priority, run, not_before, jobs: Arc::new(builder.finish()) })
     }
@@ -310,6 +316,12 @@ impl World {
     fn some_time(&mut self) -> Option<Time> {
         let later = self.random.chance(150).then(|| Duration::from_millis(self.random.below(60_000)));
         later.map(|later| self.now().after(later))
+    }
+
+    /// Now and then jobs must have begun by a time, or they fail.
+    fn some_deadline(&mut self, not_before: Option<Time>) -> Option<Time> {
+        let later = self.random.chance(150).then(|| Duration::from_millis(self.random.between(1, 30_000)));
+        later.map(|later| not_before.unwrap_or(self.now()).after(later))
     }
 
     pub(crate) fn finish_half(&mut self) -> Outcome<()> {

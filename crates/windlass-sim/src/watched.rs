@@ -41,6 +41,8 @@ pub(crate) enum Verb {
     /// What settled jobs emitted.
     Emitted(Vec<Emission>),
     Released,
+    /// Jobs that had not begun by their time.
+    Expired(Vec<JobId>),
     Amended(Vec<(JobId, Amendment, Amended)>),
     Deleted(Vec<(JobId, Came)>),
     Steered(Steer),
@@ -302,14 +304,16 @@ impl Store for Watched {
 
     fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
         let now = if self.lies(Lie::ReleasesEarly) { now.after(std::time::Duration::from_secs(3600)) } else { now };
-        let told = RefCell::new(Vec::new());
+        let (told, expired) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
         let late = |info: &JobInfo, run| {
             let follow_ups = late(info, run);
+            expired.borrow_mut().push(info.id);
             told.borrow_mut().extend(follow_ups.clone());
             follow_ups
         };
         self.memory.release(now, limit, &late)?;
         self.verbs.push(Verb::Released);
+        self.verbs.push(Verb::Expired(expired.into_inner()));
         let emitted = self.emissions(&told.into_inner())?;
         self.verbs.extend((!emitted.is_empty()).then_some(Verb::Emitted(emitted)));
         Ok(())

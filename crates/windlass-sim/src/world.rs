@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass::engine::{Effects, Engine, EngineOptions, Event, IdSource, Stopping};
 use windlass::store::memory::Memory;
-use windlass::store::{DELETED, Durability, Evidence, Settlement, Store, StoreError, StoreView};
+use windlass::store::{DELETED, Durability, EXPIRED, Evidence, Settlement, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::{Steady, Time};
@@ -582,8 +582,8 @@ impl World {
     }
 }
 
-/// The starts that these settle; the last line of a deleted job settles none.
+/// The starts that these settle; the last line of a job that was deleted or too late settles none.
 fn starts<'a>(settlements: impl IntoIterator<Item = &'a Settlement>) -> Vec<(JobId, u32)> {
-    let settled = settlements.into_iter().filter(|settlement| settlement.outcome != DELETED);
+    let settled = settlements.into_iter().filter(|settlement| ![DELETED, EXPIRED].contains(&settlement.outcome));
     settled.flat_map(|settlement| settlement.held.ids().map(|id| (id, settlement.held.start()))).collect()
 }

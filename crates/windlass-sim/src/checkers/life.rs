@@ -4,6 +4,7 @@
 use super::{Checker, Seen};
 use crate::flow::TOPIC;
 use crate::ledger::Ledger;
+use windlass_core::judge::Reason;
 use windlass_core::life_cycle::{State, TRANSITIONS};
 
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ impl Checker for Life {
         for (id, before, after) in &turned.moved {
             let legal = match before {
                 None if &*after.queue == TOPIC && after.state == State::Succeeded => true,
+                // It came too late to begin.
+                None if after.reason == Some(Reason::Expired) => after.state == State::Failed,
                 None => matches!(after.state, State::Scheduled | State::Ready | State::Running),
                 Some(before) if turned.recovered => {
                     before.state == State::Running

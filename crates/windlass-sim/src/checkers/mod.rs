@@ -40,6 +40,11 @@ pub(crate) enum Seen<'a> {
         data: u64,
         not_before: Option<Time>,
     },
+    /// What is about to be handed over must have begun by then.
+    MustBegin {
+        id: JobId,
+        by: Time,
+    },
     /// Somebody was told that it is safe.
     Accepted {
         id: JobId,

@@ -1,15 +1,38 @@
-//! No job is started before its time, unless a person changed it.
+//! No job is started before its time, or after the time by which it had to begin, unless a person changed it; and only
+//! what is past that time fails for it.
 
 use super::{Checker, Seen};
-use crate::ledger::Ledger;
-use std::collections::BTreeMap;
+use crate::ledger::{Ledger, Turned};
+use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::JobId;
+use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
 #[derive(Debug, Default)]
 pub(super) struct Times {
     not_before: BTreeMap<JobId, Time>,
+    start_by: BTreeMap<JobId, Time>,
+    /// A person changed them: what had expired may begin after all.
+    excused: BTreeSet<JobId>,
+}
+
+impl Times {
+    fn deadlines(&self, turned: &Turned) -> Result<(), String> {
+        for (id, before, after) in &turned.moved {
+            let passed = self.start_by.get(id).is_some_and(|by| *by <= turned.now);
+            let was_failed = before.as_ref().is_some_and(|job| job.state == State::Failed);
+            let expired = after.state == State::Failed && after.reason == Some(Reason::Expired);
+            if expired && !was_failed && !passed {
+                return Err(format!("{id} expired before its time"));
+            }
+            let never_began = before.as_ref().is_none_or(|job| job.record.starts == 0);
+            if after.state == State::Running && never_began && passed && !self.excused.contains(id) {
+                return Err(format!("{id} began after its time"));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Checker for Times {
@@ -22,10 +45,15 @@ impl Checker for Times {
             Seen::Offered { id, not_before: Some(time), .. } => {
                 self.not_before.insert(*id, *time);
             }
+            Seen::MustBegin { id, by } => {
+                self.start_by.insert(*id, *by);
+            }
             Seen::Turned(turned) => {
                 for id in &turned.amended {
                     self.not_before.remove(id);
+                    self.excused.insert(*id);
                 }
+                self.deadlines(turned)?;
                 let may_start = |state: State| matches!(state, State::Ready | State::Running);
                 for (id, _, after) in turned.moved.iter().filter(|(_, _, after)| may_start(after.state)) {
                     // Once it was due it stays so, whatever the clock does after that.

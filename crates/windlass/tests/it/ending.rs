@@ -124,7 +124,7 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
     let rig = Rig::new();
     let got = rig.path("got");
     let server = rig.serve(&format!(
-        "[notify.ops]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\n\
+        "[notify.ops]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\nslots = 1\n\
          [queue.bad]\nrun = [\"sh\", \"-c\", \"echo no >&2; exit 65\"]\nnotify = [\"ops\"]\n\
          [queue.good]\nrun = [\"echo\", \"fine\"]\nnotify = [\"ops\"]\nnotify_on = [\"succeeded\"]\n\
          [queue.quiet]\nrun = [\"false\"]\nattempts = 1\n\
@@ -174,7 +174,7 @@ fn a_handler_gets_every_job_that_failed_for_good_through_every_door_and_no_other
         "case $1 in emits) printf 'q\\temitted\\n' >> $WINDLASS_EMIT;; good) ;; *) echo no >&2; exit 65;; esac";
     let server = rig.serve(&format!(
         "[queue.q]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\non_failure = \"errors\"\n\
-         [queue.errors]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\n",
+         [queue.errors]\nrun = [\"sh\", \"-c\", \"cat >> {got}; echo >> {got}; exit 65\"]\nslots = 1\n",
         got = got.display()
     ));
     rig.call(&["push", "q", "pushed", "good", "emits"]).fine();
