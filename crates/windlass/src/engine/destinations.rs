@@ -28,6 +28,11 @@ pub(super) struct Heard {
 }
 
 impl Heard {
+    /// The ends of held jobs; `keyed` says that the crew tells its destinations apart.
+    pub(super) fn of(crew: CrewNo, held: &Held, sign: Sign, keyed: bool) -> Heard {
+        Heard { crew, jobs: u32::from(held.count), sign, keyed: keyed.then(|| held.clone()) }
+    }
+
     /// Whether others say the same of the same destination.
     pub(super) fn joins(&self, next: &Heard) -> bool {
         (self.crew, self.sign) == (next.crew, next.sign) && self.keyed.is_none() && next.keyed.is_none()
@@ -92,8 +97,7 @@ impl<S: Store> Engine<S> {
 
     /// What the ends of jobs say of where they went; those of jobs that never began, too. The turn is on disk.
     pub(super) fn hear_of_destinations(&mut self, crew: CrewNo, held: &Held, sign: Sign) {
-        let jobs = u32::from(held.count);
-        self.hear_of_ends(&Heard { crew, jobs, sign, keyed: Some(held.clone()) });
+        self.hear_of_ends(&Heard::of(crew, held, sign, true));
     }
 
     pub(super) fn hear_of_ends(&mut self, heard: &Heard) {

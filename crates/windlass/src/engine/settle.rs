@@ -50,8 +50,7 @@ impl<S: Store> Engine<S> {
                 let held = flight.held.part(first, *count);
                 let positions = first..first + count;
                 first += count;
-                let (crew, jobs, sign) = (flight.crew, u32::from(*count), outcome.sign());
-                progress.hears(Heard { crew, jobs, sign, keyed: keyed.then(|| held.clone()) });
+                progress.hears(Heard::of(flight.crew, &held, outcome.sign(), keyed));
                 leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
                 let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
                 let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
