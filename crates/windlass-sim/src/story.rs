@@ -46,6 +46,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Look => "look",
         Event::Quiet => "quiet",
         Event::Drain => "drain",
+        Event::DrainServer { .. } => "drain_server",
         Event::Halt => "halt",
     }
 }
