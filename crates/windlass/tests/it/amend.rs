@@ -117,22 +117,19 @@ fn what_runs_is_neither_deleted_nor_suspended() {
 
 #[test]
 fn a_large_operation_goes_on_after_a_kill() {
-    const JOBS: u64 = 20_000;
+    const JOBS: u64 = 100_000;
     let rig = Rig::new();
     let lines: String = (0..JOBS).map(|n| format!("{n}\n")).collect();
     rig.feed(&["push", "q"], lines).fine();
     let server = rig.serve("[limits]\nslots = 1\n");
     let cancelled = || rig.call(&["status", "--json"]).json()["totals"]["cancelled"].as_u64().unwrap();
-    let asking = rig.start(&["cancel", "queue:q", "--expect", "20000", "--yes"], std::process::Stdio::null());
+    let asking = rig.start(&["cancel", "queue:q", "--expect", "100000", "--yes"], std::process::Stdio::null());
     while cancelled() == 0 {}
     server.process.kill();
     assert_ne!(asking.end().code, Some(0), "nobody could tell it that all is done");
-    // The next process that opens the store goes on, and this one only came to count.
-    let left = JOBS - cancelled();
+    // Whoever opens the store goes on with it, also one that only came to count: so the server is the first.
     let mut server = rig.serve_again();
-    if left > 1000 {
-        server.process.until("operation 1 went on after a restart and is done");
-    }
+    server.process.until("operation 1 went on after a restart and is done");
     while cancelled() < JOBS {}
     assert_eq!(count(&rig, "state:ready"), 0);
     let told = rig.call(&["delete", "state:cancelled", "--yes", "--json"]).json();
