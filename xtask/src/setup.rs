@@ -31,6 +31,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("mariadbd", "mariadb-server", "the tests of the store on MariaDB"),
     ("mariadb", "mariadb-client", "the tests of the store on MariaDB"),
     ("sqlite3", "sqlite3", "the tests of the store on SQLite"),
+    ("systemd-notify", "systemd", "the tests of what workers say by its protocol"),
     ("setpriv", "util-linux", "the databases of the tests, which do not run as root"),
 ];
 
