@@ -44,6 +44,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Unask { .. } => "unask",
         Event::Nudge => "nudge",
         Event::Look => "look",
+        Event::ClockSet => "clock_set",
         Event::Quiet => "quiet",
         Event::Drain => "drain",
         Event::DrainServer { .. } => "drain_server",

@@ -323,6 +323,10 @@ impl Store for Watched {
         self.memory.next_due()
     }
 
+    fn shift_waits(&mut self, by: i64) -> Result<bool, StoreError> {
+        self.memory.shift_waits(by)
+    }
+
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         let amended = self.memory.amend(ids, amendment, now)?;
         let all: Vec<_> = ids.iter().zip(&amended).map(|(id, what)| (*id, amendment, *what)).collect();

@@ -1,5 +1,7 @@
 //! The clock: the only place that reads the time. Everything else is given it.
 
+pub(crate) mod watch;
+
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use windlass_core::time::{Steady, Time};

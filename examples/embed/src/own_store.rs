@@ -80,6 +80,10 @@ impl<S: Store> Store for Counting<S> {
         self.count("next_due").next_due()
     }
 
+    fn shift_waits(&mut self, by: i64) -> Result<bool, StoreError> {
+        self.count("shift_waits").shift_waits(by)
+    }
+
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         self.count("amend").amend(ids, amendment, now)
     }

@@ -230,6 +230,8 @@ pub enum Event {
     Nudge,
     /// Somebody says that there may be work in the store that no door took in.
     Look,
+    /// Somebody has set the wall clock, so what is due is due at other moments than it was.
+    ClockSet,
     /// Accept jobs, let what runs go on, start nothing.
     Quiet,
     /// Stop claiming, let what runs end for the drain time, then stop.

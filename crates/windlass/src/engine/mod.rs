@@ -64,7 +64,7 @@ use windlass_core::policy::{HandlerFiles, Policy};
 use windlass_core::router::Router;
 use windlass_core::scheduler::{CrewNo, Pace, Scheduler};
 use windlass_core::suspicion;
-use windlass_core::time::{Steady, Time};
+use windlass_core::time::{Steady, Time, jump};
 
 pub use condition::Condition;
 pub use effects::Effects;
@@ -116,6 +116,9 @@ pub struct Engine<S> {
     now: Time,
     steady: Steady,
     told_steady: Option<Steady>,
+    /// Both clocks as the driver told them last, and by how much the wall's was set since waits were told of it.
+    clocks: Option<(Time, Steady)>,
+    jumped: i64,
     flights: Flights,
     runs: Runs,
     waiters: Waiters,
@@ -214,6 +217,8 @@ impl<S: Store> Engine<S> {
             now,
             steady: Steady::default(),
             told_steady: None,
+            clocks: None,
+            jumped: 0,
             flights: Flights::default(),
             runs: Runs::default(),
             waiters: Waiters::default(),
@@ -382,6 +387,10 @@ impl<S: Store> Engine<S> {
 
     fn look_at_the_steady_clock(&mut self, now: Time) {
         let told = self.told_steady.take();
+        if let Some(seen) = told.map(|steady| (now, steady)) {
+            let before = self.clocks.replace(seen);
+            self.jumped += before.and_then(|before| jump(before, seen)).unwrap_or(0);
+        }
         let steady = told.unwrap_or_else(|| self.steady.after(now.since(self.now)));
         (self.now, self.steady) = (now, self.steady.max(steady));
         self.scheduler.tell_steady(self.steady);

@@ -79,6 +79,8 @@ impl<S: Store> Engine<S> {
                 effects.nudge = true;
             }
             Event::Look => self.asked_to_look = true,
+            // Every turn looks at the clocks: that there is one is all that was asked for.
+            Event::ClockSet => {}
             Event::Quiet => self.hushed = true,
             Event::Drain => self.drain(now, effects),
             Event::Halt => self.halt(effects),

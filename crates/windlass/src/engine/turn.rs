@@ -76,6 +76,8 @@ pub(super) struct Progress {
     pub(super) landed: Vec<Flight>,
     pub(super) heard: Vec<Heard>,
     pub(super) lots: LotNews,
+    /// What waits was told that the clock was set.
+    shifted: bool,
 }
 
 impl Progress {
@@ -174,6 +176,7 @@ impl<S: Store> Engine<S> {
         self.go_on_with_operations(now, progress, effects)?;
         self.go_on_sweeping(now, progress, effects)?;
         self.look(now, progress)?;
+        self.go_along_with_the_clock(progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
         self.look_at_schedules(now, progress, effects)?;
         if !sabotage::on(Sabotage::DueForgotten) {
@@ -271,6 +274,7 @@ impl<S: Store> Engine<S> {
                 | Event::Unask { .. }
                 | Event::Nudge
                 | Event::Look
+                | Event::ClockSet
                 | Event::Quiet
                 | Event::Drain
                 | Event::Halt => absorbed.commands.push(event),
@@ -357,6 +361,21 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
+    /// A wall clock that was set changes no wait but those for a time that somebody named.
+    fn go_along_with_the_clock(&mut self, progress: &mut Progress, effects: &mut Effects) -> Result<(), StoreError> {
+        if self.jumped == 0 || self.full_until.is_some() {
+            return Ok(());
+        }
+        progress.shifted = true;
+        if !self.store.shift_waits(self.jumped)? {
+            return Ok(());
+        }
+        progress.needs(self.options.durability);
+        let (seconds, way) = (self.jumped.unsigned_abs() / 1_000_000, if self.jumped > 0 { "forward" } else { "back" });
+        effects.notes.push(format!("the clock was set {way} by {seconds} s: who waits for another try waits as long"));
+        Ok(())
+    }
+
     /// A drain has an end: what still runs then goes back without a charge.
     fn stop_what_overstays(&mut self, now: Time, effects: &mut Effects) {
         if self.drain_until.is_some_and(|until| until <= now) {
@@ -431,6 +450,7 @@ impl<S: Store> Engine<S> {
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: Progress, now: Time, effects: &mut Effects) {
         self.asked_to_look = false;
+        self.jumped = if progress.shifted { 0 } else { self.jumped };
         self.turn_again |= self.store.has_news();
         self.keep_rules();
         self.lots.keep(progress.lots, now, effects);

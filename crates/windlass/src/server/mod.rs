@@ -16,6 +16,7 @@ pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 use crate::archiver::{Archiver, ArchiverOptions};
 use crate::audit::AuditLog;
 use crate::clock;
+use crate::clock::watch::ClockWatch;
 use crate::data_dir::{DataDir, Lock};
 use crate::engine::drive::{Driver, retain_every};
 use crate::engine::{Condition, Engine, EngineHandle, EngineOptions, Event, IdSource, TurnTimes};
@@ -51,6 +52,7 @@ pub struct Server {
     spans: Spans,
     view: OpenView,
     nudges: Nudges,
+    clock_watch: Option<ClockWatch>,
     lock: Lock,
 }
 
@@ -102,6 +104,7 @@ impl Server {
         let name = ground::server_name(&options.dir)?;
         let speaks = options.store.table().filter(|_| options.serves).and_then(|table| table.speaks(&name));
         let nudges = Nudges::start(options.nudge, speaks, &events, &options.log)?;
+        let clock_watch = if options.serves { ClockWatch::start(events.clone())? } else { None };
         let handle = EngineHandle::new(events, ids);
         let (reload, current) = (options.reload.clone(), options.config.clone());
         let config = Arc::new(LiveConfig::new(reload, current, options.log.clone(), handlers_dir));
@@ -130,7 +133,7 @@ impl Server {
             .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
         let (http, engine) = (Some(http), Some(engine));
-        Ok(Server { handle, http, engine, recovered, times, config, board, spans, view, nudges, lock })
+        Ok(Server { handle, http, engine, recovered, times, config, board, spans, view, nudges, clock_watch, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -185,6 +188,7 @@ impl Server {
         let ended = self.engine.take().map_or(Ok(()), |engine| engine.join().unwrap_or_else(|_| Err(panicked())));
         self.config.stop();
         drop(self.nudges);
+        drop(self.clock_watch);
         if let Some(http) = self.http.take() {
             http.stop();
         }

@@ -450,6 +450,13 @@ pub trait Store {
     /// The next time at which `release` has work.
     fn next_due(&mut self) -> Result<Option<Time>, StoreError>;
 
+    /// The wall clock was set by so many microseconds. A job that has been started waits for a length of time, which
+    /// stays as long as it was; a time that somebody named stays as it is. Where several clocks write the times of a
+    /// store, nobody can say which of them was wrong: nothing is changed, and the answer is false.
+    fn shift_waits(&mut self, _by: i64) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Changes single jobs for a person.
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError>;
 

@@ -311,6 +311,7 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
             Event::Unask { .. } => "unask",
             Event::Nudge => "nudge",
             Event::Look => "look",
+            Event::ClockSet => "clock_set",
             Event::Quiet => "quiet",
             Event::Drain => "drain",
             Event::Reload { .. }

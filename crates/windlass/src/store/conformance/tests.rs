@@ -177,6 +177,9 @@ impl Store for Liar {
     fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
         self.store.release(now, if self.lie == Lie::ReleasesAll { u32::MAX } else { limit }, late)
     }
+    fn shift_waits(&mut self, by: i64) -> Result<bool, StoreError> {
+        self.store.shift_waits(by)
+    }
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
         self.store.next_due()
     }

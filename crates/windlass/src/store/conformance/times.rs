@@ -19,6 +19,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
             "a job that has not ended by its time fails as expired wherever it waits, and is told while it runs",
             finish_by,
         ),
+        ("when the clock is set, what waits for another start waits as long as before, and named times stay", shifted),
         ("a job waits until all it waits for have succeeded, across a restart", after),
         ("a job whose forerunner fails, is cancelled or is deleted is cancelled, and so are those behind it", in_vain),
     ]
@@ -85,6 +86,26 @@ fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.later(60);
     rig.release(10);
     assert_eq!(rig.job(ids[0]).reason, Some(Reason::Expired));
+}
+
+fn shifted<B: Bench>(rig: &mut Rig<'_, B>) {
+    let named = rig.in_seconds(60);
+    let new = NewJobs { not_before: Some(named), ..rig.new_jobs("named", 1) };
+    let named_job = rig.admit(vec![new])[0];
+    let tried = rig.push("tried", 1)[0];
+    let held = rig.claim("tried", 1);
+    rig.settle(&held[0], retry(named));
+    let set_back = -40_000_000;
+    let sooner = ok(rig.store().shift_waits(set_back));
+    ok(rig.store().commit(crate::store::Durability::Full));
+    rig.crash(&|_, _| true, true);
+    let shifted = if sooner { set_back } else { 0 };
+    assert_eq!(rig.job(tried).not_before, Some(Time(named.0 + shifted)), "where clocks are many it stays");
+    assert_eq!(rig.job(named_job).not_before, Some(named));
+    rig.later(20);
+    rig.release(10);
+    assert_eq!(rig.state(tried) == Some(State::Ready), sooner);
+    assert_eq!(rig.state(named_job), Some(State::Scheduled));
 }
 
 fn told<B: Bench>(rig: &mut Rig<'_, B>) {

@@ -325,6 +325,13 @@ impl Store for Embedded {
         Ok(due.filter(|due| *due != times::NEVER).into_iter().chain(next).min())
     }
 
+    fn shift_waits(&mut self, by: i64) -> Result<bool, StoreError> {
+        self.verb(|turn| {
+            turn.write_released()?;
+            rows::shift_waits(turn.db, by).map(|()| true)
+        })
+    }
+
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         self.verb(|turn| turn.amend(ids, amendment, now))
     }

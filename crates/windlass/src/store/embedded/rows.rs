@@ -271,6 +271,12 @@ pub(super) fn release_all(db: &Connection, arrivals: &[u64]) -> Result<(), Store
     all_were_there(change_all(db, change, None, arrivals)?, arrivals)
 }
 
+/// Moves the times of rows that wait for another start; those of fresh jobs somebody has named.
+pub(super) fn shift_waits(db: &Connection, by: i64) -> Result<(), StoreError> {
+    let sql = "UPDATE job SET due = due + ?1 WHERE due IS NOT NULL AND starts > 0";
+    db.prepare_cached(sql).and_then(|mut statement| statement.execute([by])).map_err(failed).map(|_| ())
+}
+
 /// Writes that rows succeeded in this turn; they stay for the archive only, so nothing else of them matters any more.
 pub(super) fn succeed_all(db: &Connection, turn: u64, arrivals: &[u64]) -> Result<(), StoreError> {
     let changed = change_all(db, "UPDATE OR FAIL job SET state = 5, turn = ?", Some(turn), arrivals)?;
