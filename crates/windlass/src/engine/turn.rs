@@ -223,8 +223,7 @@ impl<S: Store> Engine<S> {
         let (mut budget, mut inbox) = (PUSHED_MOST, InboxRoom { bytes: 0, chunks: 0, shut: rests });
         let accepts = self.full_until.is_none();
         let mut archived = Vec::new();
-        let pending = std::mem::take(&mut self.pending);
-        for event in pending {
+        for event in std::mem::take(&mut self.pending) {
             match event {
                 Event::Finished(finished) if settles => absorbed.finished.push(finished),
                 Event::Ingested(lot) if accepts && inbox.takes(&lot) => absorbed.ingested.push(lot),
