@@ -146,7 +146,7 @@ sabotages! {
     ReportTwice: "a second report of the same start is settled too", sim(20);
     DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
     WallClockTrusted: "a wait is stretched when the wall clock is set back",
-        unit("engine::tests::a_clock_that_is_set_back_stretches_no_wait");
+        unit("engine::tests::clock::a_clock_that_is_set_back_stretches_no_wait");
     RunLimitForgotten: "a run goes on when its time is over or when it has failed too often",
         unit("engine::tests::terms::a_run_that_takes_too_long_is_stopped_and_ends");
     // What core decides.
