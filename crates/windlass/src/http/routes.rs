@@ -7,8 +7,8 @@ use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
 use super::{
-    control, follow, import, jobs, lots, moves, operations, output, push, runs, schedules, servers, spools, stats, steer,
-    watch, why, work, workers,
+    control, follow, import, jobs, lots, moves, operations, output, push, runs, schedules, servers, spools, stats,
+    steer, watch, why, work, workers,
 };
 use crate::error::Kind;
 use axum::Router;

@@ -168,11 +168,7 @@ impl Status {
     }
 
     /// The same, reading no more names than the budget has: what was counted last is a least number then.
-    pub fn look_within(
-        paths: &[PathBuf],
-        follow: bool,
-        budget: &mut Budget,
-    ) -> std::result::Result<Status, Failure> {
+    pub fn look_within(paths: &[PathBuf], follow: bool, budget: &mut Budget) -> std::result::Result<Status, Failure> {
         let mut stages: Vec<Stage> = Vec::new();
         for path in paths {
             let (directories, whole) = queues_within(path, budget)?;

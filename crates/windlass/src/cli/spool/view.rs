@@ -35,7 +35,8 @@ const ALL: &[&str] = &[
     "path",
 ];
 
-const COLUMNS: Columns = Columns { all: ALL, usual: ALL.split_at(12).0, wide: ALL, cell };
+/// What is told of a stage.
+pub(in crate::cli) const COLUMNS: Columns = Columns { all: ALL, usual: ALL.split_at(12).0, wide: ALL, cell };
 
 pub(super) fn status(paths: &[PathBuf], shape: &Shape, context: &Context) -> Result<u8, Failure> {
     let listing = Listing::new(shape, COLUMNS, context)?;
@@ -71,6 +72,7 @@ fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
         }
         ("per_hour", For::People) => grouped(row["per_hour"].as_f64().unwrap_or(0.0).round() as u64),
         ("per_hour", For::Machines) => field(row, column),
+        ("waiting" | "ready", For::People) if row["at_least"] == true => format!("{}+", grouped(count(row, column))),
         (counted, For::People) => grouped(count(row, counted)),
         (counted, For::Machines) => count(row, counted).to_string(),
     })
