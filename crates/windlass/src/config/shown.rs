@@ -471,8 +471,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 27,
-            "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
+            18 + 8 + 27,
+            "of the server, its spools, store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
 
