@@ -372,6 +372,10 @@ impl Store for Watched {
         Ok(deleted)
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.memory.joined(run)
+    }
+
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
         self.memory.run_numbered(no)
     }
