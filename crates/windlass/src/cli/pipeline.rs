@@ -204,8 +204,8 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
 fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
     let stages = pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores).map(|((stage, rules), store)| {
         json!({
-            "name": stage.name, "store": store.as_ref().map(ToString::to_string), "queue": rules.pattern, "workers": rules.slots, "slots": stage.slots,
-            "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
+            "name": stage.name, "store": store.as_ref().map(ToString::to_string), "queue": rules.pattern,
+            "workers": rules.slots, "slots": stage.slots, "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
         })
     });
     let stages: Vec<Value> = stages.collect();
@@ -265,7 +265,8 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
     if directories::are_needed(pipeline, context) {
         if !terms.is_empty() {
-            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need one store";
+            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need \
+                        one store";
             return Err(Failure::new(Kind::Usage, text));
         }
         return directories::run(&loaded, pipeline, signals, context);
