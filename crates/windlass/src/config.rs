@@ -21,7 +21,7 @@ use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use crate::spans::TraceOptions;
-use crate::store::place::StorePlace;
+use crate::store::place::{StagePlace, StorePlace};
 use reader::limits::Machine;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -89,6 +89,15 @@ pub struct Pipeline {
     pub stages: Vec<Stage>,
     /// What serves each, with as many slots as fit into memory.
     pub rules: Vec<Policy>,
+    /// Where each is kept, where it says so itself.
+    pub stores: Vec<Option<StagePlace>>,
+}
+
+impl Pipeline {
+    /// Whether all stages are kept where whoever runs it keeps its jobs: those of others no server serves.
+    pub fn is_of_one_store(&self) -> bool {
+        self.stores.iter().all(Option::is_none)
+    }
 }
 
 /// A name for a data directory or a server.
@@ -164,10 +173,17 @@ impl Config {
         self.policies_under(&|name| std::env::var_os(name))
     }
 
+    /// The rules of the stages of a pipeline, for whoever runs them.
+    pub fn rules_of(&self, pipeline: &Pipeline) -> Vec<Policy> {
+        let rules = pipeline.rules.iter().cloned();
+        rules.map(|policy| with_environment(policy, &|name| std::env::var_os(name))).collect()
+    }
+
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
-        let stages = self.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+        let served = self.pipelines.iter().filter(|pipeline| pipeline.is_of_one_store());
+        let stages = served.flat_map(|pipeline| pipeline.rules.iter().cloned());
         let channels = self.channels.iter().cloned();
         let all = lists.chain(channels).chain(stages).chain(handlers).chain(self.queues.iter().cloned());
         all.map(|policy| with_environment(policy, variable)).collect()

@@ -60,7 +60,7 @@ mod work;
 use crate::config::{self as config_file, Loaded};
 use crate::data_dir::{self, DataDir};
 use crate::error::{Failure, Kind};
-use crate::store::place::{DatabaseUrl, JobsTable, StorePlace};
+use crate::store::place::{DIRECTORIES, DatabaseUrl, JobsTable, StorePlace};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use color::Color;
 use connect::{Connection, Link};
@@ -78,9 +78,6 @@ Examples:
   windlass ls state:failed
 
 ";
-
-/// What a store of directories begins with.
-const DIRECTORIES: &str = "dir:";
 
 /// Where an installed service has its data.
 const INSTALLED: &str = "/var/lib/windlass";

@@ -13,7 +13,7 @@ use super::print::{self, Out, count, grouped, jobs};
 use super::push::Limits;
 use super::signals::{Interruptible, Signals, exit_code};
 use crate::api::steering::ShownConfig;
-use crate::config::{Loaded, Pipeline};
+use crate::config::{Config, Loaded, Pipeline};
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -177,12 +177,13 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
     for pipeline in all {
         let budget = pipeline.memory.or(machine).map(|bytes| format!(" in {}", size::spoken(bytes)));
         out.line(format_args!("{}{}", pipeline.name, budget.unwrap_or_default()));
-        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+        for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let limit = rules.flow.as_ref().map_or(0, |flow| flow.limit);
             let memory = (stage.memory > 0).then(|| format!(" of {}", size::spoken(stage.memory)));
             let limit = (limit > 0).then(|| format!(", up to {} waiting", grouped(limit.into())));
             let to = (!stage.to.is_empty()).then(|| format!(", to {}", stage.to.join(", ")));
-            let more = [memory, limit, to].map(Option::unwrap_or_default).concat();
+            let store = store.as_ref().map(|store| format!(", kept in {store}"));
+            let more = [memory, limit, to, store].map(Option::unwrap_or_default).concat();
             let workers = print::counted(stage.slots.into(), "worker");
             out.line(format_args!("  {}: {} of {workers}{more}", stage.name, rules.slots));
         }
@@ -201,10 +202,10 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
 }
 
 fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
-    let stages = pipeline.stages.iter().zip(&pipeline.rules).map(|(stage, rules)| {
+    let stages = pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores).map(|((stage, rules), store)| {
         json!({
-            "name": stage.name, "queue": rules.pattern, "workers": rules.slots, "slots": stage.slots,
-            "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
+            "name": stage.name, "store": store.as_ref().map(ToString::to_string), "queue": rules.pattern,
+            "workers": rules.slots, "slots": stage.slots, "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
         })
     });
     let stages: Vec<Value> = stages.collect();
@@ -262,13 +263,13 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
-    if let Some(root) = context.directories() {
+    if directories::are_needed(pipeline, context) {
         if !terms.is_empty() {
-            let text =
-                "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need a store";
+            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need \
+                        one store";
             return Err(Failure::new(Kind::Usage, text));
         }
-        return directories::run(pipeline, &root, signals, context);
+        return directories::run(&loaded, pipeline, signals, context);
     }
     let first = &pipeline.rules[0].pattern;
     let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
@@ -320,11 +321,18 @@ fn feed(
     Ok(((run, count), input.signal))
 }
 
+impl Context {
+    /// The log of who serves for the time of a verb: of nothing but trouble.
+    fn quiet_log(&self, config: &Config) -> Result<Log, Failure> {
+        let log = LogOptions { level: Level::Warn, ..config.log.clone() };
+        if self.quiet { Ok(Log::off()) } else { Log::start(log) }
+    }
+}
+
 /// Nobody serves: this does, for so long.
 fn serve(loaded: &Loaded, dir: &DataDir, context: &Context) -> Result<Server, Failure> {
     let config = &loaded.config;
-    let log = LogOptions { level: Level::Warn, ..config.log.clone() };
-    let log = if context.quiet { Log::off() } else { Log::start(log)? };
+    let log = context.quiet_log(config)?;
     let store = context.store_under(&config.store)?;
     start_server(|| configured(loaded, dir, &store, &log))
 }

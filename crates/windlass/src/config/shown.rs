@@ -207,11 +207,13 @@ impl Loaded {
             (format!("pipeline.{}", pipeline.name), format!("pipeline.{}", reader::quoted(&pipeline.name)));
         let memory = pipeline.memory.map(|bytes| format!("\"{}\"", exact_size(bytes)));
         add(section.clone(), table.clone(), "memory", memory);
-        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+        for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let section = format!("{section}.{}", stage.name);
             let table = format!("{table}.{}", reader::quoted(&stage.name));
             let Some(flow) = &rules.flow else { continue };
             add(section.clone(), table.clone(), "to", Some(format!("{:?}", stage.to)));
+            let store = store.as_ref().map(|store| format!("{:?}", store.to_string()));
+            add(section.clone(), table.clone(), "store", store);
             add(section.clone(), table.clone(), "limit", (flow.limit > 0).then(|| flow.limit.to_string()));
             add(section.clone(), table.clone(), "pass", Some(format!("\"{}\"", flow.pass.word())));
             // As the file has it; how many of them fit is `pipeline check`'s to say.
@@ -471,8 +473,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 27,
-            "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
+            18 + 8 + 27,
+            "of the server, its spools, store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
 

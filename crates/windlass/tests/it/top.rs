@@ -16,12 +16,14 @@ const LEFT: &str = "\x1b[?1049l";
 /// A job that says how far it is, rings, and waits at a gate.
 fn config(bell: &str, gate: &str, more: &str) -> String {
     let script = format!(
-        "windlass=$1; \"$windlass\" progress 3/10 pages; \"$windlass\" progress --phase parse; echo > {bell}; read x < {gate}"
+        "windlass=$1; \"$windlass\" progress 3/10 pages; \"$windlass\" progress --phase parse; \
+         echo > {bell}; read x < {gate}"
     );
     let program = env!("CARGO_BIN_EXE_windlass");
     format!(
         "[queue.work]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", {program:?}]\n\
-         [queue.bad]\nrun = [\"sh\", \"-c\", \"echo no such page >&2; exit 65\"]\n[queue.shut]\nrun = [\"true\"]\n{more}"
+         [queue.bad]\nrun = [\"sh\", \"-c\", \"echo no such page >&2; exit 65\"]\n\
+         [queue.shut]\nrun = [\"true\"]\n{more}"
     )
 }
 

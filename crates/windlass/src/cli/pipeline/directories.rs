@@ -1,13 +1,15 @@
-//! `windlass --store dir:PATH pipeline run`: a pipeline whose stages are directories.
+//! `windlass pipeline run` where stages are kept in directories, or in several places.
 
 use super::super::Context;
 use super::super::print::{self, counted, visible};
 use super::super::signals::{Interruptible, Signals, exit_code};
-use crate::config::Pipeline;
+use crate::config::{Loaded, Pipeline};
 use crate::error::{Failure, Kind};
-use crate::spool::Queue;
+use crate::mixed::{Done, Home, Layout, Line, Place};
 use crate::spool::door::doc_id;
 use crate::spool::pipeline::Stages;
+use crate::spool::{Counts, Queue};
+use crate::store::place::{JobsTable, StagePlace, StorePlace};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -16,16 +18,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use windlass_core::document::DocId;
 
-pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &Context) -> Result<u8, Failure> {
+/// Whether the stages of a pipeline are kept anywhere but in the one store that was named.
+pub(super) fn are_needed(pipeline: &Pipeline, context: &Context) -> bool {
+    context.directories().is_some() || !pipeline.is_of_one_store()
+}
+
+pub(super) fn run(loaded: &Loaded, pipeline: &Pipeline, signals: Signals, context: &Context) -> Result<u8, Failure> {
     let quiet = context.quiet;
     let say = move |sentence: &str| {
         if !quiet {
             print::say(visible(sentence));
         }
     };
-    let stages = Stages::start(pipeline, root, &(Arc::new(say) as _))?;
+    let layout = layout(loaded, pipeline, context)?;
+    let log = context.quiet_log(&loaded.config)?;
+    let line = Line::start(loaded, pipeline, layout, &log, &(Arc::new(say) as _))?;
+    let stages = &line.stages;
     let stop = stages.stopper();
-    let fed = feed(&stages, &signals);
+    let fed = feed(stages, &signals);
     let told = Arc::new(AtomicU32::new(0));
     match &fed {
         Ok((count, None)) => {
@@ -48,18 +58,64 @@ pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &
     };
     let spawned = std::thread::Builder::new().name("pipeline signals".into()).spawn(watch);
     spawned.map_err(|e| Failure::io("cannot start a thread", &e))?;
-    let counts = stages.join()?;
+    let done = line.join()?;
     fed?;
-    let aside: u64 = counts.iter().map(|counts| counts.aside).sum();
-    for (stage, counts) in pipeline.stages.iter().zip(&counts) {
-        let aside = if counts.aside > 0 { format!(", {} set aside", counts.aside) } else { String::new() };
-        context.say(format_args!("{}: {} done{aside}", stage.name, counted(counts.done, "document")));
-    }
+    let failed = done.iter().map(|(stage, done)| tell(stage, done, context)).sum::<u64>();
     match told.load(Ordering::Relaxed) {
-        0 if aside > 0 => Ok(Kind::JobFailed.exit_code()),
+        0 if failed > 0 => Ok(Kind::JobFailed.exit_code()),
         0 => Ok(0),
         signal => Ok(exit_code(signal as i32)),
     }
+}
+
+/// Says what a stage has done; how much of it failed comes back.
+fn tell(stage: &str, done: &Done, context: &Context) -> u64 {
+    let more = |count: u64, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
+    match *done {
+        Done::Documents(Counts { done, aside, .. }) => {
+            context.say(format_args!("{stage}: {} done{}", counted(done, "document"), more(aside, "set aside")));
+            aside
+        }
+        Done::Jobs { succeeded, failed, aside } => {
+            let more = more(failed, "failed") + &more(aside, "set aside");
+            context.say(format_args!("{stage}: {} done{more}", counted(succeeded, "job")));
+            failed + aside
+        }
+    }
+}
+
+/// Where each stage is kept: where it says, else in the store that was named. A server of a table has a directory of
+/// its own, since a data directory belongs to one store.
+fn layout(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<Layout, Failure> {
+    let directories = context.directories();
+    let root = match &directories {
+        Some(root) => root.clone(),
+        None => context.dir_path()?.join("pipelines").join(&pipeline.name),
+    };
+    let config = &loaded.config.store;
+    let mut tables: Vec<Home> = Vec::new();
+    let mut place = |stage: &str, store: Option<&StagePlace>| match (store, &directories) {
+        (None, Some(root)) => Ok(Place::Directory(root.join(stage))),
+        (None, None) => Ok(Place::Store(Home { dir: context.dir_path()?, store: context.store_under(config)? })),
+        (Some(StagePlace::Directories(root)), _) => Ok(Place::Directory(root.join(stage))),
+        (Some(StagePlace::Embedded(dir)), _) => {
+            let dir = dir.clone().map_or_else(|| context.dir_path(), Ok)?;
+            Ok(Place::Store(Home { dir, store: StorePlace::Embedded }))
+        }
+        (Some(StagePlace::Table(database)), _) => {
+            let of = |table: &JobsTable| JobsTable { database: database.clone(), ..table.clone() };
+            let table = config.table().map_or_else(|| JobsTable::new(database.clone()), of);
+            let home = Home { dir: root.join(".servers").join(stage), store: StorePlace::Table(table) };
+            if !tables.iter().any(|known| known.store == home.store) {
+                tables.push(home.clone());
+            }
+            let known = tables.iter().find(|known| known.store == home.store);
+            Ok::<_, Failure>(Place::Store(known.unwrap_or(&home).clone()))
+        }
+    };
+    let stages = pipeline.stages.iter().zip(&pipeline.stores);
+    let places = stages.map(|(stage, store)| place(&stage.name, store.as_ref())).collect::<Result<_, Failure>>()?;
+    Ok(Layout { root, places })
 }
 
 /// The lines of standard input: each the text of a document, or the path of one where the first stage works on files.

@@ -5,6 +5,7 @@ use super::{Table, article, checks, queue_name, quoted, read_policy};
 use crate::config::units::size;
 use crate::config::{Config, Pipeline};
 use crate::error::Failure;
+use crate::store::place::StagePlace;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -15,7 +16,7 @@ use windlass_core::policy::{Policy, Service};
 use windlass_core::size;
 
 /// The keys of a stage beside those of a queue.
-const STAGE_KEYS: [&str; 5] = ["name", "limit", "limit_bytes", "to", "pass"];
+const STAGE_KEYS: [&str; 6] = ["name", "store", "limit", "limit_bytes", "to", "pass"];
 
 /// A stage as it was read, and where it stands.
 struct Read {
@@ -25,6 +26,7 @@ struct Read {
     limit_bytes: u64,
     tries: u32,
     pass: Pass,
+    store: Option<StagePlace>,
     place: Range<usize>,
 }
 
@@ -113,7 +115,9 @@ fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Ran
     // A document is tried twice, a job five times, unless somebody says how often.
     let said = table.get("attempts").is_some() || policy.attempts != Policy::new("", policy.service.clone()).attempts;
     let tries = if said { policy.attempts } else { TRIES };
-    Ok(Read { plan, policy, limit, limit_bytes, tries, pass, place: table.get("name").map_or(place, Spanned::span) })
+    let store = table.map("store", str::parse)?;
+    let place = table.get("name").map_or(place, Spanned::span);
+    Ok(Read { plan, policy, limit, limit_bytes, tries, pass, store, place })
 }
 
 fn read_to(table: &Table<'_, '_>) -> Result<Vec<String>, Failure> {
@@ -163,7 +167,8 @@ fn join(
         let flow = Flow { pipeline, stage: stage_name, limit, limit_bytes, tries, pass, to, held_by };
         rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
     }
-    Ok(Pipeline { name: name.to_owned(), memory, stages, rules })
+    let stores = read.iter().map(|stage| stage.store.clone()).collect();
+    Ok(Pipeline { name: name.to_owned(), memory, stages, rules, stores })
 }
 
 fn queue_of(pipeline: &str, stage: &str) -> Option<QueueName> {
