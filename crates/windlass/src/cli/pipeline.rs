@@ -205,7 +205,8 @@ fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
     let stages = pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores).map(|((stage, rules), store)| {
         json!({
             "name": stage.name, "store": store.as_ref().map(ToString::to_string), "queue": rules.pattern,
-            "workers": rules.slots, "slots": stage.slots, "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
+            "workers": rules.slots, "slots": stage.slots, "memory": stage.memory,
+            "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
         })
     });
     let stages: Vec<Value> = stages.collect();

@@ -29,7 +29,8 @@ function token() {
 async function ask(path) {
   const headers = token() ? { authorization: `Bearer ${token()}` } : {};
   // Relative, so that a proxy may put the server below any path.
-  const answer = await fetch(`api/v1/${path}`, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const answer = await fetch(`api/v1/${path}`, { headers, cache: "no-store", signal });
   if (answer.status === 401) throw new Refused();
   const said = await answer.json();
   if (answer.status === 404) throw new Missing();
@@ -128,7 +129,7 @@ function dataOf(job) {
 // How long so many jobs take at this rate; nothing where nothing moves.
 const leftOf = (jobs, perMinute) => (jobs > 0 && perMinute > 0 ? spoken((jobs / perMinute) * 60) : "-");
 
-const WAITING = ["scheduled", "blocked", "ready", "retrying"];
+const WAITING = ["scheduled", "ready", "retrying"];
 const waitingOf = (counts) => WAITING.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
 
 // ---- Showing
@@ -234,14 +235,16 @@ function showHead({ status, stats }) {
   const troubles = Object.entries(status.troubles ?? {}).map(
     ([entry, trouble]) => `the workers of [queue.${visible(entry)}] cannot serve: ${visible(trouble)}`,
   );
-  put(at("server"), [`${condition}, version ${server.version}, pid ${server.pid}, ${visible(server.dir)}`, ...troubles].join("; "));
+  const who = `${condition}, version ${server.version}, pid ${server.pid}, ${visible(server.dir)}`;
+  put(at("server"), [who, ...troubles].join("; "));
   at("server").className = condition === "serving" && troubles.length === 0 ? "good" : "bad";
   const rate = stats.total?.per_minute ?? 0;
-  const shown = ["ready", "running", "retrying", "blocked", "scheduled", "suspended", "failed"].map((state) => [
+  const shown = ["ready", "running", "retrying", "scheduled", "suspended", "failed"].map((state) => [
     state,
     grouped(totals[state]),
   ]);
-  shown.push(["jobs a minute", grouped(Math.round(rate))], ["empty in about", leftOf(waitingOf(totals) + totals.running, rate)]);
+  const left = leftOf(waitingOf(totals) + totals.running, rate);
+  shown.push(["jobs a minute", grouped(Math.round(rate))], ["empty in about", left]);
   const place = at("totals");
   if (place.children.length === 0) {
     place.append(...shown.map(([what]) => element("div", {}, element("dt", { textContent: what }), element("dd"))));
@@ -268,7 +271,9 @@ function showQueues({ status, stats, why }) {
       ],
     };
   });
-  const columns = ["queue", "state", "waiting", "running", "failed", "jobs a minute", "left", "95 of 100 took", "why it does not run"];
+  const columns = [
+    "queue", "state", "waiting", "running", "failed", "jobs a minute", "left", "95 of 100 took", "why it does not run",
+  ];
   fill(at("queues"), "Queues", columns, rows, "No queue yet: the first push makes one.");
 }
 
@@ -284,8 +289,8 @@ function showJobs(scene) {
   const bad = [...scene.failed].sort((a, b) => (a.ended < b.ended ? 1 : -1)).map((job) => ({
     key: job.id,
     cells: [
-      ident(job.id), word(job.queue), word(job.ended ? new Date(job.ended).toLocaleTimeString() : ""), word(job.reason, "bad"),
-      words((job.errors ?? []).at(-1)?.text),
+      ident(job.id), word(job.queue), word(job.ended ? new Date(job.ended).toLocaleTimeString() : ""),
+      word(job.reason, "bad"), words((job.errors ?? []).at(-1)?.text),
     ],
   }));
   fill(at("failed"), "Failed", ["job", "queue", "at", "reason", "error"], bad, "Nothing failed.");
@@ -295,8 +300,8 @@ function showRuns({ runs }) {
   const rows = runs.filter((run) => !run.ended).map((run) => ({
     key: run.id,
     cells: [
-      ident(run.id), progress(`${run.total - run.live}/${run.total}`), count(run.counts.failed, "bad"), count(run.counts.running),
-      word(run.sealed ? "sealed" : "open"), words(run.name),
+      ident(run.id), progress(`${run.total - run.live}/${run.total}`), count(run.counts.failed, "bad"),
+      count(run.counts.running), word(run.sealed ? "sealed" : "open"), words(run.name),
     ],
   }));
   fill(at("runs"), "Runs", ["run", "done", "failed", "running", "input", "name"], rows, "No run is under way.");
@@ -321,9 +326,13 @@ function showDocuments({ documents }) {
   const key = JSON.stringify(documents.map((spool) => spool.directory));
   if (part.dataset.key !== key) {
     part.dataset.key = key;
-    part.replaceChildren(part.querySelector("h2"), ...documents.map(() => element("div", {}, element("h3"), element("p", { className: "bad" }))));
+    const places = documents.map(() => element("div", {}, element("h3"), element("p", { className: "bad" })));
+    part.replaceChildren(part.querySelector("h2"), ...places);
   }
-  const columns = ["stage", "waiting", "working", "failed", "aside", "drivers", "work", "wait", "block", "overhead", "per hour", "left"];
+  const columns = [
+    "stage", "waiting", "working", "failed", "aside", "drivers",
+    "work", "wait", "block", "overhead", "per hour", "left",
+  ];
   documents.forEach((spool, index) => {
     const place = part.querySelectorAll(":scope > div")[index];
     const left = spool.left_s > 0 ? `, through in about ${spoken(spool.left_s)}` : "";
@@ -374,7 +383,8 @@ async function round() {
   try {
     scene = await look();
     tellTrouble("");
-    if (!selecting()) show(scene);
+    if (held || selecting()) return;
+    show(scene);
     put(at("age"), `as of ${new Date(scene.at).toLocaleTimeString()}`);
   } catch (error) {
     if (error instanceof Refused) return askForToken();
