@@ -28,6 +28,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("mount", "mount", "the rigs that cut the power of a disk and fill it up"),
     ("postgres", "postgresql", "the tests of the store on PostgreSQL"),
     ("psql", "postgresql-client", "the tests of the store on PostgreSQL"),
+    ("pgbouncer", "pgbouncer", "the test of the store behind a pooler"),
     ("mariadbd", "mariadb-server", "the tests of the store on MariaDB"),
     ("mariadb", "mariadb-client", "the tests of the store on MariaDB"),
     ("sqlite3", "sqlite3", "the tests of the store on SQLite"),

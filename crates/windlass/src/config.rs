@@ -61,6 +61,8 @@ pub struct Config {
     pub archive: ArchiveOptions,
     pub log: LogOptions,
     pub traces: TraceOptions,
+    /// The directories of documents that are shown beside the queues.
+    pub spools: Vec<PathBuf>,
     /// Its terms are those of every table that does not say otherwise.
     pub defaults: Policy,
     /// The directory of handlers, which goes before every table.
@@ -145,6 +147,7 @@ impl Default for Config {
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
             traces: TraceOptions::default(),
+            spools: Vec::new(),
             defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,
             channels: Vec::new(),

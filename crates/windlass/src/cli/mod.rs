@@ -49,6 +49,7 @@ mod status;
 mod steer;
 mod stop;
 mod tick;
+mod top;
 mod values;
 mod wait;
 mod watch;
@@ -161,6 +162,8 @@ enum Verb {
     Ls(ls::Args),
     /// Show everything about a job or a run
     Show(show::Args),
+    /// See how everything stands, live: queues, what runs, what failed, runs, documents
+    Top(top::Args),
     /// Count jobs by queue and state
     Status(status::Args),
     /// Watch jobs change; a run to its end
@@ -461,6 +464,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Wait(args) => wait::wait(&args, context),
         Verb::Ls(args) => ls::ls(&args, context),
         Verb::Show(args) => show::show(&args, context),
+        Verb::Top(args) => top::top(&args, context),
         Verb::Status(args) => status::status(&args, context),
         Verb::Logs(args) => logs::logs(&args, context),
         Verb::Pause(args) => steer::pause(&args, context),

@@ -272,8 +272,8 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
     if directories::are_needed(pipeline, context) {
         if !terms.is_empty() {
-            let text = "directories keep no terms of a run, \
-                        and --time-limit, --job-limit, --tolerate and --end-job need one store";
+            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need \
+                        one store";
             return Err(Failure::new(Kind::Usage, text));
         }
         return directories::run(&loaded, pipeline, signals, context);

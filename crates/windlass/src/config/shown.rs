@@ -74,7 +74,7 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        let live = ["limits", "defaults", "handlers", "subscribe"].contains(&self.table.as_str());
+        let live = ["limits", "defaults", "handlers", "subscribe", "spool"].contains(&self.table.as_str());
         self.queue || live || ["schedule.", "pipeline.", "notify."].iter().any(|of| self.table.starts_with(of))
     }
 }
@@ -162,8 +162,10 @@ impl Loaded {
 
     /// What the server itself goes by, table by table.
     fn of_the_server(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
-        let Config { server, archive, log, traces, .. } = &self.config;
+        let Config { server, archive, log, traces, spools, .. } = &self.config;
+        let shown: Vec<String> = spools.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         vec![
+            ("spool", "show", Some(format!("{shown:?}"))),
             ("server", "listen", Some(format!("\"{}\"", server.listen))),
             ("server", "drain", Some(format!("\"{}\"", when::exact(server.drain)))),
             ("archive", "bodies", Some(archive.bodies.to_string())),
@@ -476,8 +478,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 27,
-            "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
+            18 + 8 + 27,
+            "of the server, its spools, store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
 

@@ -41,6 +41,7 @@ mod schedules;
 mod selection;
 mod serve;
 mod servers;
+mod spools;
 mod stats;
 mod steer;
 mod watch;

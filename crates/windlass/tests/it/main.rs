@@ -39,6 +39,7 @@ mod server_log;
 mod signals;
 mod steer;
 mod terms;
+mod top;
 mod traces;
 mod urls;
 mod verbs;

@@ -99,6 +99,43 @@ fn a_push_beyond_the_job_limit_is_refused_whole_and_what_is_emitted_beyond_it_is
 }
 
 #[test]
+fn pushes_of_one_turn_share_what_room_there_is() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { job_limit: Some(4), ..RunTerms::default() });
+    let mut given = Vec::new();
+    let pushes: Vec<Event> = (0..3)
+        .map(|_| {
+            let mut lot = world.lot("q", 2);
+            lot.jobs[0].run = Some(run);
+            let (pushed, told) = answer();
+            given.push(told);
+            Event::Pushed { lot, durability: Durability::Full, answer: pushed }
+        })
+        .collect();
+    world.turn(pushes);
+    let told: Vec<bool> = given.iter().map(|given| given.try_recv().unwrap().is_ok()).collect();
+    assert_eq!(told, [true, true, false]);
+    let counts = info(&mut world, run).counts;
+    assert_eq!((counts.total(), counts.dropped), (4, 0), "who was told that it is safe is in");
+}
+
+#[test]
+fn what_comes_too_late_is_refused_where_the_next_generation_has_no_room_for_it() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { job_limit: Some(3), ..RunTerms::default() });
+    let (sealed, _given) = answer();
+    world.turn([Event::SealRun { run, answer: sealed }]);
+    assert!(info(&mut world, run).counts.ended);
+    let refused = feed(&mut world, run, 4).unwrap_err();
+    assert_eq!(refused.to_string(), format!("rejected, nothing was stored: run {run}.2 takes 3 jobs and has 0"));
+    feed(&mut world, run, 2).unwrap();
+    assert_eq!(feed(&mut world, run, 2).unwrap_err().kind, Kind::Conflict);
+    feed(&mut world, run, 1).unwrap();
+    let counts = info(&mut world, run.next_generation()).counts;
+    assert_eq!((counts.total(), counts.dropped), (3, 0));
+}
+
+#[test]
 fn the_end_of_a_run_is_announced_by_a_job_that_starts_at_once() {
     let mut world = World::new(vec![serving("q"), serving("done")]);
     let queue = QueueName::new(b"done").unwrap();
