@@ -103,7 +103,8 @@ impl Browser {
         let waited = self.eval(&format!(
             "new Promise(done => {{
                 const look = () => ({condition}) && done(true);
-                new MutationObserver(look).observe(document, {{ subtree: true, childList: true, characterData: true, attributes: true }});
+                const all = {{ subtree: true, childList: true, characterData: true, attributes: true }};
+                new MutationObserver(look).observe(document, all);
                 setTimeout(() => done(document.body.innerText), {patience});
                 look();
             }})"
@@ -115,7 +116,8 @@ impl Browser {
     #[track_caller]
     fn rows(&mut self, table: &str) -> Vec<Vec<String>> {
         let rows = format!(
-            "[...document.querySelectorAll('{table} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+            "[...document.querySelectorAll('{table} tbody tr')]
+                .map(row => [...row.cells].map(cell => cell.textContent))"
         );
         serde_json::from_value(self.eval(&rows)).unwrap()
     }
