@@ -178,8 +178,8 @@ impl Plan {
 
     /// Joins stages that are kept in one store, by its number, and feed each other into parts; a directory, which has
     /// no number, is a part of its own. By stage, the part it is in, which has the number of its first stage. A part
-    /// has ended when all before it have, and it has nothing left; so what cannot be said of a stage whose part feeds
-    /// itself by way of another, or of a directory that does: that stage is the error.
+    /// has ended when all before it have, and it has nothing left; that can be said of none that feeds itself by way
+    /// of another, nor of a directory that does: the first such stage is the error.
     pub fn parts(&self, stores: &[Option<usize>]) -> Result<Vec<usize>, usize> {
         let ways = || self.after.iter().enumerate().flat_map(|(from, after)| after.iter().map(move |to| (from, *to)));
         let mut part: Vec<usize> = (0..self.after.len()).collect();

@@ -91,6 +91,15 @@ pub struct Pipeline {
     pub rules: Vec<Policy>,
     /// Where each is kept, where it says so itself.
     pub stores: Vec<Option<StagePlace>>,
+    /// What makes its input, where that is a stage without one.
+    pub feeder: Option<Feeder>,
+}
+
+/// A stage without an input: each line that its command writes is one of the first stage behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feeder {
+    pub name: String,
+    pub argv: Vec<Vec<u8>>,
 }
 
 impl Pipeline {

@@ -16,7 +16,7 @@ pub(super) struct Node {
     pub(super) to: Vec<String>,
 }
 
-/// How far each stage is from the first; from another one to which nothing leads, where it cannot be reached from there.
+/// How far each stage is from the first, or, where no way leads to it from there, from another that begins a way.
 fn depths(stages: &[Node]) -> Vec<usize> {
     let mut depths = vec![None; stages.len()];
     let is_begin = |at: &usize| !stages.iter().any(|stage| stage.to.contains(&stages[*at].name));

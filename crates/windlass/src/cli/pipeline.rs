@@ -4,6 +4,7 @@
 //! it, or serves it for so long.
 
 mod directories;
+mod feeder;
 
 use super::Context;
 use super::connect::{Connection, Link, configured, start_server, went_away};
@@ -21,6 +22,7 @@ use crate::inbox::Envelope;
 use crate::log::{Level, Log, LogOptions};
 use crate::server::Server;
 use crate::store::Durability;
+use feeder::Source;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -177,6 +179,9 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
     for pipeline in all {
         let budget = pipeline.memory.or(machine).map(|bytes| format!(" in {}", size::spoken(bytes)));
         out.line(format_args!("{}{}", pipeline.name, budget.unwrap_or_default()));
+        if let Some(feeder) = &pipeline.feeder {
+            out.line(format_args!("  {}: feeds {}", feeder.name, pipeline.stages[0].name));
+        }
         for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let limit = rules.flow.as_ref().map_or(0, |flow| flow.limit);
             let memory = (stage.memory > 0).then(|| format!(" of {}", size::spoken(stage.memory)));
@@ -210,7 +215,8 @@ fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
         })
     });
     let stages: Vec<Value> = stages.collect();
-    json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "stages": stages })
+    let feeder = pipeline.feeder.as_ref().map(|feeder| &feeder.name);
+    json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "feeder": feeder, "stages": stages })
 }
 
 fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
@@ -276,7 +282,8 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
     let dir = context.data_dir()?;
     let server = Link::to_server(&dir)?;
-    let (taken, signal) = feed(queue, &terms, &dir, &signals)?;
+    let mut source = Source::open(pipeline.feeder.as_ref())?;
+    let (taken, signal) = feed(queue, &terms, &dir, &mut source, &signals)?;
     let (run, fed) = taken;
     context.say(format_args!("{run}: {} in {first}", jobs(fed)));
     if let Some(signal) = signal {
@@ -300,23 +307,28 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     }
 }
 
-/// The lines of standard input as one run, sealed: what was taken, and the signal that ended the input.
+/// The lines of the feeder, or of standard input, as one run, sealed: what was taken, and the signal that ended them.
 fn feed(
     queue: QueueName,
     terms: &RunTerms,
     dir: &DataDir,
+    source: &mut Source,
     signals: &Signals,
 ) -> Result<((RunId, u64), Option<i32>), Failure> {
     let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
     let run = RunId::first(Origin::from_random(bits));
     let envelope = Envelope { run: Some(run), ..Envelope::new(queue) };
-    let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-    let mut input = Interruptible::new(std::fs::File::from(raw), signals);
+    let mut input = Interruptible::new(source.lines()?, signals);
     let mut inbox = InboxDoor::open(dir, &envelope, Durability::Full)?;
     if !terms.is_empty() {
         inbox.open_run(run, terms)?;
     }
     inbox.push_input(b'\n', &mut input)?;
+    if let Err(failure) = source.end(input.signal.is_some()) {
+        inbox.sync()?;
+        let hint = format!("what it fed is in {run}, which nothing has sealed: windlass seal {run}, or cancel it");
+        return Err(failure.hint(hint));
+    }
     inbox.seal(run)?;
     let count = inbox.sync()?;
     Ok(((run, count), input.signal))

@@ -5,7 +5,7 @@
 
 use super::masked::masked;
 use super::reader::limits;
-use super::{Config, Handlers, Pipeline, reader};
+use super::{Config, Feeder, Handlers, Pipeline, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
 use crate::store::place::StorePlace;
@@ -207,6 +207,11 @@ impl Loaded {
             (format!("pipeline.{}", pipeline.name), format!("pipeline.{}", reader::quoted(&pipeline.name)));
         let memory = pipeline.memory.map(|bytes| format!("\"{}\"", exact_size(bytes)));
         add(section.clone(), table.clone(), "memory", memory);
+        if let Some(Feeder { name, argv }) = &pipeline.feeder {
+            let words: Vec<String> = argv.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            let table = format!("{table}.{}", reader::quoted(name));
+            add(format!("{section}.{name}"), table, "feed", Some(format!("{words:?}")));
+        }
         for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let section = format!("{section}.{}", stage.name);
             let table = format!("{table}.{}", reader::quoted(&stage.name));

@@ -57,8 +57,8 @@ impl Part {
         noted.map_err(|e| Failure::io(format_args!("cannot write into {}", front.display()), &e))
     }
 
-    /// Nothing more will come in at one of the entries. After the last of them the run is sealed, and when it is over the
-    /// directories behind it are told; not where all of it is to end before.
+    /// Nothing more will come in at one of the entries. After the last of them the run is sealed, and when it is over
+    /// the directories behind it are told; not where all of it is to end before.
     pub(super) fn an_entry_has_ended(&self) -> Result<(), Failure> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open -= 1;

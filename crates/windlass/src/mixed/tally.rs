@@ -1,4 +1,4 @@
-//! What has become of the jobs of each queue while this process works on it, and which of those that it pushed still go.
+//! What has become of the jobs of each queue while this process works on it, and which that it pushed have not ended.
 
 use crate::engine::event::Followed;
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! Stages in directories: each is a directory with drivers of its own, all in one process, and `done` travels from stage
-//! to stage.
+//! Stages in directories: each is a directory with drivers of its own, all in one process, and `done` travels from
+//! stage to stage.
 //!
 //! A stage whose command names `{in}` and `{out}`, or whose kept command is told of them line by line, works on files;
 //! any other gets the document's text as a job gets its data, and what it hands on becomes documents of the next ones.
@@ -43,8 +43,8 @@ impl std::fmt::Debug for Stages {
     }
 }
 
-/// How all that works on a pipeline is told to end. One stage that cannot go on ends all: those before it would wait for
-/// room for ever, and those behind it for an end.
+/// How all that works on a pipeline is told to end. One stage that cannot go on ends all: those before it would wait
+/// for room for ever, and those behind it for an end.
 #[derive(Default)]
 pub(crate) struct Stoppers {
     all: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,

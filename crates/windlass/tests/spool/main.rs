@@ -12,6 +12,7 @@ mod databases;
 mod disk;
 mod drivers;
 mod durable;
+mod feeding;
 mod foreign;
 mod hostile;
 mod large;

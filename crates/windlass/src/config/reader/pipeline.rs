@@ -3,7 +3,7 @@
 
 use super::{Table, article, checks, queue_name, quoted, read_policy};
 use crate::config::units::size;
-use crate::config::{Config, Pipeline};
+use crate::config::{Config, Feeder, Pipeline};
 use crate::error::Failure;
 use crate::store::place::StagePlace;
 use std::ops::Range;
@@ -73,15 +73,46 @@ fn read_pipeline(table: &Table<'_, '_>, name: &str, config: &Config, place: Rang
             return Err(refused.hint(format!("add [[pipeline.{}.stage]] with a name and what it runs", quoted(name))));
         }
     };
-    let mut read = Vec::new();
+    let (mut feeder, mut read) = (None, Vec::new());
     for (at, stage) in stages.iter().enumerate() {
         let title = format!("stage {} of {}", at + 1, table.title);
         let DeValue::Table(inner) = stage.get_ref() else {
             return Err(table.source.refuse(stage.span(), &format!("{title} is {}, expected a table", article(stage))));
         };
-        read.push(read_stage(&Table { source: table.source, title, table: inner }, name, config, stage.span())?);
+        let inner = Table { source: table.source, title, table: inner };
+        match inner.get("feed") {
+            Some(_) if at == 0 => feeder = Some((read_feeder(&inner, stage.span())?, read_to(&inner)?, stage.span())),
+            Some(_) => {
+                let text = "`feed` makes the input of a pipeline, and only its first stage has none";
+                return Err(inner.refuse_value("feed", text));
+            }
+            None => read.push(read_stage(&inner, name, config, stage.span())?),
+        }
     }
-    join(table, name, memory, machine, read)
+    let feeder = match feeder {
+        Some((feeder, to, place)) => {
+            let fed = read.first().map(|first: &Read| first.plan.name.as_str());
+            if fed.is_none() || to.iter().map(String::as_str).ne(fed) || read.iter().any(|r| r.plan.name == feeder.name)
+            {
+                let text = "a feeder has a name of its own and hands to the stage that stands behind it";
+                let hint = format!("to = [{:?}]", fed.unwrap_or("STAGE"));
+                return Err(table.source.refuse(place, text).hint(hint));
+            }
+            Some(feeder)
+        }
+        None => None,
+    };
+    Ok(Pipeline { feeder, ..join(table, name, memory, machine, read)? })
+}
+
+/// A stage without an input is no queue, and has nothing that one has.
+fn read_feeder(table: &Table<'_, '_>, place: Range<usize>) -> Result<Feeder, Failure> {
+    table.only(&["name", "feed", "to"])?;
+    let Some(name) = table.text("name")? else {
+        return Err(table.source.refuse(place, &format!("{} has no `name`", table.title)));
+    };
+    check_name(name).map_err(|why| table.refuse_value("name", &format!("a stage's name {why}")))?;
+    Ok(Feeder { name: name.to_owned(), argv: table.argv("feed")? })
 }
 
 fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Range<usize>) -> Result<Read, Failure> {
@@ -168,7 +199,7 @@ fn join(
         rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
     }
     let stores = read.iter().map(|stage| stage.store.clone()).collect();
-    Ok(Pipeline { name: name.to_owned(), memory, stages, rules, stores })
+    Ok(Pipeline { name: name.to_owned(), memory, stages, rules, stores, feeder: None })
 }
 
 fn queue_of(pipeline: &str, stage: &str) -> Option<QueueName> {
