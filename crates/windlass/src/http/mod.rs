@@ -32,6 +32,7 @@ mod lots;
 mod moves;
 mod operations;
 mod output;
+mod page;
 mod problem;
 mod push;
 mod query;

@@ -1,8 +1,8 @@
 //! The route of the directories of documents that the config names: how each stands.
 //!
-//! A look reads names from a file system that may be slow, or may not answer at all: it has a thread of its own, reads a
-//! bounded number of names, and there is one at a time, whose result is shared by all who ask meanwhile and for a moment
-//! after. It changes nothing on disk.
+//! A look reads names from a file system that may be slow, or may not answer at all: it has a thread of its own, reads
+//! a bounded number of names, and there is one at a time, whose result is shared by all who ask meanwhile and for a
+//! moment after. It changes nothing on disk.
 
 use super::app::{Call, json};
 use super::problem::Problem;

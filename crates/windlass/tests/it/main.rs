@@ -24,6 +24,7 @@ mod lua;
 mod manners;
 mod mount;
 mod moves;
+mod page;
 mod pages;
 mod patterns;
 mod places;

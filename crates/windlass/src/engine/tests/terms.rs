@@ -68,6 +68,26 @@ fn a_run_that_takes_too_long_is_stopped_and_ends() {
 }
 
 #[test]
+fn a_run_that_the_server_before_has_stopped_costs_no_turns_while_its_last_jobs_wait() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { time_limit: Some(Duration::from_secs(60)), ..RunTerms::default() });
+    feed(&mut world, run, 1).unwrap();
+    let no = info(&mut world, run).no;
+    world.engine.store().stop_run(no, Stopped::TimeLimit, world.now).unwrap();
+    world.engine.store().commit(Durability::Full).unwrap();
+    let World { engine, now, .. } = world;
+    let evidence =
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| true, same_boot: true, convicted: Evidence::UNTOLD };
+    let options = EngineOptions { ids: Arc::new(IdSource::new(Origin::from_random(9))), ..engine.options.clone() };
+    let later = now.after(Duration::from_secs(100));
+    let (mut engine, _) = Engine::new(engine.store, options, evidence, later).unwrap();
+    engine.turn(later, []).unwrap();
+    engine.turn(later, []).unwrap();
+    let wake = engine.next_wake().unwrap();
+    assert!(wake.is_none_or(|wake| wake > later), "it turns again and again: {wake:?}");
+}
+
+#[test]
 fn a_run_that_fails_more_often_than_it_bears_is_stopped() {
     let mut world = World::new(vec![Policy { attempts: 1, ..serving("q") }]);
     let run = open(&mut world, RunTerms { tolerate: Some(Tolerance::Jobs(1)), ..RunTerms::default() });

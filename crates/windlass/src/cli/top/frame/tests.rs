@@ -29,8 +29,8 @@ fn scene() -> Scene {
             "total": { "per_minute": 600.0 },
         }),
         running: vec![json!({
-            "job": "j-1", "queue": "fetch", "started": "2027-01-15T07:58:20Z", "progress": "31/50 pages", "phase": "parse",
-            "data": "report\u{1b}]0;x",
+            "job": "j-1", "queue": "fetch", "started": "2027-01-15T07:58:20Z", "progress": "31/50 pages",
+            "phase": "parse", "data": "report\u{1b}]0;x",
         })],
         failed: vec![json!({ "id": "j-9", "queue": "mail", "reason": "exhausted", "ended": "2027-01-15T07:59:00Z",
             "errors": [{ "text": "exit 22\u{7}" }] })],
