@@ -141,6 +141,11 @@ impl Drive {
         prove_rename(&queue.sidecar.root, queue.sidecar.random())?;
         let way = Way::open(&order.task, &order.extension)?;
         for directory in way.directories() {
+            if directory.path() == queue.directory.path() {
+                let place = order.input.display();
+                let text = format!("{place} is both input and output: what comes out would go in again");
+                return Err(Failure::new(Kind::Usage, text).hint("name another directory with --out"));
+            }
             // It may be the input of others, and they have the same directory beside it.
             prove_rename(&Sidecar::open(directory)?.root, queue.sidecar.random())?;
         }
