@@ -47,6 +47,19 @@ impl Servers {
         Ok(servers)
     }
 
+    pub(crate) fn postgres(&self) -> Result<&str, String> {
+        self.named(POSTGRES)
+    }
+
+    pub(crate) fn mariadb(&self) -> Result<&str, String> {
+        self.named(MARIADB)
+    }
+
+    fn named(&self, variable: &str) -> Result<&str, String> {
+        let found = self.variables.iter().find(|(name, _)| *name == variable);
+        found.map(|(_, url)| url.as_str()).ok_or_else(|| format!("no server is known as {variable}"))
+    }
+
     /// What the commands of this task are told.
     pub(crate) fn variables(&self) -> &[(&'static str, String)] {
         &self.variables

@@ -80,7 +80,8 @@ enum Command {
     Replay { seed: u64, end: bool, cast: Cast },
 }
 
-const USAGE: &str = "usage: windlass-sim [--plain | --people | --flows] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED";
+const USAGE: &str = "usage: windlass-sim [--plain | --people | --flows] --seeds N [--from S] [--twice] \
+                     | --end N [--from S] | --replay SEED";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {

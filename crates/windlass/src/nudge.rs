@@ -8,7 +8,7 @@ use crate::error::{Failure, Kind};
 use crate::inbox::watch::Bell;
 use crate::log::{Level, Log};
 use crate::store::StoreError;
-use crate::store::sql::{self, SqlOptions};
+use crate::store::sql::{self, Listened, SqlOptions};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,11 @@ const DATAGRAMS_MOST: usize = 4096;
 
 /// After a connection was lost, or could not be made, another is tried after this time.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The same where words do not come through, which rarely changes.
+const IN_VAIN: Duration = Duration::from_secs(600);
+
+const NO_WORDS: &str = "the database says when there is work, and its words do not come through: a pooler between \
+     transactions passes none on. The table is looked at now and then; [nudge] udp is quicker";
 
 /// The threads that wait for nudges.
 #[derive(Debug, Default)]
@@ -99,8 +104,15 @@ async fn listen_on(options: SqlOptions, events: Sender<Event>, log: Log) {
                 events.send(Event::Look).is_ok()
             }
         };
+        let mut again = AGAIN;
         match sql::listen(&options, heard).await {
-            Ok(()) => said = false,
+            Ok(Listened::Ended) => said = false,
+            Ok(Listened::InVain) => {
+                again = IN_VAIN;
+                if !std::mem::replace(&mut said, true) {
+                    log.warn(NO_WORDS);
+                }
+            }
             // The engine says of itself that the database is away.
             Err(StoreError::Away(_)) => {}
             Err(error) if !std::mem::replace(&mut said, true) => {
@@ -108,7 +120,7 @@ async fn listen_on(options: SqlOptions, events: Sender<Event>, log: Log) {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(again).await;
     }
 }
 

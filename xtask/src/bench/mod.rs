@@ -63,7 +63,13 @@ const BENCHES: &[Bench] = &[
     ("queues", backlog::bench_queues),
     ("queues-known", lines::bench_queues),
     ("idle", idle::bench),
-    ("sql", sql::bench),
+    ("sql.postgres", sql::bench_kept),
+    ("sql.postgres-none", sql::bench_none),
+    ("sql.push", sql::bench_push),
+    ("sql.passed", sql::bench_passed),
+    ("sql.latency", sql::bench_latency),
+    ("sql.mariadb", sql::bench_mariadb),
+    ("sql.sqlite", sql::bench_sqlite),
     ("spool", spool::bench),
 ];
 

@@ -30,33 +30,42 @@ use windlass_core::policy::{Policy, Service};
 const BATCH: u32 = 1000;
 const SLOTS: u32 = 4;
 
-pub(super) fn bench(bed: &mut Bed) -> Outcome<()> {
+/// Rows that are kept, beside the bare statements and the best of the peers.
+pub(super) fn bench_kept(bed: &mut Bed) -> Outcome<()> {
+    whole(bed, "sql.postgres", Keep::Rows, 0.9, 1.0)
+}
+
+/// The same where a row is deleted with its end.
+pub(super) fn bench_none(bed: &mut Bed) -> Outcome<()> {
+    whole(bed, "sql.postgres-none", Keep::None, 0.7, 2.0)
+}
+
+fn whole(bed: &mut Bed, name: &str, keep: Keep, goal: f64, times_best: f64) -> Outcome<()> {
     let servers = Servers::start()?;
-    let [postgres, mariadb] = servers.variables() else { return Err("two servers are needed".into()) };
-    let (postgres, mariadb) = (Place::of(&postgres.1), Place::of(&mariadb.1));
-    let count = bed.size(1_000_000);
-    let best = peers::best(bed, &postgres)?;
-    for (name, keep, goal, times_best) in
-        [("sql.postgres", Keep::Rows, 0.9, 1.0), ("sql.postgres-none", Keep::None, 0.7, 2.0)]
-    {
-        let times = bed.rounds();
-        let shared = RefCell::new(&mut *bed);
-        let ours = || live(*shared.borrow_mut(), &postgres, keep, count);
-        let bare = || bare(&postgres, keep, count);
-        let (ours, raw) = rounds(times, ours, bare)?;
-        bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.7, goal)));
-        if let Some(best) = best {
-            let beside = Figure::new(format!("{name}-to-best-peer"), ours, "jobs/s").raw(best);
-            bed.report(&beside.bar(Bar::RatioAtLeast(times_best, times_best)));
-        }
+    let postgres = Place::of(servers.postgres()?);
+    let (count, times) = (bed.size(1_000_000), bed.rounds());
+    let shared = RefCell::new(&mut *bed);
+    let ours = || live(*shared.borrow_mut(), &postgres, keep, count);
+    let bare = || bare(&postgres, keep, count);
+    let (ours, raw) = rounds(times, ours, bare)?;
+    bed.report(&Figure::new(name, ours, "jobs/s").raw(raw).bar(Bar::RatioAtLeast(0.7, goal)));
+    if let Some(best) = peers::best(bed, &postgres)? {
+        let beside = Figure::new(format!("{name}-to-best-peer"), ours, "jobs/s").raw(best);
+        bed.report(&beside.bar(Bar::RatioAtLeast(times_best, times_best)));
     }
-    push(bed, &postgres)?;
-    passed(bed, &postgres)?;
-    latency(bed, &postgres)?;
-    let few = bed.size(200_000);
+    Ok(())
+}
+
+pub(super) fn bench_mariadb(bed: &mut Bed) -> Outcome<()> {
+    let servers = Servers::start()?;
+    let (mariadb, few) = (Place::of(servers.mariadb()?), bed.size(200_000));
     let rate = live(bed, &mariadb, Keep::Rows, few)?;
     bed.report(&Figure::new("sql.mariadb", rate, "jobs/s"));
-    let file = bed.scratch()?;
+    Ok(())
+}
+
+pub(super) fn bench_sqlite(bed: &mut Bed) -> Outcome<()> {
+    let (file, few) = (bed.scratch()?, bed.size(200_000));
     let sqlite = Place::Sqlite(format!("sqlite:{}/jobs.db", file.path().display()));
     let rate = live(bed, &sqlite, Keep::Rows, few)?;
     bed.report(&Figure::new("sql.sqlite", rate, "jobs/s"));
@@ -112,7 +121,9 @@ fn filled(database: &Database<'_>, place: &Place, count: u64) -> Outcome<()> {
 }
 
 /// Lines of `windlass push`, until all of them are rows, beside a COPY of such rows.
-fn push(bed: &mut Bed, place: &Place) -> Outcome<()> {
+pub(super) fn bench_push(bed: &mut Bed) -> Outcome<()> {
+    let servers = Servers::start()?;
+    let place = &Place::of(servers.postgres()?);
     let (count, times) = (bed.size(500_000), bed.rounds());
     let program = std::env::current_exe()?.with_file_name("windlass");
     if !program.is_file() {
@@ -149,7 +160,9 @@ fn push(bed: &mut Bed, place: &Place) -> Outcome<()> {
 }
 
 /// One server and one table through which ten times a million jobs pass, and then one more: that beside the first.
-fn passed(bed: &mut Bed, place: &Place) -> Outcome<()> {
+pub(super) fn bench_passed(bed: &mut Bed) -> Outcome<()> {
+    let servers = Servers::start()?;
+    let place = &Place::of(servers.postgres()?);
     let (_scratch, dir) = bed.data_dir()?;
     let (database, count) = (place.make()?, bed.size(1_000_000));
     let table = database.table(Keep::Rows)?;
@@ -204,7 +217,9 @@ fn bare(place: &Place, keep: Keep, count: u64) -> Outcome<f64> {
 }
 
 /// From the insert of a foreign client to the start of the process, beside two commits and a bare spawn.
-fn latency(bed: &mut Bed, place: &Place) -> Outcome<()> {
+pub(super) fn bench_latency(bed: &mut Bed) -> Outcome<()> {
+    let servers = Servers::start()?;
+    let place = &Place::of(servers.postgres()?);
     let (scratch, dir) = bed.data_dir()?;
     let database = place.make()?;
     let table = database.table(Keep::Rows)?;

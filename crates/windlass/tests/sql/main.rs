@@ -7,11 +7,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod away;
+mod clocks;
 #[expect(dead_code, reason = "shared with the rigs, which use the rest")]
 mod door;
 mod doors;
 mod foreign;
 mod nudges;
+mod pooler;
 #[path = "../it/rig.rs"]
 #[expect(dead_code, reason = "the tests of the program need more of it")]
 mod rig;

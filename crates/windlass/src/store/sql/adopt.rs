@@ -3,7 +3,7 @@
 //!
 //! To take a row in is an UPDATE, and so is its claim; where both happen in one turn they are one. So rows that are
 //! ready wait in memory, locked, until the turn claims them or has to write them, and a turn takes in about as many
-//! as it claims. It must not know what a claim is for.
+//! as it claims. Where turns claim many, they are not even looked at (`promise`). It must not know what a claim is for.
 
 use super::database::{Cells, Value};
 use super::dialect::Rows;
@@ -37,17 +37,21 @@ impl Adopted {
 impl SqlStore {
     /// Takes in rows that others inserted; tells how many.
     pub(super) fn adopt_new(&mut self, now: Time) -> Result<u64, StoreError> {
+        if self.promises() {
+            self.promise_more(0);
+            return Ok(0);
+        }
         let (dialect, most) = (self.db.dialect, self.looks.most_new());
         let sql = self.names.sql(&format!(
             "SELECT :id, :name, :status, octet_length(:data), :priority, :run_at, {}, :taskable_type, {} \
-             FROM :jobs WHERE {} AND :state IS NULL AND coalesce(:locked_queue_id, '') = '' \
+             FROM :jobs WHERE {} AND :state IS NULL AND :id > $1 AND coalesce(:locked_queue_id, '') = '' \
              ORDER BY :id LIMIT {most} {}",
             dialect.micros(":created_at"),
             dialect.as_text(":taskable_id"),
             strange(dialect),
             dialect.skip_locked()
         ));
-        let found = self.db.query(&sql, &[])?;
+        let found = self.db.query(&sql, &[self.looks.after.into()])?;
         let count = found.len() as u64;
         self.looks.more = count >= most;
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
@@ -57,10 +61,15 @@ impl SqlStore {
                 Err((id, why)) => refused.push((id, why)),
             }
         }
+        let last: Option<i64> = taken.last().map(|row: &Adopted| row.id).max(refused.last().map(|(id, _)| *id));
+        if let Some(last) = last {
+            self.looks.after = last;
+        }
         let mut lanes: BTreeMap<(Lane, State), u64> = BTreeMap::new();
         for row in &taken {
             *lanes.entry((row.lane(), row.state)).or_default() += 1;
         }
+        self.looks.promises.learn(&lanes, self.looks.after);
         self.refuse(&refused, now)?;
         self.written |= !taken.is_empty();
         let waits = |row: &Adopted| row.state == State::Ready && dialect.returns_updated();

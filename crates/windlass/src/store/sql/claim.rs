@@ -15,19 +15,28 @@ use windlass_core::time::Time;
 
 use super::super::chunk::{BYTES_MAX, JOBS_MAX};
 
-const LANE: &str = ":state = 1 AND :status = 'pending' AND :queue_no = $1 AND :lane_kind = $2 AND :priority = $3";
+/// The rows of a lane, which is three values from this one on, and the most of them, which is the next.
+fn head_of_lane(columns: &str, first: usize, lock: &str) -> String {
+    let [kind, priority, most] = [1, 2, 3].map(|more| first + more);
+    format!(
+        "SELECT {columns} FROM :jobs AS j WHERE j.:state = 1 AND j.:status = 'pending' AND j.:queue_no = ${first} \
+         AND j.:lane_kind = ${kind} AND j.:priority = ${priority} ORDER BY j.:run_at, j.:id LIMIT ${most} {lock}"
+    )
+}
 
 impl SqlStore {
     pub(super) fn claim_lane(&mut self, order: &Order, now: Time) -> Result<Vec<Held>, StoreError> {
         self.begin()?;
         self.flush_own(now)?;
         let (lane, most) = (order.lane, order.most as usize);
-        // What this turn has just taken in from others stands behind what the table has.
-        let mut rows = match self.adopted_in(lane) == 0 || self.looks.has_more_in(lane, self.adopted_in(lane)) {
+        // New rows of others, which are not written yet, stand behind what the table has.
+        let new = self.adopted_in(lane) + self.looks.promises.count_in(lane) as usize;
+        let mut rows = match new == 0 || self.looks.has_more_in(lane, new) {
             true => self.claim_written(order, now)?,
             false => Vec::new(),
         };
         rows.extend(self.claim_adopted(lane, most - rows.len(), now)?);
+        rows.extend(self.claim_promised(lane, most - rows.len(), now)?);
         // The order of rows that a statement changed is nobody's promise.
         rows.sort_by_key(|row| (row.due, row.arrival));
         self.looks.ordered(lane, most as u64);
@@ -65,37 +74,43 @@ impl SqlStore {
 
     /// One statement where the database gives back what it changed.
     fn claim_at_once(&mut self, mut params: Vec<Value>, now: Time) -> Result<Vec<Row>, StoreError> {
+        let lock = self.db.dialect.skip_locked();
+        params.splice(0..0, self.start_values(now));
+        self.start_head(&head_of_lane("j.:id", 4, lock), ":state = 2", &params)
+    }
+
+    /// Who starts rows, and when: the first three values of such a statement.
+    pub(super) fn start_values(&self, now: Time) -> [Value; 3] {
+        [(self.epoch as i64).into(), self.lock.as_str().into(), now.as_micros().into()]
+    }
+
+    /// Starts the rows that a selection locks, and gives them back.
+    pub(super) fn start_head(&mut self, head: &str, set: &str, params: &[Value]) -> Result<Vec<Row>, StoreError> {
         let dialect = self.db.dialect;
-        params.extend([(self.epoch as i64).into(), self.lock.as_str().into(), now.as_micros().into()]);
-        let updated = dialect.timestamp("$7");
-        let head =
-            format!("SELECT :id FROM :jobs WHERE {LANE} ORDER BY :run_at, :id LIMIT $4 {}", dialect.skip_locked());
+        let updated = dialect.timestamp("$3");
         let (with, from, matching) = match dialect {
             super::Dialect::Sqlite => (String::new(), "", format!("j.:id IN ({head})")),
             // The head is found once, whatever the planner thinks of it.
             _ => (format!("WITH head AS MATERIALIZED ({head}) "), "FROM head", "j.:id = head.:id".to_owned()),
         };
         let sql = self.names.sql(&format!(
-            "{with}UPDATE :jobs AS j SET :state = 2, :status = 'processing', :starts = j.:starts + 1, \
-             :attempts = j.:starts + 1, :holder = $5, :locked_queue_id = $6, :updated_at = {updated} {from} \
+            "{with}UPDATE :jobs AS j SET {set}, :status = 'processing', :starts = j.:starts + 1, \
+             :attempts = j.:starts + 1, :holder = $1, :locked_queue_id = $2, :updated_at = {updated} {from} \
              WHERE {matching} RETURNING {}",
             if dialect == super::Dialect::Sqlite { COLUMNS.replace("j.:", ":") } else { COLUMNS.to_owned() }
         ));
-        self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
+        self.db.query(&sql, params)?.iter_mut().map(Row::read).collect()
     }
 
     fn claim_in_two(&mut self, params: Vec<Value>, now: Time) -> Result<Vec<Row>, StoreError> {
         let lock = self.db.dialect.skip_locked();
-        let sql = self
-            .names
-            .sql(&format!("SELECT {COLUMNS} FROM :jobs AS j WHERE {LANE} ORDER BY :run_at, :id LIMIT $4 {lock}"));
+        let sql = self.names.sql(&head_of_lane(COLUMNS, 1, lock));
         let mut rows: Vec<Row> = self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect::<Result<_, _>>()?;
         if rows.is_empty() {
             return Ok(rows);
         }
         let ids = super::dialect::Rows::default().ints("w_id", rows.iter().map(|row| row.arrival.0 as i64));
-        let mut params: Vec<Value> =
-            vec![(self.epoch as i64).into(), self.lock.as_str().into(), now.as_micros().into()];
+        let mut params: Vec<Value> = self.start_values(now).into();
         let source = self.db.dialect.rows(ids, &mut params);
         let updated = self.db.dialect.timestamp("$3");
         let set = format!(

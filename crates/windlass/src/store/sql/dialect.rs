@@ -145,10 +145,11 @@ impl Dialect {
         }
     }
 
-    /// A column that is only compared, and by which nothing is looked for: SQLite would take its index before a key.
+    /// A column that is only compared, and by which nothing is looked for: its index would be taken before a key's.
     pub(super) fn compared(self, column: &str) -> String {
         match self {
-            Dialect::Postgres | Dialect::Mariadb => column.to_owned(),
+            Dialect::Postgres => format!("coalesce({column}, 0)"),
+            Dialect::Mariadb => column.to_owned(),
             Dialect::Sqlite => format!("+{column}"),
         }
     }

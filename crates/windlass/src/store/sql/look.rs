@@ -5,6 +5,7 @@
 //! that its status says. What the engine thinks of lanes is set right where other servers work, too.
 
 use super::dialect::Dialect;
+use super::promise::Promises;
 use super::rows::{COLUMNS, Row};
 use super::schema;
 use super::tally::Was;
@@ -40,13 +41,18 @@ pub(super) struct Looks {
     corrections: Vec<Move>,
     /// Other servers were alive at the last look.
     pub(super) others: bool,
-    /// There are more new rows of others than the last look took in.
+    /// There are more new rows of others than the last look took in, and up to which one it looked.
     pub(super) more: bool,
+    pub(super) after: i64,
+    /// New rows that the engine was told of and that nobody has seen.
+    pub(super) promises: Promises,
     /// When the next of the old rows go, where the last look left some.
     remove_at: Option<Time>,
     /// How many jobs were ordered in the last turn that ordered some, and from which lanes; and in the open turn.
     orders: (u64, BTreeSet<Lane>),
     open_orders: (u64, BTreeSet<Lane>),
+    /// Whether anything was ordered since the last whole look.
+    ordered: bool,
 }
 
 impl Default for Looks {
@@ -61,9 +67,12 @@ impl Default for Looks {
             corrections: Vec::new(),
             others: false,
             more: false,
+            after: 0,
+            promises: Promises::default(),
             remove_at: None,
             orders: (0, BTreeSet::new()),
             open_orders: (0, BTreeSet::new()),
+            ordered: false,
         }
     }
 }
@@ -88,16 +97,43 @@ impl Looks {
     }
 
     pub(super) fn ordered(&mut self, lane: Lane, count: u64) {
+        self.ordered = true;
         self.open_orders.0 += count;
         self.open_orders.1.insert(lane);
+    }
+
+    /// Whether turns claim so many that it counts how often each row is written.
+    pub(super) fn claims_many(&self) -> bool {
+        self.wanted() >= FEW
+    }
+
+    /// How many jobs the last turn ordered that ordered some.
+    pub(super) fn wanted(&self) -> u64 {
+        if self.open_orders.0 > 0 { self.open_orders.0 } else { self.orders.0 }
+    }
+
+    /// Whether that turn, or this one, ordered from a lane.
+    pub(super) fn is_ordered_from(&self, lane: Lane) -> bool {
+        self.orders.1.contains(&lane) || self.open_orders.1.contains(&lane)
+    }
+
+    /// What the engine knows to be there in those lanes.
+    pub(super) fn stock(&self) -> u64 {
+        let known: i64 = self.orders.1.iter().filter_map(|lane| self.believed.get(lane)).sum();
+        u64::try_from(known).unwrap_or(0)
+    }
+
+    /// At a whole look: what nobody has ordered from since the last one stands still.
+    fn forget_still_lanes(&mut self) {
+        if !std::mem::take(&mut self.ordered) {
+            self.orders = Default::default();
+        }
     }
 
     /// How many new rows are taken in at once. Where turns claim many, it is what the next one will claim and does not
     /// have, and a little more, so that it grows; where others stand still for theirs, they are not forgotten.
     pub(super) fn most_new(&self) -> u64 {
-        let (wanted, lanes) = &self.orders;
-        let stock: i64 = lanes.iter().filter_map(|lane| self.believed.get(lane)).sum();
-        match (*wanted, u64::try_from(stock).unwrap_or(0)) {
+        match (self.orders.0, self.stock()) {
             (wanted, _) if wanted < FEW => ROWS_MOST,
             (wanted, 0) => (wanted + wanted / 16).min(ROWS_MOST),
             (wanted, stock) => wanted.saturating_sub(stock).max(wanted / 8).min(ROWS_MOST),
@@ -121,6 +157,7 @@ impl Looks {
         }
         self.corrections.clear();
         self.open_orders = Default::default();
+        self.look_anew();
     }
 
     /// The engine starts over from what it is told now.
@@ -128,7 +165,14 @@ impl Looks {
         self.believed.clear();
         self.of_turn.clear();
         self.corrections.clear();
+        self.look_anew();
         moves.iter().for_each(|step| self.told(step));
+    }
+
+    /// Whoever was told of promises knows nothing of them any more.
+    fn look_anew(&mut self) {
+        self.more |= self.promises.clear();
+        self.after = 0;
     }
 
     /// A lane gave less than was ordered: others have the rest.
@@ -151,9 +195,11 @@ impl Looks {
         corrections
     }
 
-    pub(super) fn next(&self) -> Time {
+    pub(super) fn next(&self, promises: bool) -> Time {
         let at = self.look_at.min(self.beat_at);
-        if self.more { Time::ZERO } else { self.remove_at.map_or(at, |remove| remove.min(at)) }
+        // What is promised is not looked at, but where it is used up and nobody is about to end anything.
+        let more = self.more && !(promises && self.stock() > 0);
+        if more { Time::ZERO } else { self.remove_at.map_or(at, |remove| remove.min(at)) }
     }
 }
 
@@ -170,38 +216,46 @@ impl SqlStore {
     pub(super) fn look_around(&mut self, asked: bool, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
         self.begin()?;
         let set_back = self.looks.look_at > now.after(look::LONGEST);
+        // Where rows are claimed as they come, a word that there are some is no news.
+        let asked = asked && !self.promises();
         let due = asked || now >= self.looks.look_at || set_back;
         // Where there was more than one look takes in, the next turns do nothing but take in the rest.
-        if self.looks.more && !due && now < self.looks.beat_at {
-            self.adopt_new(now)?;
+        if !due && now < self.looks.beat_at && self.looks.next(self.promises()) == Time::ZERO {
+            self.adopt_new(self.there(now))?;
             return self.name_moved_queues();
         }
         if self.looks.remove_at.is_some_and(|at| at <= now || at > now.after(BETWEEN_REMOVALS)) {
-            self.remove_completed(now)?;
+            self.remove_completed(self.there(now))?;
             if !due && now < self.looks.beat_at {
                 return Ok(());
             }
         }
         self.looks.beat_at = now.after(self.options.lease / 3);
         self.take_control(true)?;
+        self.compare_clocks()?;
         self.hear_of_draining()?;
         if !due {
             return Ok(());
         }
-        let mut found = self.follow_changes(now)?;
-        found += self.take_over(convicted, now)?;
+        if !asked {
+            self.looks.forget_still_lanes();
+        }
+        self.take_promises_back();
+        let theirs = self.there(now);
+        let mut found = self.follow_changes(theirs)?;
+        found += self.take_over(convicted, theirs)?;
         let others = self.others_live()?;
         self.looks.others = others;
         if others {
-            found += self.correct_lanes(now)?;
+            found += self.correct_lanes(theirs)?;
             self.hear_of_ends()?;
         }
-        self.remove_completed(now)?;
-        self.touch_sealed(now)?;
+        self.remove_completed(theirs)?;
+        self.touch_sealed(theirs)?;
         // Others may have set times that this server does not know of.
         self.due = None;
         // Last, because all else that is looked for would have to see these rows.
-        found += self.adopt_new(now)?;
+        found += self.adopt_new(theirs)?;
         self.name_moved_queues()?;
         self.looks.wait = if asked || found > 0 { look::FIRST } else { look::longer(self.looks.wait) };
         // What other servers do is not told by nudges.
@@ -349,7 +403,7 @@ impl SqlStore {
         ));
         let old = self.db.query(&sql, &[before.into()])?;
         let old = old.into_iter().map(|mut row| row.int()).collect::<Result<Vec<_>, _>>()?;
-        self.looks.remove_at = (old.len() == REMOVED_MOST).then(|| now.after(BETWEEN_REMOVALS));
+        self.looks.remove_at = (old.len() == REMOVED_MOST).then(|| self.here(now).after(BETWEEN_REMOVALS));
         self.remove_rows(old)
     }
 }

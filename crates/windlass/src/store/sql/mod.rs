@@ -10,6 +10,7 @@ mod admit;
 mod adopt;
 mod amend;
 mod claim;
+mod clocks;
 mod columns;
 mod copy;
 mod database;
@@ -24,6 +25,7 @@ mod notes;
 mod outbox;
 mod outcomes;
 mod postgres;
+mod promise;
 mod recover;
 mod routines;
 mod rows;
@@ -39,7 +41,7 @@ mod verbs;
 mod view;
 
 pub use dialect::Dialect;
-pub(crate) use listen::listen;
+pub(crate) use listen::{Listened, listen};
 pub use names::{Names, OWN, SEED, TABLE};
 pub use schema::{FORMAT, Plan, Step};
 pub use view::SqlView;
@@ -180,6 +182,7 @@ pub struct SqlStore {
     /// Runs that the engine knows and was told no end of.
     open_runs: BTreeSet<RunNo>,
     looks: look::Looks,
+    clocks: clocks::Clocks,
     /// The opening whose starts are settled: this one, but for what was set aside before it.
     speaks_for: u64,
     /// This server was the one that controls when it last said that it lives; and the open turn rests on that.
@@ -236,7 +239,7 @@ impl SqlStore {
         db.copies = copy::is_taken(&mut db, &names)?;
         db.room = columns::Room::of(&mut db, &names)?;
         let entered = servers::enter(&mut db, &names, &options)?;
-        Ok(SqlStore {
+        let mut store = SqlStore {
             db,
             names,
             epoch: entered.epoch,
@@ -253,6 +256,7 @@ impl SqlStore {
             touched: BTreeMap::new(),
             open_runs: BTreeSet::new(),
             looks: look::Looks::default(),
+            clocks: clocks::Clocks::default(),
             speaks_for: entered.epoch,
             controls: false,
             needs_control: false,
@@ -261,7 +265,9 @@ impl SqlStore {
             done: servers::Done::default(),
             renewed,
             outbox,
-        })
+        };
+        store.compare_clocks()?;
+        Ok(store)
     }
 
     pub fn options(&self) -> &SqlOptions {

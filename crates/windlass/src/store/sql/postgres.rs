@@ -47,7 +47,7 @@ impl Postgres {
 }
 
 /// Connects, in the clear only where the address says so or the server has nothing better.
-async fn open(config: Config) -> Result<Client, StoreError> {
+pub(super) async fn open(config: Config) -> Result<Client, StoreError> {
     let Some(tls) = tls(&config)? else {
         let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
         tokio::spawn(connection);

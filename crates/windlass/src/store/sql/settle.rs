@@ -66,7 +66,10 @@ impl SqlStore {
         }
         self.flush(now)?;
         self.admit_follow_ups(follow_ups, now)?;
-        self.end_waits(now)
+        self.end_waits(now)?;
+        // What ended makes room for as many.
+        self.promise_more(settlements.iter().map(|settlement| u64::from(settlement.held.count)).sum());
+        Ok(())
     }
 
     /// The rows of what did not succeed, if all of them are held.
@@ -158,6 +161,9 @@ impl SqlStore {
         let was = Was::of(&row);
         row.duration = Some(seconds(settlement));
         let change = apply(&mut row, settlement, now);
+        if matches!(change, Change::Retry | Change::Snooze) {
+            row.due = row.due.map(|due| self.there(due));
+        }
         self.note_due(row.due.filter(|_| matches!(change, Change::Retry | Change::Snooze)));
         self.transit(was, &mut row, change, now)?;
         Ok(())

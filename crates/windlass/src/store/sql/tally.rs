@@ -151,9 +151,10 @@ impl SqlStore {
     /// Adds to the sums of waiting and running times of the queue.
     pub(super) fn count_times(&mut self, settlement: &Settlement) {
         let Settlement { held, started, finished, .. } = settlement;
+        let waited = self.there(*started).since(held.admitted);
         let (count, delta) = (i64::from(held.count), self.work.queue_deltas.entry(held.lane.queue).or_default());
         let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        delta.waited = delta.waited.saturating_add(count.saturating_mul(micros(started.since(held.admitted))));
+        delta.waited = delta.waited.saturating_add(count.saturating_mul(micros(waited)));
         delta.ran = delta.ran.saturating_add(count.saturating_mul(micros(finished.since(*started))));
     }
 

@@ -44,6 +44,7 @@ impl Store for SqlStore {
     }
 
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        let now = self.there(now);
         self.write_what_was_set_aside(now)?;
         let recovered = self.recover_all(evidence, now)?;
         self.commit(Durability::Full)?;
@@ -52,7 +53,7 @@ impl Store for SqlStore {
     }
 
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
-        self.admit_lot(lot, now)
+        self.admit_lot(lot, self.there(now))
     }
 
     fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
@@ -63,15 +64,15 @@ impl Store for SqlStore {
         if self.run_of(id)?.is_some() {
             return Err(StoreError::Stale(format!("{id} is there already")));
         }
-        self.make_run(id, run, false, now)
+        self.make_run(id, run, false, self.there(now))
     }
 
     fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
-        self.stop(no, why, now)
+        self.stop(no, why, self.there(now))
     }
 
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
-        let mut claimed = Vec::new();
+        let (mut claimed, now) = (Vec::new(), self.there(now));
         for order in orders {
             claimed.extend(self.claim_lane(order, now)?);
         }
@@ -83,7 +84,7 @@ impl Store for SqlStore {
     }
 
     fn hold(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Result<Held, Unheld>>, StoreError> {
-        self.hold_all(ids, now)
+        self.hold_all(ids, self.there(now))
     }
 
     fn takes_pasts(&self) -> bool {
@@ -91,23 +92,29 @@ impl Store for SqlStore {
     }
 
     fn arrive(&mut self, jobs: &[Arriving], now: Time) -> Result<(), StoreError> {
-        self.arrive_all(jobs, now)
+        self.arrive_all(jobs, self.there(now))
     }
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
-        self.settle_all(settlements, follow_ups, now)
+        self.settle_all(settlements, follow_ups, self.there(now))
     }
 
     fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
-        self.release_due(now, limit, late)
+        self.release_due(self.there(now), limit, late)
     }
 
     fn next_due(&mut self) -> Result<Option<Time>, StoreError> {
-        self.next_due_time()
+        Ok(self.next_due_time()?.map(|due| self.here(due)))
+    }
+
+    /// What waits does so by the database's clock, whatever becomes of ours.
+    fn shift_waits(&mut self, _by: i64) -> Result<bool, StoreError> {
+        self.compare_clocks()?;
+        Ok(false)
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
-        self.amend_all(ids, amendment, now)
+        self.amend_all(ids, amendment, self.there(now))
     }
 
     fn steer(&mut self, step: &Steer) -> Result<(), StoreError> {
@@ -136,7 +143,7 @@ impl Store for SqlStore {
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {
-        self.delete_all(ids, now)
+        self.delete_all(ids, self.there(now))
     }
 
     fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
@@ -158,7 +165,7 @@ impl Store for SqlStore {
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
-        self.forget_old(before, limit)
+        self.forget_old(self.there(before), limit)
     }
 
     fn archived(&mut self, turn: u64) -> Result<(), StoreError> {
@@ -205,7 +212,7 @@ impl Store for SqlStore {
     }
 
     fn next_look(&mut self) -> Option<Time> {
-        Some(self.looks.next())
+        Some(self.looks.next(self.promises()))
     }
 
     fn has_news(&self) -> bool {
