@@ -115,7 +115,7 @@ pub(crate) enum Lie {
     ForgetsFinishBy,
     /// Some runs have no terms.
     ForgetsTerms,
-    /// Some ends of runs are announced by no job.
+    /// No end of a run is announced by a job; few have one.
     AnnouncesNothing,
     /// What became of one job is written for another.
     MixesOutcomes,
@@ -304,7 +304,7 @@ impl Store for Watched {
         if !run.terms.is_empty() && self.lies(Lie::ForgetsTerms) {
             told.terms = RunTerms::default();
         }
-        if run.terms.end_job.is_some() && self.lies(Lie::AnnouncesNothing) {
+        if self.lie == Some(Lie::AnnouncesNothing) {
             told.terms.end_job = None;
         }
         let no = self.memory.open_run(id, &told, now)?;

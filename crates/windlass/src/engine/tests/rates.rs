@@ -74,6 +74,41 @@ fn a_rate_is_kept_without_anybody_asking() {
 }
 
 #[test]
+fn a_thousand_queues_keep_their_rates_within_two_percent() {
+    const QUEUES: usize = 1000;
+    let rate = |queue: usize| 1 + queue as u32 % 2;
+    let policy =
+        |queue: usize| Policy { rate: Rate::new(rate(queue), Duration::from_secs(1)), ..serving(&format!("q{queue}")) };
+    let mut world = World::new(Vec::new());
+    let (reloaded, _given) = answer();
+    let policies = (0..QUEUES).map(policy).collect();
+    let new = NewRules { policies, slots: 4 * QUEUES as u32, ..NewRules::default() };
+    world.turn([Event::Reload { new, answer: reloaded }]);
+    for queue in 0..QUEUES {
+        world.push_data(&format!("q{queue}"), &vec![queue.to_string(); 150]);
+    }
+    // What starts ends at once, all of it in one turn. The first second has the bursts of the beginning.
+    let mut started = [0u32; QUEUES];
+    while world.now < seconds(61) {
+        for start in &world.under_way {
+            let data = String::from_utf8_lossy(start.held.jobs.data(usize::from(start.held.first)));
+            let queue: usize = data.parse().unwrap();
+            started[queue] += if world.now >= seconds(1) { u32::from(start.held.count) } else { 0 };
+        }
+        let ends: Vec<Event> =
+            world.under_way.drain(..).map(|start| Event::Finished(finished(&start, succeeded(), world.now))).collect();
+        world.turn(ends);
+        let wake = world.engine.next_wake().unwrap().unwrap();
+        world.now = world.now.max(wake);
+        world.turn([]);
+    }
+    for (queue, started) in started.into_iter().enumerate() {
+        let right = 60 * rate(queue);
+        assert!(started.abs_diff(right) * 50 <= right, "q{queue}: {started} starts in a minute, expected {right}");
+    }
+}
+
+#[test]
 fn a_flood_for_one_key_keeps_its_rate_and_nobody_else_back() {
     let rate = Rate::new(10, Duration::from_secs(1));
     let mut world = World::new(vec![Policy { rate, rate_key: Some("{data.host}".into()), ..serving("q") }]);
