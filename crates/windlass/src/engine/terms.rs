@@ -66,8 +66,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// What is more than a run takes is refused while there is somebody to tell. `taken` is what the pushes before it
-    /// in this turn were told to be in; what else the turn has brought so far the store knows, and which generation of a
-    /// run they would join.
+    /// in this turn were told to be in; what else the turn has brought so far the store knows, and which generation of
+    /// a run they would join.
     pub(super) fn refuse_over_limit(
         &mut self,
         lot: &Lot,
