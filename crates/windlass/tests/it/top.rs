@@ -243,3 +243,21 @@ fn signals_leave_the_terminal_as_it_was() {
     terminal.ends(0, &before);
     server.stop();
 }
+
+#[test]
+fn without_colour_nothing_is_lost() {
+    let rig = Rig::new();
+    let server = rig.serve("[queue.q]\nrun = [\"true\"]\n");
+    for (no_color, tones) in [("", true), ("1", false)] {
+        let mut command = rig.windlass(&["top"]);
+        command.env("NO_COLOR", no_color);
+        let mut terminal = Terminal::start(command, (80, 24));
+        let before = modes(&terminal.slave);
+        let drawn = terminal.until("q quit");
+        assert_eq!(drawn.contains("\x1b[1m"), tones, "{drawn:?}");
+        assert!(drawn.contains("serving"), "{drawn:?}");
+        terminal.say("q");
+        terminal.ends(0, &before);
+    }
+    server.stop();
+}
