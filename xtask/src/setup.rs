@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("nginx", "nginx-light", "the tests, the benches and the example of URLs"),
     ("wrk", "wrk", "the benches of URLs"),
     ("openssl", "openssl", "the tests of TLS, and secrets"),
+    ("chromium", "chromium", "the tests of the page"),
     ("curl", "curl", "examples/webhooks"),
     ("wget", "wget", "examples/crawl and the bench of the crawler"),
     ("strace", "strace", "the tests that make system calls fail"),

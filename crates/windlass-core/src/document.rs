@@ -68,6 +68,14 @@ impl DocId {
     }
 }
 
+impl DocId {
+    /// What tells this document from any other of its name: the same file, however often it is looked at.
+    pub fn key(&self, inode: u64, size: u64, modified: i64) -> String {
+        let facts = [inode.to_le_bytes(), size.to_le_bytes(), modified.to_le_bytes()].concat();
+        format!("{:032x}", digest(&[&facts[..], &self.0].concat()))
+    }
+}
+
 /// FNV-1a of 128 bits: names are nobody's secret.
 fn digest(bytes: &[u8]) -> u128 {
     let step = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul((1 << 88) + 0x13b);
@@ -323,6 +331,12 @@ mod tests {
         let long = DocId::new(&[b'x'; 200]).unwrap();
         let (one, two) = (long.made_by("s", 1), long.made_by("s", 2));
         assert!(one != two && one == long.made_by("s", 1) && one.as_bytes().len() == 33);
+        assert_eq!(doc.key(1, 2, 3), DocId::new(b"a").unwrap().key(1, 2, 3));
+        assert!(
+            [doc.key(2, 2, 3), doc.key(1, 3, 3), doc.key(1, 2, 4), one.key(1, 2, 3)]
+                .iter()
+                .all(|k| *k != doc.key(1, 2, 3))
+        );
         assert_eq!(digest(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964, "as others compute it");
     }
 

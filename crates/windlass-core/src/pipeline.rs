@@ -176,10 +176,25 @@ impl Plan {
         self.after[stage].iter().copied().filter(outside)
     }
 
-    /// Whether a stage is in a circle with another, or with itself.
-    pub fn turns(&self, stage: usize) -> bool {
-        let together = self.component.iter().filter(|other| **other == self.component[stage]).count();
-        together > 1 || self.after[stage].contains(&stage)
+    /// Joins stages that are kept in one store, by its number, and feed each other into parts; a directory, which has
+    /// no number, is a part of its own. By stage, the part it is in, which has the number of its first stage. A part
+    /// has ended when all before it have, and it has nothing left; that can be said of none that feeds itself by way
+    /// of another, nor of a directory that does: the first such stage is the error.
+    pub fn parts(&self, stores: &[Option<usize>]) -> Result<Vec<usize>, usize> {
+        let ways = || self.after.iter().enumerate().flat_map(|(from, after)| after.iter().map(move |to| (from, *to)));
+        let mut part: Vec<usize> = (0..self.after.len()).collect();
+        for (from, to) in ways().filter(|(from, to)| stores[*from].is_some() && stores[*from] == stores[*to]) {
+            let (one, other) = (part[from].min(part[to]), part[from].max(part[to]));
+            part.iter_mut().filter(|number| **number == other).for_each(|number| *number = one);
+        }
+        let mut after = vec![Vec::new(); part.len()];
+        for (from, to) in ways().filter(|(from, to)| part[*from] != part[*to] || stores[*from].is_none()) {
+            after[part[from]].push(part[to]);
+        }
+        match (0..part.len()).find(|stage| reached(&after, part[*stage])[part[*stage]]) {
+            Some(stage) => Err(stage),
+            None => Ok(part),
+        }
     }
 }
 
@@ -280,6 +295,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn stages_of_one_store_that_feed_each_other_are_one_part() {
+        let parts = |all: &[(&str, &[&str])], stores: &[Option<usize>]| Plan::new(&stages(all)).unwrap().parts(stores);
+        let line: &[(&str, &[&str])] = &[("a", &["b"]), ("b", &["c"]), ("c", &["d"]), ("d", &[])];
+        assert_eq!(parts(line, &[None, None, None, None]), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(parts(line, &[None, Some(0), Some(0), None]), Ok(vec![0, 1, 1, 3]));
+        assert_eq!(parts(line, &[Some(0), None, Some(0), Some(1)]), Ok(vec![0, 1, 2, 3]), "nothing leads from a to c");
+        // Joined late: both ways of a fork meet again in one store.
+        let fork: &[(&str, &[&str])] = &[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])];
+        assert_eq!(parts(fork, &[None, Some(0), Some(0), Some(0)]), Ok(vec![0, 1, 1, 1]));
+        let ring: &[(&str, &[&str])] = &[("a", &["b"]), ("b", &["a", "c"]), ("c", &[])];
+        assert_eq!(parts(ring, &[Some(0), Some(0), None]), Ok(vec![0, 0, 2]), "a circle within a store has an end");
+        assert_eq!(parts(ring, &[Some(0), None, None]), Err(0));
+        assert_eq!(parts(ring, &[None, None, None]), Err(0));
+        assert_eq!(parts(&[("a", &["a"])], &[None]), Err(0));
+        assert_eq!(parts(&[("a", &["a"])], &[Some(0)]), Ok(vec![0]));
+        // A store that a directory feeds and is fed by.
+        let back: &[(&str, &[&str])] = &[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])];
+        assert_eq!(parts(back, &[Some(0), None, Some(0)]), Err(0));
     }
 
     #[test]

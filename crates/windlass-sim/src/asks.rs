@@ -88,7 +88,10 @@ impl World {
             let Some(ask) = self.people.asks.remove(&number) else { return Err("an answer came twice".into()) };
             match (ask, answer) {
                 (Ask::Push { ids, durability }, answer) => self.hear_of_jobs(&ids, durability, answer.is_ok())?,
-                (Ask::OpenRun, Ok(Said::Run(info))) => self.people.runs.push(info.id),
+                (Ask::OpenRun, Ok(Said::Run(info))) => {
+                    self.people.runs.push(info.id);
+                    self.people.bound.extend((!info.terms.is_empty()).then_some(info.id));
+                }
                 (Ask::AwaitRun(run), Ok(_)) => {
                     if !self.ledger.runs.get(&run).is_none_or(|run| run.ended) {
                         return Err(format!("{run} was said to have ended and has not"));

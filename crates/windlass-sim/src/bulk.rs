@@ -296,14 +296,15 @@ impl World {
     /// In the end nothing of any operation is stored, nor of any job but how far those have come that may be started
     /// again: the suspended ones.
     pub(crate) fn check_operations(&mut self) -> Outcome<()> {
-        use windlass::store::Store;
+        use windlass::store::{SHARED, Store};
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let left = engine.store().notes("", 1000).map_err(|error| error.to_string())?;
         let waits = |key: &str| {
             let id = key.strip_prefix("checkpoint/").and_then(|rest| rest.strip_suffix('/')?.parse().ok());
             id.and_then(|id| self.ledger.jobs.get(&id)).is_some_and(|job| !job.state.is_end())
         };
-        match left.iter().find(|(key, _)| !waits(key)) {
+        let kept = |key: &str| waits(key) || key.starts_with(SHARED);
+        match left.iter().find(|(key, _)| !kept(key)) {
             Some((key, _)) => Err(format!("liveness: the note {key} is left")),
             None => Ok(()),
         }

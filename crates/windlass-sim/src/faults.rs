@@ -8,7 +8,9 @@ use windlass::store::StoreError;
 
 impl World {
     pub(crate) fn fault(&mut self) -> Outcome<()> {
-        let after = self.random.between(1000, 900_000);
+        // Where time has to pass, not all of it is trouble.
+        let most = if self.flows { 9_000_000 } else { 900_000 };
+        let after = self.random.between(1000, most);
         self.at(after, Due::Fault);
         match self.random.below(10) {
             0 | 1 if self.may_die() => self.die(false),
@@ -31,6 +33,9 @@ impl World {
         let by = self.random.below(6 * 3_600_000_000) as i64 - 3 * 3_600_000_000;
         self.offset += by;
         self.tell(|| format!("the clock jumps by {} s", by / 1_000_000));
+        if self.flows {
+            self.send(windlass::engine::Event::ClockSet);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::random;
 use crate::workload::{self, Script};
 use crate::world::{Due, Outcome, World};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use windlass::engine::Event;
 use windlass::runner::{Emitted, Finished, Flight, Output, Start, Stop};
 use windlass_core::job::{JobId, QueueName};
@@ -21,6 +22,9 @@ pub(crate) struct Flying {
     /// Changes when it is stopped: the end that was planned before does not come.
     plan: u64,
     stopped: Option<Stop>,
+    /// Where the jobs begin that have no outcome yet, and the ends of the pieces that they go on in, last first.
+    from: u16,
+    pieces: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +54,8 @@ impl World {
             | Service::Handler { .. } => {}
         }
         let flight = start.flight.0;
-        self.hands.flights.insert(flight, Flying { start, begun: None, plan: 0, stopped: None });
+        let pieces = vec![start.held.count];
+        self.hands.flights.insert(flight, Flying { start, begun: None, plan: 0, stopped: None, from: 0, pieces });
         let after = self.random.between(10, 3000);
         self.at(after, Due::Begin(flight));
         Ok(())
@@ -117,7 +122,12 @@ impl World {
     }
 
     pub(crate) fn script_of(&self, start: &Start, id: JobId) -> Script {
-        workload::script(self.seed, id, start.held.start(), start.held.record.suspicions, self.calm)
+        let number = start.held.start();
+        let script = workload::script(self.seed, id, number, start.held.record.suspicions, self.calm);
+        match self.busy(start.queue.as_str(), id, number) {
+            Some(outcome) => Script { outcome, ..script },
+            None => script,
+        }
     }
 
     /// What its jobs emit; whether it counts is the engine's to know.
@@ -165,19 +175,21 @@ impl World {
         if self.hands.flights.get(&flight).is_none_or(|flying| flying.plan != plan) {
             return Ok(());
         }
-        let Some(flying) = self.hands.flights.remove(&flight) else { return Ok(()) };
-        let outcomes = self.scripts(&flying.start).into_iter().map(|script| match flying.stopped {
-            None => (1, script.outcome),
-            Some(Stop::Cancel) => (1, outcome::Outcome::Cancelled),
-            Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => (1, outcome::Outcome::Interrupted),
-        });
-        let outcomes: Vec<(u16, outcome::Outcome)> = outcomes.collect();
+        if self.goes_on_in_halves(flight) {
+            return Ok(());
+        }
+        let Some(mut flying) = self.hands.flights.remove(&flight) else { return Ok(()) };
+        let first = flying.from;
+        let end = if flying.stopped.is_some() { flying.pieces.drain(..).max() } else { flying.pieces.pop() };
+        let end = end.unwrap_or(flying.start.held.count);
+        let outcomes = self.outcomes(&flying, first..end)?;
         let checkpoint = self.some_checkpoint(&flying)?;
+        let emitted = self.emitted(&flying.start)?;
         let finished = Finished {
             flight: flying.start.flight,
-            first: 0,
+            first,
             outcomes,
-            emitted: self.emitted(&flying.start)?,
+            emitted: emitted.into_iter().filter(|emitted| (first..end).contains(&emitted.by)).collect(),
             checkpoints: checkpoint.map(|text| (0, text)).into_iter().collect(),
             started: flying.begun.unwrap_or(now),
             finished: now,
@@ -190,7 +202,58 @@ impl World {
             self.at(after, Due::Report(flight));
         }
         self.send(Event::Finished(finished));
+        if !flying.pieces.is_empty() {
+            flying.from = end;
+            let plan = flying.plan;
+            self.hands.flights.insert(flight, flying);
+            let after = self.random.between(100, 200_000);
+            self.at(after, Due::End(flight, plan));
+        }
         Ok(())
+    }
+
+    /// A process with several jobs that one of them kills has answered nothing: they go on in halves.
+    fn goes_on_in_halves(&mut self, flight: u64) -> bool {
+        let Some(flying) = self.hands.flights.get(&flight).filter(|flying| flying.stopped.is_none()) else {
+            return false;
+        };
+        let (from, end) = (flying.from, flying.pieces.last().copied().unwrap_or(flying.from));
+        let held = flying.start.held.part(from, end - from);
+        if held.count < 2 || !held.ids().any(|id| self.is_fatal(id, held.start())) {
+            return false;
+        }
+        self.tell(|| format!("the process of {flight} died with {} jobs", held.count));
+        let after = self.random.between(100, 200_000);
+        let Some(flying) = self.hands.flights.get_mut(&flight) else { return false };
+        flying.pieces.push(from + held.count / 2);
+        let plan = flying.plan;
+        self.at(after, Due::End(flight, plan));
+        true
+    }
+
+    /// What becomes of these of its jobs.
+    fn outcomes(&mut self, flying: &Flying, jobs: Range<u16>) -> Outcome<Vec<(u16, outcome::Outcome)>> {
+        let held = flying.start.held.part(jobs.start, jobs.end - jobs.start);
+        let mut outcomes = Vec::with_capacity(jobs.len());
+        for id in held.ids() {
+            let outcome = match flying.stopped {
+                None if self.is_fatal(id, held.start()) && flying.start.held.count > 1 => {
+                    outcome::Outcome::Crashed { error: "it died".into() }
+                }
+                None => self.script_of(&flying.start, id).outcome,
+                Some(Stop::Cancel) => outcome::Outcome::Cancelled,
+                Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => outcome::Outcome::Interrupted,
+            };
+            let after = match &outcome {
+                outcome::Outcome::Snoozed { after } => Some(*after),
+                outcome::Outcome::RetryLater { after, .. } => *after,
+                _ => None,
+            };
+            let again_at = after.map(|after| self.mono + after.as_micros() as u64);
+            self.show(&Seen::Reported { id, start: held.start(), word: outcome.word(), again_at })?;
+            outcomes.push((1, outcome));
+        }
+        Ok(outcomes)
     }
 
     /// Now and then a job that ran alone has said how far it came.

@@ -4,7 +4,7 @@
 //! again from the jobs alone, never from the store's counters. It must not judge: that is the checkers'.
 
 use crate::watched::{Committed, Emission, Verb};
-use crate::{flow, random};
+use crate::{agenda, flow, random};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windlass::engine::event::Wish;
@@ -14,6 +14,7 @@ use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::Override;
+use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;
 
 /// A job as the last commit left it.
@@ -40,6 +41,8 @@ pub(crate) struct RunModel {
     pub(crate) sealed: bool,
     pub(crate) after: Vec<(Origin, u64)>,
     pub(crate) ended: bool,
+    /// It went beyond its terms and takes no more jobs.
+    pub(crate) stopped: bool,
 }
 
 /// Jobs that share one slot.
@@ -63,6 +66,13 @@ pub(crate) struct Turned {
     pub(crate) emitted: Vec<(JobId, u64)>,
     /// Whose end brought a job to which queue.
     pub(crate) follow_ups: Vec<(JobId, Arc<str>)>,
+    /// Runs that were opened with a name or with terms, and those that were stopped.
+    pub(crate) opened: Vec<(RunId, String, RunTerms)>,
+    pub(crate) stopped: Vec<(RunId, Stopped)>,
+    /// Runs of schedules, each with the name of its run.
+    pub(crate) fired: Vec<(RunId, String)>,
+    /// Schedules that were looked at.
+    pub(crate) looked_at: BTreeSet<String>,
     pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
     pub(crate) revived: Vec<JobId>,
@@ -123,6 +133,10 @@ pub(crate) struct Ledger {
     closed: BTreeSet<Origin>,
     /// The queues of runs with a command of their own, and the slots of each.
     pub(crate) services: BTreeMap<String, u32>,
+    /// Jobs that wait or waited for others.
+    pub(crate) chains: BTreeMap<JobId, Vec<JobId>>,
+    /// What was agreed on for runs, as far as it was anything.
+    pub(crate) terms: BTreeMap<RunId, RunTerms>,
     /// Rises whenever something changed.
     pub(crate) version: u64,
     names: BTreeMap<String, Arc<str>>,
@@ -135,6 +149,11 @@ enum Left {
     Succeeded,
     /// From this state.
     Deleted(State),
+}
+
+/// The job that announces the end of a run.
+pub(crate) fn end_job_of(run: RunId) -> JobId {
+    JobId { origin: run.origin, offset: (1 << 62) + u64::from(run.generation) }
 }
 
 fn came(amended: Amended) -> Came {
@@ -162,6 +181,10 @@ impl Ledger {
         if let Some(before) = committed.verbs.iter().filter_map(Verb::forgot_before).max() {
             self.forget(before, &left, store, &mut undo)?;
         }
+        // What waited for a job that ended changes with it.
+        let waits = |id: &&JobId| self.jobs.get(id).is_some_and(|job| job.state == State::Scheduled);
+        touched.extend(self.chains.keys().filter(waits));
+        touched.extend(committed.ended.iter().filter(|run| run.terms.end_job.is_some()).map(|run| end_job_of(run.id)));
         for id in touched {
             let before = self.jobs.get(&id).cloned();
             let after = self.read(id, before.as_ref(), left.get(&id), store)?;
@@ -176,6 +199,16 @@ impl Ledger {
         }
         for verb in &committed.verbs {
             self.check_emitted(verb, &mut turned)?;
+        }
+        let announced = committed.ended.iter().map(|run| end_job_of(run.id));
+        let announced = announced.filter_map(|id| Some((id, self.jobs.get(&id)?.data)));
+        turned.emitted.extend(announced);
+        for new in committed.verbs.iter().filter_map(Verb::admitted).flat_map(|lot| &lot.jobs) {
+            // What a schedule begins is offered by nobody.
+            if turned.fired.iter().any(|(run, _)| new.run == Some(*run)) {
+                let jobs = 0..new.jobs.len();
+                turned.emitted.extend(jobs.map(|at| (new.jobs.id(at), random::hash(new.jobs.data(at)))));
+            }
         }
         for booking in &mut turned.claimed {
             let job = booking.left.first().and_then(|id| self.jobs.get(id));
@@ -216,15 +249,17 @@ impl Ledger {
             Verb::Admitted(lot) => {
                 for new in &lot.jobs {
                     touched.extend((0..new.jobs.len()).map(|index| new.jobs.id(index)));
+                    if let Some(of) = new.jobs.particulars().filter(|of| !of.after.is_empty()) {
+                        let chained = (0..new.jobs.len()).map(|index| (new.jobs.id(index), of.after.clone()));
+                        self.chains.extend(chained);
+                    }
                     if let Some(run) = new.run {
                         self.runs.entry(run).or_default();
                     }
                 }
                 self.take_seals(lot);
             }
-            Verb::Opened(run) => {
-                self.runs.entry(*run).or_default();
-            }
+            Verb::Opened(..) | Verb::Stopped(..) | Verb::Remembered(_) => self.take_run(verb, turned),
             Verb::Claimed(held) => {
                 touched.extend(held.iter().flat_map(Held::ids));
                 let (kind, priority) = (held[0].lane.kind, held[0].lane.priority);
@@ -266,7 +301,48 @@ impl Ledger {
         }
     }
 
-    /// What was emitted came in with the end of its parent, but for what its run has seen before.
+    /// What became of runs and schedules as such.
+    fn take_run(&mut self, verb: &Verb, turned: &mut Turned) {
+        match verb {
+            Verb::Opened(run, name, terms) => {
+                self.runs.entry(*run).or_default();
+                if !terms.is_empty() {
+                    self.terms.insert(*run, terms.clone());
+                }
+                if agenda::nominal(name).is_some() {
+                    turned.fired.push((*run, name.clone()));
+                }
+                turned.opened.push((*run, name.clone(), terms.clone()));
+            }
+            Verb::Stopped(run, why) => {
+                let model = self.runs.entry(*run).or_default();
+                (model.stopped, model.sealed) = (true, true);
+                model.after.clear();
+                turned.stopped.push((*run, *why));
+            }
+            Verb::Remembered(name) => {
+                turned.looked_at.insert(name.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a job waits for another that has not ended.
+    pub(crate) fn waits(&self, id: JobId) -> bool {
+        let lives = |id: &JobId| self.jobs.get(id).is_some_and(|job| !job.state.is_end());
+        self.jobs.get(&id).is_some_and(|job| job.state == State::Scheduled)
+            && self.chains.get(&id).is_some_and(|after| after.iter().any(lives))
+    }
+
+    /// Whether a run takes no more jobs.
+    fn is_shut(&self, run: RunId) -> bool {
+        // A later generation has the terms of the first.
+        let most = self.terms.get(&RunId::first(run.origin)).and_then(|terms| terms.job_limit);
+        let full = |most: u64| self.jobs.values().filter(|job| job.run == Some(run)).count() as u64 >= most;
+        self.runs.get(&run).is_some_and(|run| run.stopped) || most.is_some_and(full)
+    }
+
+    /// What was emitted came in with the end of its parent, but for what its run has seen before or takes no more.
     fn check_emitted(&mut self, verb: &Verb, turned: &mut Turned) -> Result<(), String> {
         let Verb::Emitted(emitted) = verb else { return Ok(()) };
         for Emission { id, unique, run, data, queue, parent } in emitted {
@@ -275,6 +351,7 @@ impl Ledger {
             let is_new = key.is_none_or(|key| self.keys.insert(key));
             match (is_new, self.jobs.contains_key(id)) {
                 (true, true) => turned.emitted.push((*id, *data)),
+                (true, false) if run.is_some_and(|run| self.is_shut(run)) => {}
                 (true, false) => return Err(format!("{id} was emitted and is not there")),
                 (false, true) => return Err(format!("{id} is a duplicate and was taken in")),
                 (false, false) => {}

@@ -29,7 +29,8 @@ fn witnesses(lie: Lie) -> &'static [&'static str] {
             &["one live token", "slots are never exceeded", "is held twice", "panic", "not held any more"]
         }
         Lie::EndsEarly => &["exact end of runs"],
-        Lie::MissesAnEnd => &["exact end of runs"],
+        // The job that announces an end nobody was told of came from nowhere.
+        Lie::MissesAnEnd => &["exact end of runs", "never handed over with this data"],
         Lie::ReleasesEarly => &["nothing starts before its time"],
         Lie::ForgetsOutcomes => &["every settled start is archived once", "is not in the archive"],
         Lie::SettlesNothing => &[
@@ -44,6 +45,12 @@ fn witnesses(lie: Lie) -> &'static [&'static str] {
         Lie::ActsTwice => &["met the wish of operation"],
         Lie::LosesEmitted => &["was emitted and is not there"],
         Lie::ForgetsKeys => &["is a duplicate and was taken in"],
+        Lie::ForgetsFirings => &["schedules fire as they should"],
+        Lie::ForgetsChains => &["chained jobs wait"],
+        Lie::ForgetsFinishBy => &["after the time by which it had to end"],
+        Lie::ForgetsTerms => &["runs keep their terms", "is not there"],
+        Lie::AnnouncesNothing => &["runs keep their terms"],
+        Lie::MixesOutcomes => &["every end is its own"],
         Lie::SkipsWithTheCursor => {
             &["stands in the inbox", "drained is exact", "caught up", "nothing accepted is lost"]
         }

@@ -4,9 +4,11 @@
 //! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
 //! times. `--replay SEED` tells one seed's story, a line for each event. Every second seed has kept workers, workers
-//! elsewhere, memory, rates and checkpoints; with `--people` none has, and with `--plain` nobody steers or operates
-//! either: older seeds tell their old stories then.
+//! elsewhere, memory, rates and checkpoints; half of all have schedules, chains, terms of runs, batches that die and a
+//! destination that asks for patience. With `--crews` no world has the latter, with `--people` none has the former
+//! either, and with `--plain` nobody steers or operates: older seeds tell their old stories then.
 
+mod agenda;
 mod asks;
 mod bulk;
 mod checkers;
@@ -23,6 +25,7 @@ mod lies;
 mod over;
 mod people;
 mod producers;
+mod promises;
 mod random;
 mod remotes;
 mod rules;
@@ -52,6 +55,8 @@ pub(crate) enum Cast {
     /// Somebody does, and every worker is a process for one job.
     People,
     /// The same, and every second seed has crews of all kinds.
+    Crews,
+    /// The same, and half of the seeds have schedules, chains, terms of runs and batches that die.
     #[default]
     All,
 }
@@ -61,6 +66,7 @@ impl Cast {
         match self {
             Cast::Plain => " --plain",
             Cast::People => " --people",
+            Cast::Crews => " --crews",
             Cast::All => "",
         }
     }
@@ -74,8 +80,8 @@ enum Command {
     Replay { seed: u64, end: bool, cast: Cast },
 }
 
-const USAGE: &str =
-    "usage: windlass-sim [--plain | --people] --seeds N [--from S] [--twice] | --end N [--from S] | --replay SEED";
+const USAGE: &str = "usage: windlass-sim [--plain | --people | --crews] --seeds N [--from S] [--twice] \
+                     | --end N [--from S] | --replay SEED";
 
 fn main() -> ExitCode {
     let command = match command(std::env::args().skip(1)) {
@@ -113,12 +119,10 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
             twice = 1;
             continue;
         }
-        if argument == "--plain" {
-            cast = Cast::Plain;
-            continue;
-        }
-        if argument == "--people" {
-            cast = Cast::People;
+        if let Some(chosen) =
+            [Cast::Plain, Cast::People, Cast::Crews].into_iter().find(|cast| cast.option().trim_start() == argument)
+        {
+            cast = chosen;
             continue;
         }
         let value = arguments.next().and_then(|value| value.parse().ok());
@@ -174,7 +178,8 @@ fn seeds(from: u64, count: u64, twice: u64, cast: Cast) -> Result<String, String
     let began = Instant::now();
     let kept: Vec<u64> = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     // They tell the story that broke something, and the one they tell today.
-    let told = kept.iter().flat_map(|seed| [Cast::Plain, Cast::People, Cast::All].map(|cast| (*seed, cast)));
+    let told =
+        kept.iter().flat_map(|seed| [Cast::Plain, Cast::People, Cast::Crews, Cast::All].map(|cast| (*seed, cast)));
     let mut sum = Totals::default();
     let (mut seeds, mut repeated) = (0u64, 0u64);
     let new = (from..from.saturating_add(count)).map(|seed| (seed, cast));
@@ -191,13 +196,13 @@ fn seeds(from: u64, count: u64, twice: u64, cast: Cast) -> Result<String, String
         seeds += 1;
         sum.add(&totals);
     }
-    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, .. } = sum;
+    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, fired, chained, .. } = sum;
     let seconds = began.elapsed().as_secs_f64();
     let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
     Ok(format!(
         "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
          {cuts} cuts, {steered} steerings, {operations} operations, {kept} jobs of kept workers, \
-         {leases} leases, {checks} checks, {seconds:.1} s, \
+         {leases} leases, {fired} times of schedules, {chained} chained jobs, {checks} checks, {seconds:.1} s, \
          {hourly:.0} seeds an hour"
     ))
 }

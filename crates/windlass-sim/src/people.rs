@@ -11,7 +11,7 @@ use crate::flow;
 use crate::random::{self, Random};
 use crate::workload;
 use crate::world::{Due, Outcome, World};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(crate) struct People {
     origin: Origin,
     offset: u64,
     pub(crate) runs: Vec<RunId>,
+    /// Those of them that may refuse jobs, which only a door that answers can say.
+    pub(crate) bound: BTreeSet<RunId>,
     rules: Vec<(Vec<Policy>, u32)>,
     pub(crate) known: Vec<JobId>,
     pub(crate) feeders: Vec<Feeder>,
@@ -63,6 +65,7 @@ impl People {
             origin: Origin::from_random(random.next()),
             offset: 0,
             runs: Vec::new(),
+            bound: BTreeSet::new(),
             rules: Vec::new(),
             known: Vec::new(),
             feeders: Vec::new(),
@@ -110,10 +113,16 @@ impl World {
         if self.calm {
             return Ok(());
         }
-        let after = self.random.between(100, 150_000);
+        let after = self.until_next_act();
         self.at(after, Due::People);
         self.people.actions -= 1;
-        let kinds = if self.people.steers { 33 } else { 25 };
+        let kinds = if self.flows {
+            34
+        } else if self.people.steers {
+            33
+        } else {
+            25
+        };
         match self.random.below(kinds) {
             0..=6 => self.push(),
             7..=11 => self.append(),
@@ -148,6 +157,7 @@ impl World {
             28..=30 => self.operate_some(),
             31 => self.ask_something(),
             32 => self.hush_or_nudge(),
+            33 => self.look_after_schedules(),
             _ => Ok(()),
         }
     }
@@ -173,6 +183,9 @@ impl World {
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
         let (memory, router) = (self.options.memory, self.options.router.clone());
         let new = NewRules { policies, slots, memory, router, ..NewRules::default() };
+        // Without schedules, or it would never be over.
+        self.options.schedules.clear();
+        self.show(&Seen::Agenda(&[]))?;
         self.send(Event::Reload { new, answer });
         self.let_go()?;
         self.feed_all()?;
@@ -223,7 +236,9 @@ impl World {
         let not_before = self.some_time();
         let priority = workload::priority(&mut self.random);
         let start_by = self.some_deadline(not_before);
-        let particulars = start_by.map(|by| Arc::new(Particulars { start_by: Some(by), ..Particulars::default() }));
+        let promised = Particulars { start_by, ..Particulars::default() };
+        let (promised, not_before) = self.promise_more(&queue, promised, not_before);
+        let particulars = (!promised.is_empty()).then(|| Arc::new(promised.clone()));
         let mut builder = ChunkBuilder::new(self.people.origin).with(particulars);
         for data in data {
             self.people.offset += 1;
@@ -234,11 +249,16 @@ impl World {
             if let Some(by) = start_by {
                 self.show(&Seen::MustBegin { id, by })?;
             }
+            self.show_promises(id, &promised)?;
         }
         Ok(NewJobs { queue, priority, run, not_before, jobs: Arc::new(builder.finish()) })
     }
 
     fn hand_in(&mut self, lot: Lot, ids: Vec<JobId>) {
+        for new in &lot.jobs {
+            let (queue, run) = (new.queue.as_str(), new.run.map_or_else(|| "no run".into(), |run| run.to_string()));
+            self.tell(|| format!("{} jobs from {} on are pushed to {queue}, {run}", new.jobs.len(), new.jobs.id(0)));
+        }
         let durability = if self.random.chance(500) { Durability::Full } else { Durability::Os };
         let answer = self.people.ask(Ask::Push { ids, durability }, |_| Said::Nothing);
         self.send(Event::Pushed { lot, durability, answer });
@@ -271,7 +291,7 @@ impl World {
         for _ in 0..self.random.between(1, 5) {
             let queue = self.queue()?;
             let data = workload::data(&mut self.random);
-            let run = self.some_run();
+            let run = self.some_run().filter(|run| !self.people.bound.contains(run));
             let priority = workload::priority(&mut self.random);
             let not_before = self.some_time();
             let envelope = Envelope { priority, run, not_before, ..Envelope::new(queue.clone()) };
@@ -333,10 +353,8 @@ impl World {
 
     fn open_run(&mut self) -> Outcome<()> {
         let answer = self.people.ask(Ask::OpenRun, |info: &RunInfo| Said::Run(Box::new(info.clone())));
-        self.send(Event::OpenRun {
-            request: OpenRun { name: String::new(), service: None, terms: Default::default() },
-            answer,
-        });
+        let terms = self.some_terms()?;
+        self.send(Event::OpenRun { request: OpenRun { name: String::new(), service: None, terms }, answer });
         Ok(())
     }
 
@@ -398,7 +416,8 @@ impl World {
         self.people.rules.push((policies.clone(), slots));
         let answer = self.people.ask(Ask::Reload, |()| Said::Nothing);
         let (memory, router) = (self.options.memory, self.options.router.clone());
-        let new = NewRules { policies, slots, memory, router, ..NewRules::default() };
+        let schedules = self.options.schedules.clone();
+        let new = NewRules { policies, slots, memory, router, schedules, ..NewRules::default() };
         self.send(Event::Reload { new, answer });
         Ok(())
     }

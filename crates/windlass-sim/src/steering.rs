@@ -47,7 +47,7 @@ impl World {
         Override { target, key, value, by: String::new(), since: Time(0), until, reason }
     }
 
-    fn steer(&mut self, steering: Steering) {
+    pub(crate) fn steer(&mut self, steering: Steering) {
         self.people.steerings += 1;
         let by = format!("somebody {}", self.people.steerings);
         let sets = !steering.set.is_empty();

@@ -16,6 +16,9 @@ pub(crate) struct Totals {
     /// Jobs that kept workers, and workers elsewhere, were done with.
     pub(crate) kept: u64,
     pub(crate) leases: u64,
+    /// Times of schedules that fired, and jobs that waited for others.
+    pub(crate) fired: u64,
+    pub(crate) chained: u64,
     pub(crate) trace: u64,
 }
 
@@ -31,5 +34,7 @@ impl Totals {
         self.answers += other.answers;
         self.kept += other.kept;
         self.leases += other.leases;
+        self.fired += other.fired;
+        self.chained += other.chained;
     }
 }

@@ -11,11 +11,12 @@ use windlass::store::chunk::ChunkBuilder;
 use windlass::store::memory::Memory;
 use windlass::store::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, NewJobs,
-    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
+    NewRun, Order, Recovered, RunInfo, SHARED, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
 };
 use windlass_core::job::{Arrival, JobId, RunId, RunNo};
 use windlass_core::overrides::Override;
-use windlass_core::run::terms::Stopped;
+use windlass_core::particulars::Particulars;
+use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;
 
 /// One job that another emitted.
@@ -34,7 +35,11 @@ pub(crate) struct Emission {
 #[derive(Clone, Debug)]
 pub(crate) enum Verb {
     Admitted(Lot),
-    Opened(RunId),
+    /// A run with its name and what was agreed on.
+    Opened(RunId, String, RunTerms),
+    Stopped(RunId, Stopped),
+    /// What is remembered of a schedule, by its name.
+    Remembered(String),
     /// One order: all of it holds one slot.
     Claimed(Vec<Held>),
     Settled(Vec<Settlement>),
@@ -52,6 +57,10 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    pub(crate) fn admitted(&self) -> Option<&Lot> {
+        if let Verb::Admitted(lot) = self { Some(lot) } else { None }
+    }
+
     pub(crate) fn forgot_before(&self) -> Option<Time> {
         if let Verb::Forgot(before) = self { Some(*before) } else { None }
     }
@@ -98,11 +107,23 @@ pub(crate) enum Lie {
     LosesEmitted,
     /// Some keys are not looked at.
     ForgetsKeys,
+    /// That a schedule has fired is not always remembered.
+    ForgetsFirings,
+    /// Some jobs do not wait for those that they were to wait for.
+    ForgetsChains,
+    /// Some jobs may end when they like.
+    ForgetsFinishBy,
+    /// Some runs have no terms.
+    ForgetsTerms,
+    /// Some ends of runs are announced by no job.
+    AnnouncesNothing,
+    /// What became of one job is written for another.
+    MixesOutcomes,
 }
 
 #[cfg(test)]
 impl Lie {
-    pub(crate) const ALL: [Lie; 15] = [
+    pub(crate) const ALL: [Lie; 21] = [
         Lie::LosesAJob,
         Lie::AltersData,
         Lie::SyncsNothing,
@@ -118,6 +139,12 @@ impl Lie {
         Lie::ActsTwice,
         Lie::LosesEmitted,
         Lie::ForgetsKeys,
+        Lie::ForgetsFirings,
+        Lie::ForgetsChains,
+        Lie::ForgetsFinishBy,
+        Lie::ForgetsTerms,
+        Lie::AnnouncesNothing,
+        Lie::MixesOutcomes,
     ];
 }
 
@@ -172,7 +199,31 @@ impl Watched {
             (0..new.jobs.len()).for_each(|index| builder.push(new.jobs.id(index).offset, b"another"));
             new.jobs = Arc::new(builder.finish());
         }
+        for new in &mut lot.jobs {
+            let Some(of) = new.jobs.particulars().map(|of| Particulars::clone(of)) else { continue };
+            let without = match of {
+                of if !of.after.is_empty() && self.lies(Lie::ForgetsChains) => Particulars { after: Vec::new(), ..of },
+                of if of.finish_by.is_some() && self.lies(Lie::ForgetsFinishBy) => {
+                    Particulars { finish_by: None, ..of }
+                }
+                _ => continue,
+            };
+            new.jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(without)), |_| true));
+        }
         lot
+    }
+
+    /// What becomes of ends on their way into the store.
+    fn falsified_ends(&mut self, settlements: &[Settlement]) -> Vec<Settlement> {
+        let mut ends = settlements.to_vec();
+        if let Some(at) = ends.windows(2).position(|two| two[0].outcome != two[1].outcome)
+            && self.lies(Lie::MixesOutcomes)
+            && let Some([one, other]) = ends.get_mut(at..at + 2)
+        {
+            std::mem::swap(&mut one.verdict, &mut other.verdict);
+            std::mem::swap(&mut one.outcome, &mut other.outcome);
+        }
+        ends
     }
 
     /// What becomes of emitted jobs on their way into the store.
@@ -249,8 +300,15 @@ impl Store for Watched {
     }
 
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
-        let no = self.memory.open_run(id, run, now)?;
-        self.verbs.push(Verb::Opened(id));
+        let mut told = run.clone();
+        if !run.terms.is_empty() && self.lies(Lie::ForgetsTerms) {
+            told.terms = RunTerms::default();
+        }
+        if run.terms.end_job.is_some() && self.lies(Lie::AnnouncesNothing) {
+            told.terms.end_job = None;
+        }
+        let no = self.memory.open_run(id, &told, now)?;
+        self.verbs.push(Verb::Opened(id, run.name.clone(), run.terms.clone()));
         Ok(no)
     }
 
@@ -259,7 +317,11 @@ impl Store for Watched {
     }
 
     fn stop_run(&mut self, no: RunNo, why: Stopped, now: Time) -> Result<(), StoreError> {
-        self.memory.stop_run(no, why, now)
+        self.memory.stop_run(no, why, now)?;
+        if let Some(run) = self.memory.run_numbered(no)? {
+            self.verbs.push(Verb::Stopped(run.id, why));
+        }
+        Ok(())
     }
 
     fn claim(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
@@ -291,10 +353,11 @@ impl Store for Watched {
 
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let kept = self.falsified_follow_ups(follow_ups);
+        let ends = self.falsified_ends(settlements);
         if !self.lies(Lie::SettlesNothing) {
-            self.memory.settle(settlements, &kept, now)?;
+            self.memory.settle(&ends, &kept, now)?;
         }
-        self.verbs.push(Verb::Settled(settlements.to_vec()));
+        self.verbs.push(Verb::Settled(ends));
         if !follow_ups.is_empty() {
             let emitted = self.emissions(follow_ups)?;
             self.verbs.push(Verb::Emitted(emitted));
@@ -372,11 +435,21 @@ impl Store for Watched {
         Ok(deleted)
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.memory.joined(run)
+    }
+
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
         self.memory.run_numbered(no)
     }
 
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        if let Some(name) = key.strip_prefix(SHARED) {
+            self.verbs.push(Verb::Remembered(name.to_owned()));
+            if self.lies(Lie::ForgetsFirings) {
+                return Ok(());
+            }
+        }
         self.memory.note(key, value)
     }
 

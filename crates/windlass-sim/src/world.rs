@@ -5,6 +5,7 @@
 //! people (`people.rs`). Whatever happens is shown to the checkers.
 
 use crate::Cast;
+use crate::agenda;
 use crate::checkers::{self, Checker, Seen};
 use crate::disk::FakeDisk;
 use crate::feeders;
@@ -92,6 +93,8 @@ pub(crate) struct World {
     pub(crate) hands: Hands,
     /// Crews of all kinds: kept workers, workers elsewhere, needs of memory, rates.
     pub(crate) crews: bool,
+    /// Schedules, chains, terms of runs, batches that die, a destination that asks for patience.
+    pub(crate) flows: bool,
     pub(crate) desk: Desk,
     pub(crate) remotes: Remotes,
     pub(crate) people: People,
@@ -115,7 +118,9 @@ pub(crate) type Outcome<T> = Result<T, String>;
 impl World {
     pub(crate) fn new(seed: u64, verbose: bool, cast: Cast) -> Outcome<World> {
         let mut random = Random::new(seed);
-        let (steers, crews) = (cast != Cast::Plain, cast == Cast::All && seed.is_multiple_of(2));
+        let steers = cast != Cast::Plain;
+        let crews = matches!(cast, Cast::Crews | Cast::All) && seed.is_multiple_of(2);
+        let flows = cast == Cast::All && seed % 4 < 2;
         let (policies, slots) = workload::policies(&mut random, crews);
         let policies = flow::with_handlers(seed, policies)?;
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
@@ -123,7 +128,7 @@ impl World {
             policies,
             slots,
             memory: crews.then_some(workload::MEMORY),
-            schedules: Vec::new(),
+            schedules: if flows { agenda::schedules(seed)? } else { Vec::new() },
             router: flow::router(seed)?,
             durability,
             serve_open_runs: random.chance(700),
@@ -158,6 +163,7 @@ impl World {
             checkers: checkers::all(),
             hands: Hands::default(),
             crews,
+            flows,
             desk: Desk::default(),
             remotes: Remotes::default(),
             mail: Vec::new(),
@@ -172,6 +178,7 @@ impl World {
             random,
         };
         world.show(&Seen::Budget(world.options.memory))?;
+        world.show(&Seen::Agenda(&agenda::plans(&world.options.schedules)))?;
         world.show_rules()?;
         world.at(0, Due::Restart);
         world.at(1000, Due::People);
@@ -250,6 +257,7 @@ impl World {
         }
         for (id, job) in &self.ledger.jobs {
             let waits = matches!(job.state, State::Suspended) || !self.is_served(job) && job.state != State::Running;
+            let waits = waits || self.ledger.waits(*id);
             if !job.state.is_end() && !waits {
                 return Err(format!("liveness: {id} of queue {} is still {}", job.queue, job.state));
             }
@@ -429,6 +437,7 @@ impl World {
                 let from = before.as_ref().map_or("new", |job| job.state.word());
                 self.tell(|| format!("  {id} {from} -> {} {:?}", after.state, after.record));
             }
+            self.totals.fired += turned.fired.len() as u64;
             self.show(&Seen::Turned(&turned))?;
             self.ledger.note_ended(&turned.ended);
             self.note_followed(&turned);
@@ -517,6 +526,7 @@ impl World {
         let overrides = engine.store().overrides().map_err(|error| error.to_string())?;
         self.engine = Some(engine);
         self.same_boot = true;
+        self.idle = 0;
         self.learn()?;
         self.show(&Seen::Overrides(&overrides))?;
         self.remotes_find_their_server(resumed)?;

@@ -18,6 +18,7 @@ mod change;
 pub mod export;
 pub mod schedules;
 pub mod servers;
+pub mod spools;
 mod stats;
 pub mod steering;
 mod terms;

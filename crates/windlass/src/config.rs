@@ -21,7 +21,7 @@ use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
 use crate::spans::TraceOptions;
-use crate::store::place::StorePlace;
+use crate::store::place::{StagePlace, StorePlace};
 use reader::limits::Machine;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -61,6 +61,8 @@ pub struct Config {
     pub archive: ArchiveOptions,
     pub log: LogOptions,
     pub traces: TraceOptions,
+    /// The directories of documents that are shown beside the queues.
+    pub spools: Vec<PathBuf>,
     /// Its terms are those of every table that does not say otherwise.
     pub defaults: Policy,
     /// The directory of handlers, which goes before every table.
@@ -87,6 +89,24 @@ pub struct Pipeline {
     pub stages: Vec<Stage>,
     /// What serves each, with as many slots as fit into memory.
     pub rules: Vec<Policy>,
+    /// Where each is kept, where it says so itself.
+    pub stores: Vec<Option<StagePlace>>,
+    /// What makes its input, where that is a stage without one.
+    pub feeder: Option<Feeder>,
+}
+
+/// A stage without an input: each line that its command writes is one of the first stage behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feeder {
+    pub name: String,
+    pub argv: Vec<Vec<u8>>,
+}
+
+impl Pipeline {
+    /// Whether all stages are kept where whoever runs it keeps its jobs: those of others no server serves.
+    pub fn is_of_one_store(&self) -> bool {
+        self.stores.iter().all(Option::is_none)
+    }
 }
 
 /// A name for a data directory or a server.
@@ -127,6 +147,7 @@ impl Default for Config {
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
             traces: TraceOptions::default(),
+            spools: Vec::new(),
             defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,
             channels: Vec::new(),
@@ -161,10 +182,17 @@ impl Config {
         self.policies_under(&|name| std::env::var_os(name))
     }
 
+    /// The rules of the stages of a pipeline, for whoever runs them.
+    pub fn rules_of(&self, pipeline: &Pipeline) -> Vec<Policy> {
+        let rules = pipeline.rules.iter().cloned();
+        rules.map(|policy| with_environment(policy, &|name| std::env::var_os(name))).collect()
+    }
+
     fn policies_under(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Policy> {
         let lists = self.schedules.iter().filter_map(Schedule::crew);
         let handlers = self.handlers.iter().flat_map(Handlers::policies);
-        let stages = self.pipelines.iter().flat_map(|pipeline| pipeline.rules.iter().cloned());
+        let served = self.pipelines.iter().filter(|pipeline| pipeline.is_of_one_store());
+        let stages = served.flat_map(|pipeline| pipeline.rules.iter().cloned());
         let channels = self.channels.iter().cloned();
         let all = lists.chain(channels).chain(stages).chain(handlers).chain(self.queues.iter().cloned());
         all.map(|policy| with_environment(policy, variable)).collect()

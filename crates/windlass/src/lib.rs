@@ -21,6 +21,7 @@ pub mod http;
 pub mod inbox;
 pub mod log;
 pub mod lot;
+pub mod mixed;
 pub mod nudge;
 mod numbered;
 pub mod particulars;

@@ -52,6 +52,10 @@ impl<S: Store> Store for Counting<S> {
         self.count("holders").holders(new)
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.count("joined").joined(run)
+    }
+
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
         self.count("open_run").open_run(id, run, now)
     }

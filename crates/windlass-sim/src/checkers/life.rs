@@ -20,10 +20,14 @@ impl Checker for Life {
         "legal transitions"
     }
 
-    fn see(&mut self, seen: &Seen<'_>, _ledger: &Ledger) -> Result<(), String> {
+    fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         let Seen::Turned(turned) = seen else { return Ok(()) };
         for (id, before, after) in &turned.moved {
+            // What waits for others goes with them: it is let go, or given up, in the turn that ends them.
+            let chained = ledger.chains.contains_key(id);
             let legal = match before {
+                None if chained && after.state == State::Cancelled => true,
+                Some(before) if chained && before.state == State::Scheduled => reaches(before.state, after.state, 3),
                 None if &*after.queue == TOPIC && after.state == State::Succeeded => true,
                 // It came too late to begin.
                 None if after.reason == Some(Reason::Expired) => after.state == State::Failed,

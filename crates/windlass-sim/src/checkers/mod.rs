@@ -5,6 +5,7 @@
 mod acceptance;
 mod archive;
 mod attempts;
+mod chains;
 mod checkpoints;
 mod deleted;
 mod drained;
@@ -12,17 +13,21 @@ mod duplicates;
 mod life;
 mod memory;
 mod order;
+mod outcomes;
 mod poison;
 mod rates;
 mod run_end;
+mod schedules;
 mod slots;
 mod steered;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod times;
 mod tokens;
 mod told;
 
+use crate::agenda::Plan;
 use crate::ledger::{Ledger, Turned};
 use crate::rules::Rules;
 use std::collections::BTreeSet;
@@ -44,6 +49,25 @@ pub(crate) enum Seen<'a> {
     MustBegin {
         id: JobId,
         by: Time,
+    },
+    /// What is about to be handed over must have ended by then.
+    MustEnd {
+        id: JobId,
+        by: Time,
+    },
+    /// What is about to be handed over waits for these.
+    Chained {
+        id: JobId,
+        after: &'a [JobId],
+    },
+    /// The schedules that hold from now on.
+    Agenda(&'a [Plan]),
+    /// How a start ended, as its hands say, and when it asked to be started again at the earliest.
+    Reported {
+        id: JobId,
+        start: u32,
+        word: &'static str,
+        again_at: Option<u64>,
     },
     /// Somebody was told that it is safe.
     Accepted {
@@ -161,5 +185,9 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::<rates::Rates>::default(),
         Box::<checkpoints::Checkpoints>::default(),
         Box::<told::Told>::default(),
+        Box::<schedules::Schedules>::default(),
+        Box::<chains::Chains>::default(),
+        Box::<terms::Terms>::default(),
+        Box::<outcomes::Outcomes>::default(),
     ]
 }

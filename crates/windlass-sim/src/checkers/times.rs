@@ -1,5 +1,5 @@
-//! No job is started before its time, or after the time by which it had to begin, unless a person changed it; and only
-//! what is past that time fails for it.
+//! No job is started before its time, or after the time by which it had to begin or to end, and none is tried again
+//! after that, unless a person changed it; and only what is past such a time fails for it.
 
 use super::{Checker, Seen};
 use crate::ledger::{Ledger, Turned};
@@ -13,6 +13,7 @@ use windlass_core::time::Time;
 pub(super) struct Times {
     not_before: BTreeMap<JobId, Time>,
     start_by: BTreeMap<JobId, Time>,
+    finish_by: BTreeMap<JobId, Time>,
     /// A person changed them: what had expired may begin after all.
     excused: BTreeSet<JobId>,
 }
@@ -20,13 +21,20 @@ pub(super) struct Times {
 impl Times {
     fn deadlines(&self, turned: &Turned) -> Result<(), String> {
         for (id, before, after) in &turned.moved {
-            let passed = self.start_by.get(id).is_some_and(|by| *by <= turned.now);
+            let past = |times: &BTreeMap<JobId, Time>| times.get(id).is_some_and(|by| *by <= turned.now);
+            let (passed, over) = (past(&self.start_by), past(&self.finish_by));
             let was_failed = before.as_ref().is_some_and(|job| job.state == State::Failed);
             let expired = after.state == State::Failed && after.reason == Some(Reason::Expired);
-            if expired && !was_failed && !passed {
+            if expired && !was_failed && !passed && !over {
                 return Err(format!("{id} expired before its time"));
             }
             let never_began = before.as_ref().is_none_or(|job| job.record.starts == 0);
+            let ran = before.as_ref().is_some_and(|job| job.state == State::Running) && !turned.recovered;
+            let again = matches!(after.state, State::Scheduled | State::Ready | State::Retrying);
+            let begins = after.state == State::Running && never_began;
+            if over && (begins || ran && again) && !self.excused.contains(id) {
+                return Err(format!("{id} is {} after the time by which it had to end", after.state));
+            }
             if after.state == State::Running && never_began && passed && !self.excused.contains(id) {
                 return Err(format!("{id} began after its time"));
             }
@@ -48,6 +56,9 @@ impl Checker for Times {
             Seen::MustBegin { id, by } => {
                 self.start_by.insert(*id, *by);
             }
+            Seen::MustEnd { id, by } => {
+                self.finish_by.insert(*id, *by);
+            }
             Seen::Turned(turned) => {
                 for id in &turned.amended {
                     self.not_before.remove(id);
@@ -65,5 +76,14 @@ impl Checker for Times {
             _ => {}
         }
         Ok(())
+    }
+
+    fn end(&mut self, ledger: &Ledger) -> Result<(), String> {
+        let waits = |id: &JobId| ledger.jobs.get(id).is_some_and(|job| !job.state.is_end() && !job.forgotten);
+        // The world ends a day later than anything that it promised, but for jumps of some hours.
+        match self.finish_by.keys().find(|id| waits(id) && !self.excused.contains(id)) {
+            Some(id) => Err(format!("{id} is still there after the time by which it had to end")),
+            None => Ok(()),
+        }
     }
 }

@@ -16,20 +16,24 @@ pub(super) struct Node {
     pub(super) to: Vec<String>,
 }
 
-/// How far each stage is from the first.
+/// How far each stage is from the first, or, where no way leads to it from there, from another that begins a way.
 fn depths(stages: &[Node]) -> Vec<usize> {
-    let mut depths = vec![usize::MAX; stages.len()];
-    let (mut at, mut depth) = (vec![0], 0);
-    while !at.is_empty() {
-        at.retain(|stage| depths[*stage] == usize::MAX);
-        at.iter().for_each(|stage| depths[*stage] = depth);
-        let next = at.iter().flat_map(|stage| &stages[*stage].to);
-        at = next.filter_map(|name| stages.iter().position(|stage| stage.name == *name)).collect();
-        at.sort_unstable();
-        at.dedup();
-        depth += 1;
+    let mut depths = vec![None; stages.len()];
+    let is_begin = |at: &usize| !stages.iter().any(|stage| stage.to.contains(&stages[*at].name));
+    let all = 0..stages.len();
+    for begin in all.clone().take(1).chain(all.clone().filter(is_begin)).chain(all) {
+        let (mut at, mut depth) = (vec![begin], 0);
+        while !at.is_empty() {
+            at.retain(|stage| depths[*stage].is_none());
+            at.iter().for_each(|stage| depths[*stage] = Some(depth));
+            let next = at.iter().flat_map(|stage| &stages[*stage].to);
+            at = next.filter_map(|name| stages.iter().position(|stage| stage.name == *name)).collect();
+            at.sort_unstable();
+            at.dedup();
+            depth += 1;
+        }
     }
-    depths
+    depths.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 pub(super) fn text(name: &str, stages: &[Node]) -> String {
@@ -158,6 +162,20 @@ mod tests {
         let text = text("site", &ring());
         assert!(text.contains("  [fetch] 5 of 5 waiting, 0 running in 2\n    -> parse\n"), "{text}");
         assert!(text.contains("      -> fetch (back)"), "{text}");
+    }
+
+    #[test]
+    fn stages_that_no_way_leads_to_from_the_first_begin_at_the_edge() {
+        let node = |name: &str, to: &[&str]| Node {
+            name: name.into(),
+            to: to.iter().map(|to| (*to).to_owned()).collect(),
+            ..Node::default()
+        };
+        // One apart, a way into the middle, and a circle that nothing leads into.
+        let apart = [node("a", &[]), node("c", &["d"]), node("b", &["c"]), node("d", &[]), node("e", &["e"])];
+        assert_eq!(depths(&apart), [0, 1, 0, 2, 0]);
+        assert!(svg("q", &apart).contains("width=\"860\""), "{}", svg("q", &apart));
+        assert_eq!(depths(&[]), Vec::<usize>::new());
     }
 
     #[test]

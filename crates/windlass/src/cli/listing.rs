@@ -236,7 +236,7 @@ impl Listing {
 }
 
 /// The lines of a table with aligned columns; within `width`, if there is one.
-fn aligned(rows: &[Vec<String>], columns: &[&str], width: Option<usize>, color: bool) -> Vec<String> {
+pub(super) fn aligned(rows: &[Vec<String>], columns: &[&str], width: Option<usize>, color: bool) -> Vec<String> {
     let length = |cell: &String| cell.chars().count();
     let mut widths: Vec<usize> =
         (0..columns.len()).map(|column| rows.iter().map(|row| length(&row[column])).max().unwrap_or(0)).collect();

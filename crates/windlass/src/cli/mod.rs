@@ -49,6 +49,7 @@ mod status;
 mod steer;
 mod stop;
 mod tick;
+mod top;
 mod values;
 mod wait;
 mod watch;
@@ -59,7 +60,7 @@ mod work;
 use crate::config::{self as config_file, Loaded};
 use crate::data_dir::{self, DataDir};
 use crate::error::{Failure, Kind};
-use crate::store::place::{DatabaseUrl, JobsTable, StorePlace};
+use crate::store::place::{DIRECTORIES, DatabaseUrl, JobsTable, StorePlace};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use color::Color;
 use connect::{Connection, Link};
@@ -77,9 +78,6 @@ Examples:
   windlass ls state:failed
 
 ";
-
-/// What a store of directories begins with.
-const DIRECTORIES: &str = "dir:";
 
 /// Where an installed service has its data.
 const INSTALLED: &str = "/var/lib/windlass";
@@ -164,6 +162,8 @@ enum Verb {
     Ls(ls::Args),
     /// Show everything about a job or a run
     Show(show::Args),
+    /// See how everything stands, live: queues, what runs, what failed, runs, documents
+    Top(top::Args),
     /// Count jobs by queue and state
     Status(status::Args),
     /// Watch jobs change; a run to its end
@@ -464,6 +464,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<u8, Failure> {
         Verb::Wait(args) => wait::wait(&args, context),
         Verb::Ls(args) => ls::ls(&args, context),
         Verb::Show(args) => show::show(&args, context),
+        Verb::Top(args) => top::top(&args, context),
         Verb::Status(args) => status::status(&args, context),
         Verb::Logs(args) => logs::logs(&args, context),
         Verb::Pause(args) => steer::pause(&args, context),

@@ -4,6 +4,7 @@
 //! it, or serves it for so long.
 
 mod directories;
+mod feeder;
 
 use super::Context;
 use super::connect::{Connection, Link, configured, start_server, went_away};
@@ -13,7 +14,7 @@ use super::print::{self, Out, count, grouped, jobs};
 use super::push::Limits;
 use super::signals::{Interruptible, Signals, exit_code};
 use crate::api::steering::ShownConfig;
-use crate::config::{Loaded, Pipeline};
+use crate::config::{Config, Loaded, Pipeline};
 use crate::data_dir::DataDir;
 use crate::engine::event::Event;
 use crate::error::{Failure, Kind};
@@ -21,6 +22,7 @@ use crate::inbox::Envelope;
 use crate::log::{Level, Log, LogOptions};
 use crate::server::Server;
 use crate::store::Durability;
+use feeder::Source;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -177,12 +179,16 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
     for pipeline in all {
         let budget = pipeline.memory.or(machine).map(|bytes| format!(" in {}", size::spoken(bytes)));
         out.line(format_args!("{}{}", pipeline.name, budget.unwrap_or_default()));
-        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+        if let Some(feeder) = &pipeline.feeder {
+            out.line(format_args!("  {}: feeds {}", feeder.name, pipeline.stages[0].name));
+        }
+        for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let limit = rules.flow.as_ref().map_or(0, |flow| flow.limit);
             let memory = (stage.memory > 0).then(|| format!(" of {}", size::spoken(stage.memory)));
             let limit = (limit > 0).then(|| format!(", up to {} waiting", grouped(limit.into())));
             let to = (!stage.to.is_empty()).then(|| format!(", to {}", stage.to.join(", ")));
-            let more = [memory, limit, to].map(Option::unwrap_or_default).concat();
+            let store = store.as_ref().map(|store| format!(", kept in {store}"));
+            let more = [memory, limit, to, store].map(Option::unwrap_or_default).concat();
             let workers = print::counted(stage.slots.into(), "worker");
             out.line(format_args!("  {}: {} of {workers}{more}", stage.name, rules.slots));
         }
@@ -201,14 +207,16 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
 }
 
 fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
-    let stages = pipeline.stages.iter().zip(&pipeline.rules).map(|(stage, rules)| {
+    let stages = pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores).map(|((stage, rules), store)| {
         json!({
-            "name": stage.name, "queue": rules.pattern, "workers": rules.slots, "slots": stage.slots,
-            "memory": stage.memory, "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
+            "name": stage.name, "store": store.as_ref().map(ToString::to_string), "queue": rules.pattern,
+            "workers": rules.slots, "slots": stage.slots, "memory": stage.memory,
+            "limit": rules.flow.as_ref().map_or(0, |flow| flow.limit), "to": stage.to,
         })
     });
     let stages: Vec<Value> = stages.collect();
-    json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "stages": stages })
+    let feeder = pipeline.feeder.as_ref().map(|feeder| &feeder.name);
+    json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "feeder": feeder, "stages": stages })
 }
 
 fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
@@ -262,19 +270,20 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
-    if let Some(root) = context.directories() {
+    if directories::are_needed(pipeline, context) {
         if !terms.is_empty() {
-            let text =
-                "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need a store";
+            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need \
+                        one store";
             return Err(Failure::new(Kind::Usage, text));
         }
-        return directories::run(pipeline, &root, signals, context);
+        return directories::run(&loaded, pipeline, signals, context);
     }
     let first = &pipeline.rules[0].pattern;
     let queue = QueueName::new(first.as_bytes()).map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
     let dir = context.data_dir()?;
     let server = Link::to_server(&dir)?;
-    let (taken, signal) = feed(queue, &terms, &dir, &signals)?;
+    let mut source = Source::open(pipeline.feeder.as_ref())?;
+    let (taken, signal) = feed(queue, &terms, &dir, &mut source, &signals)?;
     let (run, fed) = taken;
     context.say(format_args!("{run}: {} in {first}", jobs(fed)));
     if let Some(signal) = signal {
@@ -298,33 +307,45 @@ fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
     }
 }
 
-/// The lines of standard input as one run, sealed: what was taken, and the signal that ended the input.
+/// The lines of the feeder, or of standard input, as one run, sealed: what was taken, and the signal that ended them.
 fn feed(
     queue: QueueName,
     terms: &RunTerms,
     dir: &DataDir,
+    source: &mut Source,
     signals: &Signals,
 ) -> Result<((RunId, u64), Option<i32>), Failure> {
     let bits = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
     let run = RunId::first(Origin::from_random(bits));
     let envelope = Envelope { run: Some(run), ..Envelope::new(queue) };
-    let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-    let mut input = Interruptible::new(std::fs::File::from(raw), signals);
+    let mut input = Interruptible::new(source.lines()?, signals);
     let mut inbox = InboxDoor::open(dir, &envelope, Durability::Full)?;
     if !terms.is_empty() {
         inbox.open_run(run, terms)?;
     }
     inbox.push_input(b'\n', &mut input)?;
+    if let Err(failure) = source.end(input.signal.is_some()) {
+        inbox.sync()?;
+        let hint = format!("what it fed is in {run}, which nothing has sealed: windlass seal {run}, or cancel it");
+        return Err(failure.hint(hint));
+    }
     inbox.seal(run)?;
     let count = inbox.sync()?;
     Ok(((run, count), input.signal))
 }
 
+impl Context {
+    /// The log of who serves for the time of a verb: of nothing but trouble.
+    fn quiet_log(&self, config: &Config) -> Result<Log, Failure> {
+        let log = LogOptions { level: Level::Warn, ..config.log.clone() };
+        if self.quiet { Ok(Log::off()) } else { Log::start(log) }
+    }
+}
+
 /// Nobody serves: this does, for so long.
 fn serve(loaded: &Loaded, dir: &DataDir, context: &Context) -> Result<Server, Failure> {
     let config = &loaded.config;
-    let log = LogOptions { level: Level::Warn, ..config.log.clone() };
-    let log = if context.quiet { Log::off() } else { Log::start(log)? };
+    let log = context.quiet_log(config)?;
     let store = context.store_under(&config.store)?;
     start_server(|| configured(loaded, dir, &store, &log))
 }

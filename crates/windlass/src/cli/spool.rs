@@ -4,6 +4,8 @@
 
 mod view;
 
+pub(super) use view::COLUMNS as STAGES;
+
 use super::Context;
 use super::listing::Shape;
 use super::print::{Out, counted, visible};

@@ -38,7 +38,7 @@ fn no_verb_has_an_argument_with_the_name_of_one_that_all_have() {
 fn help_begins_with_examples() {
     for verb in [
         "", "push", "run", "serve", "wait", "ls", "show", "logs", "retry", "cancel", "suspend", "resume", "priority",
-        "delete", "watch", "stats", "tick", "config",
+        "delete", "watch", "stats", "tick", "config", "top",
     ] {
         let help = help_of(verb);
         let examples = help.find("Examples").unwrap_or_else(|| panic!("no examples in {verb}: {help}"));

@@ -95,7 +95,7 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 15] = [
+const ROOT_KEYS: [&str; 16] = [
     "handlers",
     "limits",
     "defaults",
@@ -105,6 +105,7 @@ const ROOT_KEYS: [&str; 15] = [
     "archive",
     "log",
     "traces",
+    "spool",
     "queue",
     "schedule",
     "profile",

@@ -5,7 +5,7 @@
 
 use super::masked::masked;
 use super::reader::limits;
-use super::{Config, Handlers, Pipeline, reader};
+use super::{Config, Feeder, Handlers, Pipeline, reader};
 use crate::config::units::exact_size;
 use crate::schedule::{Schedule, What};
 use crate::store::place::StorePlace;
@@ -74,7 +74,7 @@ impl Entry {
 
     /// True where a running server takes a new value over.
     pub fn is_live(&self) -> bool {
-        let live = ["limits", "defaults", "handlers", "subscribe"].contains(&self.table.as_str());
+        let live = ["limits", "defaults", "handlers", "subscribe", "spool"].contains(&self.table.as_str());
         self.queue || live || ["schedule.", "pipeline.", "notify."].iter().any(|of| self.table.starts_with(of))
     }
 }
@@ -162,8 +162,10 @@ impl Loaded {
 
     /// What the server itself goes by, table by table.
     fn of_the_server(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
-        let Config { server, archive, log, traces, .. } = &self.config;
+        let Config { server, archive, log, traces, spools, .. } = &self.config;
+        let shown: Vec<String> = spools.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         vec![
+            ("spool", "show", Some(format!("{shown:?}"))),
             ("server", "listen", Some(format!("\"{}\"", server.listen))),
             ("server", "drain", Some(format!("\"{}\"", when::exact(server.drain)))),
             ("archive", "bodies", Some(archive.bodies.to_string())),
@@ -205,11 +207,18 @@ impl Loaded {
             (format!("pipeline.{}", pipeline.name), format!("pipeline.{}", reader::quoted(&pipeline.name)));
         let memory = pipeline.memory.map(|bytes| format!("\"{}\"", exact_size(bytes)));
         add(section.clone(), table.clone(), "memory", memory);
-        for (stage, rules) in pipeline.stages.iter().zip(&pipeline.rules) {
+        if let Some(Feeder { name, argv }) = &pipeline.feeder {
+            let words: Vec<String> = argv.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            let table = format!("{table}.{}", reader::quoted(name));
+            add(format!("{section}.{name}"), table, "feed", Some(format!("{words:?}")));
+        }
+        for ((stage, rules), store) in pipeline.stages.iter().zip(&pipeline.rules).zip(&pipeline.stores) {
             let section = format!("{section}.{}", stage.name);
             let table = format!("{table}.{}", reader::quoted(&stage.name));
             let Some(flow) = &rules.flow else { continue };
             add(section.clone(), table.clone(), "to", Some(format!("{:?}", stage.to)));
+            let store = store.as_ref().map(|store| format!("{:?}", store.to_string()));
+            add(section.clone(), table.clone(), "store", store);
             add(section.clone(), table.clone(), "limit", (flow.limit > 0).then(|| flow.limit.to_string()));
             add(section.clone(), table.clone(), "pass", Some(format!("\"{}\"", flow.pass.word())));
             // As the file has it; how many of them fit is `pipeline check`'s to say.
@@ -469,8 +478,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            17 + 8 + 27,
-            "of the server, its store, log, traces, the defaults, and those of a queue with `run`"
+            18 + 8 + 27,
+            "of the server, its spools, store, log, traces, the defaults, and those of a queue with `run`"
         );
     }
 

@@ -32,6 +32,13 @@ impl<S: Store> Engine<S> {
         self.store.note(&key(id), None)
     }
 
+    /// These have ended without a start that says so.
+    pub(super) fn drop_checkpoints_of(&mut self, ended: &[Settlement]) -> Result<(), StoreError> {
+        let begun = ended.iter().filter(|settlement| settlement.held.record.starts > 0);
+        let ids: Vec<JobId> = begun.flat_map(|settlement| settlement.held.ids()).collect();
+        ids.into_iter().try_for_each(|id| self.drop_checkpoint(id))
+    }
+
     /// Keeps what was said of jobs that will be started again, and drops what is left of those that have ended.
     pub(super) fn keep_checkpoints(
         &mut self,

@@ -90,15 +90,13 @@ impl Runs {
             };
             beyond.extend(why.filter(|_| counts.stopped.is_none()).map(|why| (*no, *id, why)));
         }
-        for (no, ..) in &beyond {
-            self.limited.remove(no);
-        }
         beyond
     }
 
-    /// When the next of them has taken too long.
+    /// When the next of them has taken too long; one that was stopped, now or by the server before, wakes nobody.
     pub fn next_limit(&self) -> Option<Steady> {
-        self.limited.iter().filter_map(|no| self.by_no.get(no)?.limit).min()
+        let goes_on = |run: &&Run| run.info.counts.stopped.is_none();
+        self.limited.iter().filter_map(|no| self.by_no.get(no).filter(goes_on)?.limit).min()
     }
 
     /// Forgets runs that the store does not have: they were made in a turn that was dropped.

@@ -67,14 +67,42 @@ impl<S: Store> Engine<S> {
         over.map_or(schedule.enabled, |made| made.value != 0)
     }
 
-    /// When the next time comes; an engine that was told to stop, has no space or does not control fires nothing.
+    /// When the next time comes.
     pub(super) fn next_schedule(&self) -> Option<Time> {
-        if self.stopping != Stopping::No || self.full_until.is_some() || !self.controls {
+        if !self.fires_schedules() {
             return None;
         }
         let new = self.schedules.0.iter().any(|kept| kept.memory.is_none()).then_some(Time::ZERO);
         let times = self.schedules.0.iter().filter(|kept| self.is_enabled(&kept.schedule)).filter_map(|kept| kept.next);
         new.into_iter().chain(times).min()
+    }
+
+    /// What comes while a schedule is switched off has passed before anything in this turn can switch it on: whether
+    /// the engine had a reason to turn meanwhile makes no difference.
+    pub(super) fn pass_over_times(
+        &mut self,
+        now: Time,
+        progress: &mut Progress,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        if !self.fires_schedules() {
+            return Ok(());
+        }
+        for at in 0..self.schedules.0.len() {
+            let kept = &self.schedules.0[at];
+            let target = Target::Schedule(kept.schedule.name.clone());
+            let until = self.scheduler.overrides().get(&target, Key::Enabled).and_then(|made| made.until);
+            let off_until = until.map_or(now, |until| until.min(now));
+            if !self.is_enabled(&kept.schedule) && kept.next.is_some_and(|next| next <= off_until) {
+                self.look_at_schedule(at, off_until, progress, effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An engine that was told to stop, has no space or does not control fires nothing.
+    fn fires_schedules(&self) -> bool {
+        self.stopping == Stopping::No && self.full_until.is_none() && self.controls
     }
 
     /// Pushes the work of every time that has come.
@@ -84,14 +112,15 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        if self.stopping != Stopping::No || self.full_until.is_some() || !self.controls {
+        if !self.fires_schedules() {
             return Ok(());
         }
         for at in 0..self.schedules.0.len() {
             let kept = &self.schedules.0[at];
+            let off = !self.is_enabled(&kept.schedule);
             let waits = kept.memory.as_ref().is_none_or(|memory| {
-                kept.next.is_some_and(|next| next <= now)
-                    || !memory.waiting.is_empty() && memory.run.is_some_and(|run| self.runs.by_id(run).is_none())
+                let ended = memory.run.is_some_and(|run| self.runs.by_id(run).is_none());
+                kept.next.is_some_and(|next| next <= now) || !memory.waiting.is_empty() && (ended || off)
             });
             if waits {
                 self.look_at_schedule(at, now, progress, effects)?;

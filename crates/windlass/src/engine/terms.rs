@@ -11,7 +11,7 @@ use crate::error::{Failure, Kind};
 use crate::sabotage::{self, Sabotage};
 use crate::store::{Durability, Lot, Store, StoreError};
 use std::collections::BTreeMap;
-use windlass_core::job::{RunId, RunNo};
+use windlass_core::job::{Origin, RunId, RunNo};
 use windlass_core::run::terms::Stopped;
 use windlass_core::time::Time;
 
@@ -65,29 +65,42 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// What is more than a run takes is refused while there is somebody to tell.
-    pub(super) fn refuse_over_limit(&self, lot: &Lot) -> Result<(), Failure> {
+    /// What is more than a run takes is refused while there is somebody to tell. `taken` is what the pushes before it
+    /// in this turn were told to be in; what else the turn has brought so far the store knows, and which generation of
+    /// a run they would join.
+    pub(super) fn refuse_over_limit(
+        &mut self,
+        lot: &Lot,
+        taken: &mut BTreeMap<Origin, u64>,
+    ) -> Result<Result<(), Failure>, StoreError> {
         let mut wanted: BTreeMap<RunId, u64> = BTreeMap::new();
         for new in &lot.jobs {
             if let Some(run) = new.run {
                 *wanted.entry(run).or_default() += new.jobs.len() as u64;
             }
         }
-        for (id, count) in wanted {
-            let Some(info) = self.runs.by_id(id).map(|run| &run.info) else { continue };
-            if info.terms.room(&info.counts).is_some_and(|room| room < count) {
-                let why = match info.counts.stopped {
-                    Some(why) => why.sentence().to_owned(),
-                    None => format!("run {id} takes {} and has {}", limit(info), info.counts.total()),
-                };
-                return Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}")));
+        let refused = |why| Ok(Err(Failure::new(Kind::Conflict, format!("rejected, nothing was stored: {why}"))));
+        for (id, count) in &wanted {
+            let known = self.runs.by_id(*id).map(|run| &run.info);
+            if let Some(why) = known.and_then(|info| info.counts.stopped) {
+                return refused(why.sentence().to_owned());
+            }
+            // All its generations have the same terms.
+            if known.is_some_and(|info| info.terms.job_limit.is_none()) {
+                continue;
+            }
+            let Some(info) = self.store.joined(*id)? else { continue };
+            let before = taken.get(&id.origin).copied().unwrap_or(0);
+            if info.terms.room(&info.counts).is_some_and(|room| room < before + count) {
+                let has = info.counts.total() + before;
+                return refused(format!("run {} takes {} and has {has}", info.id, limit(&info)));
             }
         }
-        Ok(())
+        wanted.into_iter().for_each(|(id, count)| *taken.entry(id.origin).or_default() += count);
+        Ok(Ok(()))
     }
 }
 
-/// `1 job`, `20 jobs`.
 fn limit(info: &crate::store::RunInfo) -> String {
     match info.terms.job_limit.unwrap_or(u64::MAX) {
         1 => "1 job".to_owned(),

@@ -18,6 +18,7 @@ use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::Duplicate;
 use crate::store::{Changes, Durability, JobInfo, Lot, Settlement, Store, StoreError};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::circuit::Sign;
 use windlass_core::life_cycle::State;
@@ -166,8 +167,11 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
+        // First of all: the times that this turn writes are on the new clock already.
+        self.go_along_with_the_clock(progress, effects)?;
         self.settle(&absorbed.finished, now, progress, effects)?;
         self.look_at_the_hours(now, effects);
+        self.pass_over_times(now, progress, effects)?;
         self.end_overrides(now, progress, effects)?;
         let commands = std::mem::take(&mut absorbed.commands);
         for command in commands {
@@ -176,13 +180,13 @@ impl<S: Store> Engine<S> {
         self.go_on_with_operations(now, progress, effects)?;
         self.go_on_sweeping(now, progress, effects)?;
         self.look(now, progress)?;
-        self.go_along_with_the_clock(progress, effects)?;
         self.admit(absorbed, now, progress, effects)?;
         self.look_at_schedules(now, progress, effects)?;
         if !sabotage::on(Sabotage::DueForgotten) {
             self.release(now, progress)?;
         }
         let changes = self.store.changes();
+        self.drop_checkpoints_of(&changes.expired)?;
         self.learn(changes, effects);
         self.look_at_run_terms(now, progress, effects)?;
         self.scheduler.set_stall(self.stall());
@@ -307,10 +311,14 @@ impl<S: Store> Engine<S> {
         }
         let mut together = Lot::default();
         let mut refused = Vec::new();
+        let mut taken = BTreeMap::new();
         for (index, (lot, durability, _)) in absorbed.pushed.iter_mut().enumerate() {
             unique::stamp(lot, &self.scheduler);
             let free = self.refuse_taken_keys(lot)?;
-            let fits = free.and_then(|()| self.refuse_over_limit(lot));
+            let fits = match free {
+                Ok(()) => self.refuse_over_limit(lot, &mut taken)?,
+                refused => refused,
+            };
             if let Err(failure) = fits.and_then(|()| self.check_taken(lot)) {
                 refused.push((index, failure));
                 continue;

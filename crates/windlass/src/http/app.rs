@@ -46,6 +46,8 @@ pub(super) struct App {
     /// Held by the one import there may be.
     pub(super) imports: tokio::sync::Mutex<()>,
     pub(super) waiting: Arc<Waiting>,
+    /// What was last seen of the directories that are shown.
+    pub(super) spools: super::spools::Looks,
     /// Somebody asked this server to stop.
     pub(super) draining: AtomicBool,
     streams: Arc<Semaphore>,
@@ -82,6 +84,7 @@ impl App {
             bodies: Arc::new(Semaphore::new(super::body::BUDGET)),
             imports: tokio::sync::Mutex::default(),
             waiting: Arc::default(),
+            spools: super::spools::Looks::default(),
             draining: AtomicBool::new(false),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             stopping,

@@ -2,7 +2,7 @@
 //!
 //! The Unix socket asks the kernel who is there. Over TCP anyone on the machine is there, and so is any page in a
 //! browser: the name by which the server was called is checked against rebinding, a token stands before every
-//! route but the two of health, and changes from other sites are refused.
+//! route but those of health and the files of the page, and changes from other sites are refused.
 
 use super::problem::Problem;
 use crate::error::Kind;
@@ -51,8 +51,10 @@ impl Access {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             check_site(request.headers())?;
         }
-        let open =
-            matches!(request.uri().path(), "/livez" | "/healthz" | "/readyz") || is_own_route(request.uri().path());
+        let path = request.uri().path();
+        let open = matches!(path, "/livez" | "/healthz" | "/readyz")
+            || super::page::PATHS.contains(&path)
+            || is_own_route(path);
         if peer == Peer::Tcp && !open { self.check_token(request.headers()) } else { Ok(()) }
     }
 

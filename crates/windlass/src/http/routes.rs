@@ -7,8 +7,8 @@ use super::caller::Uid;
 use super::guard::Peer;
 use super::problem::Problem;
 use super::{
-    control, follow, import, jobs, lots, moves, operations, output, push, runs, schedules, servers, stats, steer,
-    watch, why, work, workers,
+    control, follow, import, jobs, lots, moves, operations, output, page, push, runs, schedules, servers, spools,
+    stats, steer, watch, why, work, workers,
 };
 use crate::error::Kind;
 use axum::Router;
@@ -37,7 +37,10 @@ impl std::fmt::Debug for Route {
 }
 
 /// Every route there is.
-pub const TABLE: [Route; 49] = [
+pub const TABLE: [Route; 53] = [
+    get("/", |call| Box::pin(page::page(call))),
+    get("/page.css", |call| Box::pin(page::style(call))),
+    get("/page.js", |call| Box::pin(page::script(call))),
     get("/livez", |call| Box::pin(control::alive(call))),
     get("/healthz", |call| Box::pin(control::alive(call))),
     get("/readyz", |call| Box::pin(control::ready(call))),
@@ -86,6 +89,7 @@ pub const TABLE: [Route; 49] = [
     post("/api/v1/schedules/{id}/run", |call| Box::pin(schedules::run(call))),
     get("/api/v1/servers", |call| Box::pin(servers::list(call))),
     post("/api/v1/servers/{id}/drain", |call| Box::pin(servers::drain(call))),
+    get("/api/v1/spools", |call| Box::pin(spools::list(call))),
     get("/api/v1/why", |call| Box::pin(why::why(call))),
 ];
 

@@ -63,7 +63,10 @@ const OPEN: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEX
 impl Directory {
     pub fn open(path: &Path) -> std::result::Result<Directory, Failure> {
         let cannot = |e: Error| match e.kind() {
-            ErrorKind::NotFound => Failure::new(Kind::NoInput, format!("there is no directory {}", path.display())),
+            ErrorKind::NotFound => {
+                let failure = Failure::new(Kind::NoInput, format!("there is no directory {}", path.display()));
+                failure.hint(format!("if the name is right: mkdir {}", path.display()))
+            }
             ErrorKind::NotADirectory => Failure::new(Kind::NoInput, format!("{} is no directory", path.display())),
             _ => Failure::io(format_args!("cannot use the directory {}", path.display()), &e),
         };

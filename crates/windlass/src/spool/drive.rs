@@ -17,6 +17,7 @@ use super::{LEASE, LOOK, TRIES};
 use crate::error::{Failure, Kind};
 use crate::inbox::watch::Bell;
 use crate::runner::Flight;
+use crate::runner::handler::Handlers;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,8 +34,9 @@ pub struct Order {
     /// What the output's name ends with while it is being written.
     pub extension: String,
     pub drivers: u32,
-    /// A command for each document, or a kept one; its slots are the drivers.
+    /// A command for each document, a kept one, or one of the handlers; its slots are the drivers.
     pub policy: Policy,
+    pub handlers: Handlers,
     /// How often a document is tried; nought for no end.
     pub tries: u32,
     /// What may wait where it goes, by place of the output; what is not named has no limit.
@@ -47,8 +49,8 @@ pub struct Order {
 impl Order {
     /// With the defaults of everything else.
     pub fn new(input: PathBuf, task: Task, policy: Policy) -> Order {
-        let (extension, limits) = ("xml".to_owned(), Vec::new());
-        Order { input, task, extension, drivers: 1, policy, tries: TRIES, limits, lease: LEASE, closes: true }
+        let (extension, limits, handlers) = ("xml".to_owned(), Vec::new(), Handlers::new());
+        Order { input, task, extension, drivers: 1, policy, handlers, tries: TRIES, limits, lease: LEASE, closes: true }
     }
 }
 
@@ -139,6 +141,11 @@ impl Drive {
         prove_rename(&queue.sidecar.root, queue.sidecar.random())?;
         let way = Way::open(&order.task, &order.extension)?;
         for directory in way.directories() {
+            if directory.path() == queue.directory.path() {
+                let place = order.input.display();
+                let text = format!("{place} is both input and output: what comes out would go in again");
+                return Err(Failure::new(Kind::Usage, text).hint("name another directory with --out"));
+            }
             // It may be the input of others, and they have the same directory beside it.
             prove_rename(&Sidecar::open(directory)?.root, queue.sidecar.random())?;
         }
@@ -163,7 +170,7 @@ impl Drive {
                 shared.fail(failure);
             }
         };
-        let (hands, each) = Hands::start(place, order.policy, order.drivers, fatal)?;
+        let (hands, each) = Hands::start(place, order.policy, order.handlers, order.drivers, fatal)?;
         let keeper = Keeper::new(Arc::clone(&shared), leases.clone())?;
         let keeper = spawn("spool keeper", move || keeper.keep())?;
         let mut drivers = Vec::new();

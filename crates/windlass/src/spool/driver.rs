@@ -192,7 +192,11 @@ impl Driver {
             }
             Settlement::Aside { error } => {
                 shared.count(|counts| counts.aside += 1);
-                shared.say(format!("set aside {} after {} tries: {error}", claim.doc, claim.tries.used + 1));
+                let tries = match claim.tries.used + 1 {
+                    1 => "1 try".to_owned(),
+                    more => format!("{more} tries"),
+                };
+                shared.say(format!("set aside {} after {tries}: {error}", claim.doc));
                 shared.queue.set_aside(claim, output, &by, &error)?;
                 return Ok(());
             }

@@ -102,6 +102,7 @@ impl Hands {
     pub(super) fn start(
         place: PlaceOfHands,
         policy: Policy,
+        handlers: Handlers,
         drivers: u32,
         fatal: impl Fn(Failure) + Send + Sync + 'static,
     ) -> Result<(Arc<Hands>, Vec<Hand>), Failure> {
@@ -118,8 +119,7 @@ impl Hands {
         let policy = Policy { slots: drivers, ..policy };
         let (board, counter): (Arc<Board>, Arc<Counter>) = Default::default();
         let (crewed, fatal) = (Box::new(|_: &str, _| {}), Box::new(fatal));
-        let runner =
-            Runners::start(Some(&dir), Arc::clone(&board), Handlers::new(), counter, Arc::new(told), crewed, fatal)?;
+        let runner = Runners::start(Some(&dir), Arc::clone(&board), handlers, counter, Arc::new(told), crewed, fatal)?;
         let queue = QueueName::new(policy.pattern.as_bytes()).map_err(|e| Failure::new(Kind::Usage, e.to_string()))?;
         let hands = Hands {
             runner: Mutex::new(runner),

@@ -128,6 +128,11 @@ impl Entrance {
         Entrance { directory: directory.clone(), room, watch }
     }
 
+    /// Whether anybody could ever have to wait.
+    pub fn is_limited(&self) -> bool {
+        self.room.is_some()
+    }
+
     /// Whether there is room for one more; where there is none, waits until some may have come, or until there is
     /// something to read for whoever waits.
     pub fn wait(&self, told: Option<BorrowedFd<'_>>) -> std::result::Result<bool, Failure> {

@@ -39,6 +39,31 @@ pub struct Stage {
     pub gone: Times,
     /// Where its output goes, as far as anybody has said.
     pub outputs: Vec<PathBuf>,
+    /// There is more than was counted: whoever looked had seen enough.
+    pub at_least: bool,
+}
+
+/// How many names may still be read, over all directories of a look.
+#[derive(Debug)]
+pub struct Budget(u64);
+
+impl Budget {
+    pub fn of(names: u64) -> Budget {
+        Budget(names)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// One name more; breaks where that is one too many.
+    fn spend(&mut self) -> ControlFlow<()> {
+        if self.is_spent() {
+            return ControlFlow::Break(());
+        }
+        self.0 -= 1;
+        ControlFlow::Continue(())
+    }
 }
 
 /// Queues that belong together, what feeds before what is fed.
@@ -76,7 +101,7 @@ impl Stage {
         Pace::of(living.map(|(driver, _)| &driver.times), &self.times())
     }
 
-    fn look(directory: &Directory) -> std::result::Result<Stage, Failure> {
+    fn look(directory: &Directory, budget: &mut Budget) -> std::result::Result<Stage, Failure> {
         let cannot =
             |e: std::io::Error| Failure::io(format_args!("cannot look into {}", directory.path().display()), &e);
         let mut stage = Stage { path: directory.path().to_owned(), ..Stage::default() };
@@ -87,6 +112,7 @@ impl Stage {
             stage.drivers.iter().map(|(driver, _)| driver.number.to_string().into_bytes()).collect();
         directory
             .each_name(|file| {
+                budget.spend()?;
                 stage.count_name(file, &leased);
                 ControlFlow::Continue(())
             })
@@ -95,11 +121,13 @@ impl Stage {
             // What was refused is there under the name it came with.
             failed
                 .each_name(|file| {
+                    budget.spend()?;
                     stage.aside += u64::from(!file.ends_with(b".reason"));
                     ControlFlow::Continue(())
                 })
                 .map_err(cannot)?;
         }
+        stage.at_least = budget.is_spent();
         Ok(stage)
     }
 
@@ -136,15 +164,20 @@ impl Status {
     /// Looks at these queues; a directory that is none stands for those in it and the ones that they feed. With
     /// `follow` the outputs of all of them are looked at as well.
     pub fn look(paths: &[PathBuf], follow: bool) -> std::result::Result<Status, Failure> {
+        Status::look_within(paths, follow, &mut Budget(u64::MAX))
+    }
+
+    /// The same, reading no more names than the budget has: what was counted last is a least number then.
+    pub fn look_within(paths: &[PathBuf], follow: bool, budget: &mut Budget) -> std::result::Result<Status, Failure> {
         let mut stages: Vec<Stage> = Vec::new();
         for path in paths {
-            let (directories, whole) = queues(path)?;
+            let (directories, whole) = queues_within(path, budget)?;
             let mut next: Vec<(Directory, bool)> = directories.into_iter().map(|dir| (dir, follow || whole)).collect();
             while let Some((directory, follow)) = next.pop() {
                 if stages.iter().any(|stage| stage.path == directory.path()) {
                     continue;
                 }
-                let stage = Stage::look(&directory)?;
+                let stage = Stage::look(&directory, budget)?;
                 // An output that is not there any more is no stage.
                 let outputs = stage.outputs.iter().filter(|_| follow).filter_map(|path| Directory::open(path).ok());
                 next.extend(outputs.map(|directory| (directory, true)));
@@ -183,14 +216,19 @@ fn ways(stages: &[Stage]) -> Vec<Vec<usize>> {
 
 /// The queue that a path names, or the queues in it; true for the latter.
 pub fn queues(path: &Path) -> std::result::Result<(Vec<Directory>, bool), Failure> {
+    queues_within(path, &mut Budget(u64::MAX))
+}
+
+fn queues_within(path: &Path, budget: &mut Budget) -> std::result::Result<(Vec<Directory>, bool), Failure> {
     let directory = Directory::open(path)?;
     let cannot = |e: std::io::Error| Failure::io(format_args!("cannot look into {}", path.display()), &e);
-    if is_queue(&directory).map_err(cannot)? {
+    if is_queue(&directory, budget).map_err(cannot)? {
         return Ok((vec![directory], false));
     }
     let mut names = Vec::new();
     directory
         .each_name(|name| {
+            budget.spend()?;
             names.extend((!name.starts_with(b".") && name != FAILED.as_bytes()).then(|| name.to_vec()));
             ControlFlow::Continue(())
         })
@@ -200,7 +238,7 @@ pub fn queues(path: &Path) -> std::result::Result<(Vec<Directory>, bool), Failur
         let facts = directory.facts(&name).map_err(cannot)?;
         if facts.is_some_and(|facts| facts.kind == FileType::Directory) {
             let inner = Directory::open(&directory.at(&name))?;
-            if is_queue(&inner).map_err(cannot)? {
+            if is_queue(&inner, budget).map_err(cannot)? {
                 found.push(inner);
             }
         }
@@ -209,12 +247,13 @@ pub fn queues(path: &Path) -> std::result::Result<(Vec<Directory>, bool), Failur
 }
 
 /// Somebody of ours was here, or something has a document's name.
-fn is_queue(directory: &Directory) -> Result<bool> {
+fn is_queue(directory: &Directory, budget: &mut Budget) -> Result<bool> {
     if directory.has(NAME.as_bytes())? || directory.has(DONE)? {
         return Ok(true);
     }
     let mut found = false;
     directory.each_name(|file| {
+        budget.spend()?;
         found = Name::of(file).is_some();
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

@@ -437,15 +437,19 @@ impl Memory {
         if let Some(run) = named.filter(|run| !run.counts.sealed) {
             return run.no;
         }
-        let newest = self.runs.rows().values().filter(|run| run.id.origin == id.origin);
-        let Some(newest) = newest.max_by_key(|run| run.id.generation).cloned() else {
+        let Some(newest) = self.newest_generation(id) else {
             return self.make_run(id, &NewRun::default(), false, now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended && newest.counts.stopped.is_none() {
+        if newest.takes_late_jobs() {
             return newest.no;
         }
-        let RunInfo { id, name, spec, terms, .. } = newest;
-        self.make_run(id.next_generation(), &NewRun { name, spec, terms }, true, now)
+        let RunInfo { id, name, spec, terms, .. } = newest.next_generation();
+        self.make_run(id, &NewRun { name, spec, terms }, true, now)
+    }
+
+    fn newest_generation(&self, id: RunId) -> Option<RunInfo> {
+        let generations = self.runs.rows().values().filter(|run| run.id.origin == id.origin);
+        generations.max_by_key(|run| run.id.generation).cloned()
     }
 }
 

@@ -341,6 +341,20 @@ pub struct RunInfo {
     pub ended_at: Option<Time>,
 }
 
+impl RunInfo {
+    /// Whether it takes jobs that come after the seal of the first: a later generation does until it ends.
+    fn takes_late_jobs(&self) -> bool {
+        self.id.generation > 1 && self.ended_at.is_none() && self.counts.stopped.is_none()
+    }
+
+    /// The one that is made for jobs that come too late for this one, as it begins.
+    fn next_generation(self) -> RunInfo {
+        let counts = RunCounts { sealed: true, ..RunCounts::default() };
+        let (taken, seal_after) = (Taken::default(), Vec::new());
+        RunInfo { id: self.id.next_generation(), counts, taken, seal_after, ended_at: None, ..self }
+    }
+}
+
 /// What the slot table and the boot say about claims whose server is gone.
 #[derive(Clone, Copy)]
 pub struct Evidence<'a> {
@@ -408,6 +422,10 @@ pub trait Store {
 
     /// Who has the keys of these jobs, as far as they are unique.
     fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError>;
+
+    /// The run that jobs for this one would go to, as it stands in the open turn; one that would be made for them as it
+    /// would begin, and nothing where that has no terms.
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError>;
 
     /// Opens a run; a name is found again by the engine through `open_runs`.
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError>;

@@ -6,6 +6,7 @@
 use super::sql::{Keep, OWN, SEED, SqlOptions};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use url::Url;
@@ -37,6 +38,53 @@ impl fmt::Display for StorePlace {
         }
     }
 }
+
+/// Where a stage of a pipeline is kept that says so itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StagePlace {
+    /// In the directory of its name within this one.
+    Directories(PathBuf),
+    /// In a data directory: this one, or that of whoever runs it.
+    Embedded(Option<PathBuf>),
+    Table(DatabaseUrl),
+}
+
+impl fmt::Display for StagePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StagePlace::Directories(path) => write!(f, "{DIRECTORIES}{}", path.display()),
+            StagePlace::Embedded(None) => f.write_str(EMBEDDED),
+            StagePlace::Embedded(Some(path)) => write!(f, "{EMBEDDED}:{}", path.display()),
+            StagePlace::Table(database) => database.fmt(f),
+        }
+    }
+}
+
+impl FromStr for StagePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StagePlace, String> {
+        let within = |path: &str, word: &str| match path.is_empty() || path.contains('\0') {
+            true => Err(format!("{text:?} names no directory, expected {word}PATH")),
+            false => std::path::absolute(path).map_err(|e| e.to_string()),
+        };
+        if let Some(path) = text.strip_prefix(DIRECTORIES) {
+            return within(path, DIRECTORIES).map(StagePlace::Directories);
+        }
+        match text.strip_prefix(EMBEDDED).map(|rest| (rest, rest.strip_prefix(':'))) {
+            Some(("", _)) => Ok(StagePlace::Embedded(None)),
+            Some((_, Some(path))) => within(path, "embedded:").map(|path| StagePlace::Embedded(Some(path))),
+            _ => match text.parse() {
+                Ok(database) => Ok(StagePlace::Table(database)),
+                Err(why) => Err(format!("{why}, or \"dir:PATH\", \"embedded\" or \"embedded:PATH\"")),
+            },
+        }
+    }
+}
+
+/// What a store of directories begins with.
+pub const DIRECTORIES: &str = "dir:";
+const EMBEDDED: &str = "embedded";
 
 /// A table in a database, and what it is called there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,6 +340,20 @@ mod tests {
         ] {
             let told = wrong.parse::<DatabaseUrl>().unwrap_err();
             assert!(told.contains(why) && !told.contains("pw"), "{wrong}: {told}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_stage_is_read_and_shown() {
+        for text in ["dir:/srv/q", "embedded", "embedded:/srv/data", "sqlite:/srv/app.db", "postgres://db/app"] {
+            assert_eq!(text.parse::<StagePlace>().unwrap().to_string(), text);
+        }
+        assert_eq!("postgres://a:pw@db/app".parse::<StagePlace>().unwrap().to_string(), "postgres://a:***@db/app");
+        for (wrong, why) in
+            [("dir:", "expected dir:PATH"), ("embedded:", "expected embedded:PATH"), ("table", "or \"dir:PATH\"")]
+        {
+            let told = wrong.parse::<StagePlace>().unwrap_err();
+            assert!(told.contains(why), "{wrong}: {told}");
         }
     }
 

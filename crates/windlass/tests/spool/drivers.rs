@@ -207,7 +207,7 @@ fn a_kept_command_is_started_once_for_each_driver_and_says_what_became_of_each_d
         log.display()
     );
     let told = spool.drive(&["-j", "2", "--keep"], &["sh", "-c", &script]);
-    told.says("40 documents done").says("set aside bad after 1 tries: no good").says("a tab or a newline").ended(1);
+    told.says("40 documents done").says("set aside bad after 1 try: no good").says("a tab or a newline").ended(1);
     let starts = lines_of(&log).len();
     assert!((1..=2).contains(&starts), "{starts} starts");
     let outputs = spool.outputs();

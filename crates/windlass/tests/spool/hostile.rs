@@ -69,7 +69,12 @@ fn a_document_that_vanishes_is_lost_to_another_and_nothing_else() {
 fn a_directory_that_is_missing_or_read_only_is_refused_in_words() {
     let spool = Spool::new();
     std::fs::remove_dir(&spool.input).unwrap();
-    spool.drive(&[], &["cp"]).says("there is no directory").ended(66);
+    spool.drive(&[], &["cp"]).says("there is no directory").says("mkdir").ended(66);
+    let round = spool.input.to_str().unwrap();
+    std::fs::create_dir(&spool.input).unwrap();
+    let words = ["drive", "--in", round, "--out", round, "--", "cp", "{in}", "{out}"];
+    spool.rig.call(&words).says("is both input and output").ended(64);
+    std::fs::remove_dir_all(&spool.input).unwrap();
     std::fs::write(&spool.input, "").unwrap();
     spool.drive(&[], &["cp"]).says("is no directory").ended(66);
     std::fs::remove_file(&spool.input).unwrap();

@@ -5,13 +5,18 @@
 
 mod by_hand;
 mod crash;
+#[path = "../rigs/databases.rs"]
+#[expect(dead_code, reason = "shared with the rigs, which use the rest")]
+mod databases;
 #[path = "../rigs/disk.rs"]
 mod disk;
 mod drivers;
 mod durable;
+mod feeding;
 mod foreign;
 mod hostile;
 mod large;
+mod mixed;
 #[path = "../it/mount.rs"]
 mod mount;
 #[path = "../../../windlass-sim/src/random.rs"]

@@ -51,7 +51,8 @@ fn who_waits_for_another_try_waits_as_long_when_the_databases_clock_is_set() {
     let server = table.rig.serve(&table.config_of(&table.url(), "3s", config));
     table.insert("q", "x");
     let named = table.sql(&format!(
-        "INSERT INTO jobs (name, data, status, run_at) VALUES ('named', 'x', 'pending', {NOW} + 90000000000) RETURNING run_at"
+        "INSERT INTO jobs (name, data, status, run_at) VALUES ('named', 'x', 'pending', {NOW} + 90000000000) \
+         RETURNING run_at"
     ));
     table.nudge();
     table.until("SELECT state, attempts FROM jobs WHERE name = 'q'", "3|1");

@@ -1,5 +1,5 @@
-//! A pooler between the servers and PostgreSQL that gives a connection to whoever has a transaction, and to another with
-//! the next one: nothing that a session remembers is there.
+//! A pooler between the servers and PostgreSQL that gives a connection to whoever has a transaction, and to another
+//! with the next one: nothing that a session remembers is there.
 
 use crate::rig::{Process, Rig, lines_of};
 use crate::table::{Kind, Table};

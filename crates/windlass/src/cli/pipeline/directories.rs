@@ -1,31 +1,47 @@
-//! `windlass --store dir:PATH pipeline run`: a pipeline whose stages are directories.
+//! `windlass pipeline run` where stages are kept in directories, or in several places.
 
 use super::super::Context;
 use super::super::print::{self, counted, visible};
 use super::super::signals::{Interruptible, Signals, exit_code};
-use crate::config::Pipeline;
+use super::feeder::{Journal, Source};
+use crate::config::{Feeder, Loaded, Pipeline};
 use crate::error::{Failure, Kind};
-use crate::spool::Queue;
+use crate::mixed::{Done, Home, Layout, Line, Place};
+use crate::spool::coming::Coming;
 use crate::spool::door::doc_id;
 use crate::spool::pipeline::Stages;
+use crate::spool::{Counts, Queue};
+use crate::store::place::{JobsTable, StagePlace, StorePlace};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use windlass_core::document::DocId;
 
-pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &Context) -> Result<u8, Failure> {
+/// Whether the stages of a pipeline are kept anywhere but in the one store that was named.
+pub(super) fn are_needed(pipeline: &Pipeline, context: &Context) -> bool {
+    context.directories().is_some() || !pipeline.is_of_one_store()
+}
+
+pub(super) fn run(loaded: &Loaded, pipeline: &Pipeline, signals: Signals, context: &Context) -> Result<u8, Failure> {
     let quiet = context.quiet;
     let say = move |sentence: &str| {
         if !quiet {
             print::say(visible(sentence));
         }
     };
-    let stages = Stages::start(pipeline, root, &(Arc::new(say) as _))?;
+    let layout = layout(loaded, pipeline, context)?;
+    let root = layout.root.clone();
+    let log = context.quiet_log(&loaded.config)?;
+    let line = Line::start(loaded, pipeline, layout, &log, &(Arc::new(say) as _))?;
+    let stages = &line.stages;
     let stop = stages.stopper();
-    let fed = feed(&stages, &signals);
+    let (fed, journal) = match Intake::open(stages, pipeline.feeder.as_ref(), &root) {
+        Ok(mut intake) => (feed(stages, &mut intake, &signals), intake.fed.map(|(journal, _)| journal)),
+        Err(failure) => (Err(failure), None),
+    };
     let told = Arc::new(AtomicU32::new(0));
     match &fed {
         Ok((count, None)) => {
@@ -48,31 +64,86 @@ pub(super) fn run(pipeline: &Pipeline, root: &Path, signals: Signals, context: &
     };
     let spawned = std::thread::Builder::new().name("pipeline signals".into()).spawn(watch);
     spawned.map_err(|e| Failure::io("cannot start a thread", &e))?;
-    let counts = stages.join()?;
+    let done = line.join()?;
     fed?;
-    let aside: u64 = counts.iter().map(|counts| counts.aside).sum();
-    for (stage, counts) in pipeline.stages.iter().zip(&counts) {
-        let aside = if counts.aside > 0 { format!(", {} set aside", counts.aside) } else { String::new() };
-        context.say(format_args!("{}: {} done{aside}", stage.name, counted(counts.done, "document")));
+    let failed = done.iter().map(|(stage, done)| tell(stage, done, context)).sum::<u64>();
+    if told.load(Ordering::Relaxed) == 0 {
+        journal.map_or(Ok(()), Journal::forget)?;
     }
     match told.load(Ordering::Relaxed) {
-        0 if aside > 0 => Ok(Kind::JobFailed.exit_code()),
+        0 if failed > 0 => Ok(Kind::JobFailed.exit_code()),
         0 => Ok(0),
         signal => Ok(exit_code(signal as i32)),
     }
 }
 
-/// The lines of standard input: each the text of a document, or the path of one where the first stage works on files.
-/// They are read no faster than there is room for them.
-fn feed(stages: &Stages, signals: &Signals) -> Result<(u64, Option<i32>), Failure> {
-    let queue = &stages.first;
-    let raw = rustix::io::dup(std::io::stdin()).map_err(|e| Failure::io("cannot read standard input", &e.into()))?;
-    let mut input = Interruptible::new(std::fs::File::from(raw), signals);
-    let random = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
-    let mut count = 0;
-    for line in BufReader::new(&mut input).split(b'\n') {
-        let line = line.map_err(|e| Failure::io("cannot read standard input", &e))?;
-        if line.is_empty() {
+/// Says what a stage has done; how much of it failed comes back.
+fn tell(stage: &str, done: &Done, context: &Context) -> u64 {
+    let more = |count: u64, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
+    match *done {
+        Done::Documents(Counts { done, aside, .. }) => {
+            context.say(format_args!("{stage}: {} done{}", counted(done, "document"), more(aside, "set aside")));
+            aside
+        }
+        Done::Jobs { succeeded, failed, aside } => {
+            let more = more(failed, "failed") + &more(aside, "set aside");
+            context.say(format_args!("{stage}: {} done{more}", counted(succeeded, "job")));
+            failed + aside
+        }
+    }
+}
+
+/// Where each stage is kept: where it says, else in the store that was named. A server of a table has a directory of
+/// its own, since a data directory belongs to one store.
+fn layout(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<Layout, Failure> {
+    let directories = context.directories();
+    let root = match &directories {
+        Some(root) => root.clone(),
+        None => context.dir_path()?.join("pipelines").join(&pipeline.name),
+    };
+    let config = &loaded.config.store;
+    let mut tables: Vec<Home> = Vec::new();
+    let mut place = |stage: &str, store: Option<&StagePlace>| match (store, &directories) {
+        (None, Some(root)) => Ok(Place::Directory(root.join(stage))),
+        (None, None) => Ok(Place::Store(Home { dir: context.dir_path()?, store: context.store_under(config)? })),
+        (Some(StagePlace::Directories(root)), _) => Ok(Place::Directory(root.join(stage))),
+        (Some(StagePlace::Embedded(dir)), _) => {
+            let dir = dir.clone().map_or_else(|| context.dir_path(), Ok)?;
+            Ok(Place::Store(Home { dir, store: StorePlace::Embedded }))
+        }
+        (Some(StagePlace::Table(database)), _) => {
+            let of = |table: &JobsTable| JobsTable { database: database.clone(), ..table.clone() };
+            let table = config.table().map_or_else(|| JobsTable::new(database.clone()), of);
+            let home = Home { dir: root.join(".servers").join(stage), store: StorePlace::Table(table) };
+            if !tables.iter().any(|known| known.store == home.store) {
+                tables.push(home.clone());
+            }
+            let known = tables.iter().find(|known| known.store == home.store);
+            Ok::<_, Failure>(Place::Store(known.unwrap_or(&home).clone()))
+        }
+    };
+    let stages = pipeline.stages.iter().zip(&pipeline.stores);
+    let places = stages.map(|(stage, store)| place(&stage.name, store.as_ref())).collect::<Result<_, Failure>>()?;
+    Ok(Layout { root, places })
+}
+
+/// The lines of the feeder, or of standard input: each the text of a document, or the path of one where the first stage
+/// works on files. They are read no faster than there is room for them.
+fn feed(stages: &Stages, intake: &mut Intake<'_>, signals: &Signals) -> Result<(u64, Option<i32>), Failure> {
+    let mut input = BufReader::new(Interruptible::new(intake.source.lines()?, signals));
+    let (mut count, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        input.read_until(b'\n', &mut line).map_err(|e| Failure::io("cannot read the input", &e))?;
+        let interrupted = input.get_ref().signal;
+        // What has no end may be half a line, unless whoever wrote it has ended well.
+        if line.pop_if(|byte| *byte == b'\n').is_none() {
+            intake.source.end(interrupted.is_some())?;
+            if line.is_empty() || interrupted.is_some() {
+                return Ok((count, interrupted));
+            }
+        }
+        if line.is_empty() || intake.has_fed(&line) {
             continue;
         }
         while !stages.entrance.wait(Some(signals.arrived()))? {
@@ -84,32 +155,101 @@ fn feed(stages: &Stages, signals: &Signals) -> Result<(u64, Option<i32>), Failur
             }
         }
         count += 1;
-        let size = match stages.takes_files {
-            true => put_file(queue, Path::new(OsStr::from_bytes(&line)))?,
-            false => {
-                let doc = doc_id(format!("{:07x}-{count}", random >> 36).as_bytes())?;
-                put(queue, &doc, &mut &line[..])?;
-                line.len() as u64
-            }
-        };
+        let size = intake.take(&line)?;
         stages.entrance.has_grown(size);
     }
-    Ok((count, input.signal))
 }
 
-/// Its size comes back.
-fn put_file(queue: &Queue, path: &Path) -> Result<u64, Failure> {
-    let cannot = |e: &std::io::Error| Failure::io(format_args!("cannot put {}", path.display()), e);
-    let doc = doc_id(path.file_name().unwrap_or_default().as_bytes())?;
-    let mut file = std::fs::File::open(path).map_err(|e| cannot(&e))?;
-    let size = file.metadata().map_err(|e| cannot(&e))?.len();
-    put(queue, &doc, &mut file).map(|()| size)
+/// What makes documents of lines.
+struct Intake<'q> {
+    queue: &'q Queue,
+    takes_files: bool,
+    source: Source,
+    /// What documents without a name are called, before their number.
+    stem: String,
+    number: u64,
+    /// Which lines a feeder has fed, and where their documents lie before they have their names.
+    fed: Option<(Journal, Coming)>,
 }
 
-fn put(queue: &Queue, doc: &DocId, body: &mut impl std::io::Read) -> Result<(), Failure> {
-    let place = queue.directory.path().display();
-    match queue.put(doc, body).map_err(|e| Failure::io(format_args!("cannot put {doc} into {place}"), &e))? {
-        true => Ok(()),
-        false => Err(Failure::new(Kind::Conflict, format!("a document {doc} waits in {place} already"))),
+impl<'q> Intake<'q> {
+    fn open(stages: &'q Stages, feeder: Option<&Feeder>, root: &Path) -> Result<Intake<'q>, Failure> {
+        let random = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
+        let (mut stem, mut number, mut fed) = (format!("{:07x}", random >> 36), 0, None);
+        if let Some(Feeder { name, .. }) = feeder {
+            let cannot = |e: std::io::Error| Failure::io(format_args!("cannot write into {}", root.display()), &e);
+            std::fs::create_dir_all(root).map_err(cannot)?;
+            let journal = Journal::open(&root.join(format!(".fed-by-{name}")), &stem)?;
+            (stem, number) = (journal.stem.clone(), journal.count);
+            fed = Some((journal, Coming::into(&stages.first).map_err(cannot)?));
+        }
+        let (queue, takes_files) = (&stages.first, stages.takes_files);
+        let intake = Intake { queue, takes_files, source: Source::open(feeder)?, stem, number, fed };
+        intake.name_last()?;
+        Ok(intake)
     }
+
+    /// Whoever was killed over a document had noted its line, and may not have given it its name.
+    fn name_last(&self) -> Result<(), Failure> {
+        match self.fed.as_ref().and_then(|(journal, coming)| Some((journal.last.as_ref()?, coming))) {
+            Some((line, coming)) => self.name(coming, &self.doc_of(line)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an earlier process has fed this line of a feeder.
+    fn has_fed(&mut self, line: &[u8]) -> bool {
+        self.fed.as_mut().is_some_and(|(journal, _)| journal.has_fed(line))
+    }
+
+    /// What the document of a line is called that is the last so far.
+    fn doc_of(&self, line: &[u8]) -> Result<DocId, Failure> {
+        match self.takes_files {
+            true => doc_id(Path::new(OsStr::from_bytes(line)).file_name().unwrap_or_default().as_bytes()),
+            false => doc_id(format!("{}-{}", self.stem, self.number).as_bytes()),
+        }
+    }
+
+    /// Makes a document of a line; its size comes back.
+    fn take(&mut self, line: &[u8]) -> Result<u64, Failure> {
+        self.number += 1;
+        let doc = self.doc_of(line)?;
+        if !self.takes_files {
+            self.put(&doc, line, &mut &line[..])?;
+            return Ok(line.len() as u64);
+        }
+        let path = Path::new(OsStr::from_bytes(line));
+        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot put {}", path.display()), &e);
+        let mut file = std::fs::File::open(path).map_err(cannot)?;
+        let size = file.metadata().map_err(cannot)?.len();
+        self.put(&doc, line, &mut file)?;
+        Ok(size)
+    }
+
+    fn put(&mut self, doc: &DocId, line: &[u8], body: &mut impl std::io::Read) -> Result<(), Failure> {
+        let cannot = cannot_put(self.queue, doc);
+        if let Some((journal, coming)) = &mut self.fed {
+            coming.write(doc, body).and_then(|_| coming.sync()).map_err(cannot)?;
+            journal.note(line)?;
+        } else if !self.queue.put(doc, body).map_err(cannot)? {
+            return Err(is_taken(self.queue, doc));
+        }
+        self.fed.as_ref().map_or(Ok(()), |(_, coming)| self.name(coming, doc))
+    }
+
+    fn name(&self, coming: &Coming, doc: &DocId) -> Result<(), Failure> {
+        match coming.name(doc).and_then(|_| coming.sync_names()) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(is_taken(self.queue, doc)),
+            named => named.map_err(cannot_put(self.queue, doc)),
+        }
+    }
+}
+
+fn cannot_put<'d>(queue: &'d Queue, doc: &'d DocId) -> impl Fn(std::io::Error) -> Failure + use<'d> {
+    move |e| Failure::io(format_args!("cannot put {doc} into {}", queue.directory.path().display()), &e)
+}
+
+fn is_taken(queue: &Queue, doc: &DocId) -> Failure {
+    let text = format!("a document {doc} waits in {} already", queue.directory.path().display());
+    Failure::new(Kind::Conflict, text)
 }

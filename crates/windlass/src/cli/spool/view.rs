@@ -1,5 +1,6 @@
 //! How queues of documents look: a row for each stage, and a picture of all of them.
 
+use crate::api::spools::SpoolStage;
 use crate::cli::Context;
 use crate::cli::graph::{self, Node};
 use crate::cli::listing::{Columns, For, Listing, Shape};
@@ -34,12 +35,13 @@ const ALL: &[&str] = &[
     "path",
 ];
 
-const COLUMNS: Columns = Columns { all: ALL, usual: ALL.split_at(12).0, wide: ALL, cell };
+/// What is told of a stage.
+pub(in crate::cli) const COLUMNS: Columns = Columns { all: ALL, usual: ALL.split_at(12).0, wide: ALL, cell };
 
 pub(super) fn status(paths: &[PathBuf], shape: &Shape, context: &Context) -> Result<u8, Failure> {
     let listing = Listing::new(shape, COLUMNS, context)?;
     let status = Status::look(paths, false)?;
-    let rows: Vec<Value> = (0..status.stages.len()).map(|at| row(&status, at)).collect();
+    let rows = rows(&status);
     let left = status.whole_left();
     let answer = json!({ "stages": rows, "left_s": left.map(|left| left.as_secs_f64()) });
     let people = listing.is_for_people();
@@ -50,20 +52,8 @@ pub(super) fn status(paths: &[PathBuf], shape: &Shape, context: &Context) -> Res
     Ok(code)
 }
 
-fn row(status: &Status, at: usize) -> Value {
-    let stage = &status.stages[at];
-    let (times, pace) = (stage.times(), stage.pace());
-    let each = |time: Duration| (times.documents > 0).then(|| time.as_secs_f64() / times.documents as f64);
-    let to: Vec<String> = status.to[at].iter().map(|to| status.stages[*to].name()).collect();
-    json!({
-        "stage": stage.name(), "path": stage.path.to_string_lossy(), "to": to, "closed": stage.closed,
-        "waiting": stage.waiting(), "ready": stage.ready, "failed": stage.failed, "working": stage.working,
-        "unleased": stage.unleased, "writing": stage.writing, "aside": stage.aside,
-        "drivers": stage.count(Life::Alive) + stage.count(Life::Unknown), "dead": stage.count(Life::Dead),
-        "documents": times.documents, "work_s": each(times.work), "wait_s": each(times.wait),
-        "block_s": each(times.block), "overhead_s": each(times.overhead), "per_hour": pace.achieved,
-        "left_s": status.left[at].map(|left| left.as_secs_f64()),
-    })
+fn rows(status: &Status) -> Vec<Value> {
+    SpoolStage::all(status).iter().map(|stage| json!(stage)).collect()
 }
 
 fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
@@ -82,6 +72,7 @@ fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
         }
         ("per_hour", For::People) => grouped(row["per_hour"].as_f64().unwrap_or(0.0).round() as u64),
         ("per_hour", For::Machines) => field(row, column),
+        ("waiting" | "ready", For::People) if row["at_least"] == true => format!("{}+", grouped(count(row, column))),
         (counted, For::People) => grouped(count(row, counted)),
         (counted, For::Machines) => count(row, counted).to_string(),
     })
@@ -122,8 +113,7 @@ fn remarks(status: &Status, left: Option<Duration>) -> Vec<String> {
 pub(super) fn graph(path: &Path, svg: bool, context: &Context) -> Result<u8, Failure> {
     let status = Status::look(&[path.to_owned()], true)?;
     if context.json {
-        let rows: Vec<Value> = (0..status.stages.len()).map(|at| row(&status, at)).collect();
-        return print::document(&json!({ "stages": rows }));
+        return print::document(&json!({ "stages": rows(&status) }));
     }
     let node = |(stage, to): (&Stage, &Vec<usize>)| {
         let drivers = stage.count(Life::Alive) + stage.count(Life::Unknown);
@@ -165,8 +155,8 @@ mod tests {
 
     #[test]
     fn the_cells_of_a_stage() {
-        let row = row(&status(), 0);
-        let cells = |whom| COLUMNS.usual.iter().map(|column| cell(&row, column, whom).unwrap()).collect::<Vec<_>>();
+        let row = &rows(&status())[0];
+        let cells = |whom| COLUMNS.usual.iter().map(|column| cell(row, column, whom).unwrap()).collect::<Vec<_>>();
         let people = ["in\\u{1b}", "1,201", "1", "1", "2", "0", "1.0s", "2.0s", "0ms", "0ms", "0", "-"];
         assert_eq!(cells(For::People), people);
         let machines = ["in\\u{1b}", "1201", "1", "1", "2", "0", "1", "2", "0", "0", "0.0", ""];

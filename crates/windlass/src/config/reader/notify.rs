@@ -94,7 +94,8 @@ fn endings(table: &Table<'_, '_>) -> Result<Endings, Failure> {
     endings.collect()
 }
 
-fn texts<'t>(table: &Table<'t, '_>, key: &str, expected: &str) -> Result<Vec<&'t str>, Failure> {
+/// An array of strings; none where the key is not there.
+pub(super) fn texts<'t>(table: &Table<'t, '_>, key: &str, expected: &str) -> Result<Vec<&'t str>, Failure> {
     let Some(value) = table.get(key) else { return Ok(Vec::new()) };
     let DeValue::Array(array) = value.get_ref() else { return Err(table.wrong(key, value, expected)) };
     let texts = array.iter().map(|text| text.get_ref().as_str().ok_or_else(|| table.wrong(key, text, "strings only")));

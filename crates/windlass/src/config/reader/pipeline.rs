@@ -3,8 +3,9 @@
 
 use super::{Table, article, checks, queue_name, quoted, read_policy};
 use crate::config::units::size;
-use crate::config::{Config, Pipeline};
+use crate::config::{Config, Feeder, Pipeline};
 use crate::error::Failure;
+use crate::store::place::StagePlace;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -15,7 +16,7 @@ use windlass_core::policy::{Policy, Service};
 use windlass_core::size;
 
 /// The keys of a stage beside those of a queue.
-const STAGE_KEYS: [&str; 5] = ["name", "limit", "limit_bytes", "to", "pass"];
+const STAGE_KEYS: [&str; 6] = ["name", "store", "limit", "limit_bytes", "to", "pass"];
 
 /// A stage as it was read, and where it stands.
 struct Read {
@@ -25,6 +26,7 @@ struct Read {
     limit_bytes: u64,
     tries: u32,
     pass: Pass,
+    store: Option<StagePlace>,
     place: Range<usize>,
 }
 
@@ -71,15 +73,46 @@ fn read_pipeline(table: &Table<'_, '_>, name: &str, config: &Config, place: Rang
             return Err(refused.hint(format!("add [[pipeline.{}.stage]] with a name and what it runs", quoted(name))));
         }
     };
-    let mut read = Vec::new();
+    let (mut feeder, mut read) = (None, Vec::new());
     for (at, stage) in stages.iter().enumerate() {
         let title = format!("stage {} of {}", at + 1, table.title);
         let DeValue::Table(inner) = stage.get_ref() else {
             return Err(table.source.refuse(stage.span(), &format!("{title} is {}, expected a table", article(stage))));
         };
-        read.push(read_stage(&Table { source: table.source, title, table: inner }, name, config, stage.span())?);
+        let inner = Table { source: table.source, title, table: inner };
+        match inner.get("feed") {
+            Some(_) if at == 0 => feeder = Some((read_feeder(&inner, stage.span())?, read_to(&inner)?, stage.span())),
+            Some(_) => {
+                let text = "`feed` makes the input of a pipeline, and only its first stage has none";
+                return Err(inner.refuse_value("feed", text));
+            }
+            None => read.push(read_stage(&inner, name, config, stage.span())?),
+        }
     }
-    join(table, name, memory, machine, read)
+    let feeder = match feeder {
+        Some((feeder, to, place)) => {
+            let fed = read.first().map(|first: &Read| first.plan.name.as_str());
+            if fed.is_none() || to.iter().map(String::as_str).ne(fed) || read.iter().any(|r| r.plan.name == feeder.name)
+            {
+                let text = "a feeder has a name of its own and hands to the stage that stands behind it";
+                let hint = format!("to = [{:?}]", fed.unwrap_or("STAGE"));
+                return Err(table.source.refuse(place, text).hint(hint));
+            }
+            Some(feeder)
+        }
+        None => None,
+    };
+    Ok(Pipeline { feeder, ..join(table, name, memory, machine, read)? })
+}
+
+/// A stage without an input is no queue, and has nothing that one has.
+fn read_feeder(table: &Table<'_, '_>, place: Range<usize>) -> Result<Feeder, Failure> {
+    table.only(&["name", "feed", "to"])?;
+    let Some(name) = table.text("name")? else {
+        return Err(table.source.refuse(place, &format!("{} has no `name`", table.title)));
+    };
+    check_name(name).map_err(|why| table.refuse_value("name", &format!("a stage's name {why}")))?;
+    Ok(Feeder { name: name.to_owned(), argv: table.argv("feed")? })
 }
 
 fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Range<usize>) -> Result<Read, Failure> {
@@ -113,7 +146,9 @@ fn read_stage(table: &Table<'_, '_>, pipeline: &str, config: &Config, place: Ran
     // A document is tried twice, a job five times, unless somebody says how often.
     let said = table.get("attempts").is_some() || policy.attempts != Policy::new("", policy.service.clone()).attempts;
     let tries = if said { policy.attempts } else { TRIES };
-    Ok(Read { plan, policy, limit, limit_bytes, tries, pass, place: table.get("name").map_or(place, Spanned::span) })
+    let store = table.map("store", str::parse)?;
+    let place = table.get("name").map_or(place, Spanned::span);
+    Ok(Read { plan, policy, limit, limit_bytes, tries, pass, store, place })
 }
 
 fn read_to(table: &Table<'_, '_>) -> Result<Vec<String>, Failure> {
@@ -163,7 +198,8 @@ fn join(
         let flow = Flow { pipeline, stage: stage_name, limit, limit_bytes, tries, pass, to, held_by };
         rules.push(Policy { slots, flow: Some(flow), ..stage.policy.clone() });
     }
-    Ok(Pipeline { name: name.to_owned(), memory, stages, rules })
+    let stores = read.iter().map(|stage| stage.store.clone()).collect();
+    Ok(Pipeline { name: name.to_owned(), memory, stages, rules, stores, feeder: None })
 }
 
 fn queue_of(pipeline: &str, stage: &str) -> Option<QueueName> {

@@ -1,6 +1,6 @@
 //! The tables that all files share key by key: limits, defaults, store, nudge, server, archive, log and traces.
 
-use super::{Table, defaults, limits, store, traces, url};
+use super::{Table, defaults, limits, notify, store, traces, url};
 use crate::config::units::size;
 use crate::config::{Config, Server};
 use crate::error::Failure;
@@ -8,7 +8,7 @@ use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Lays what a file says over what the files before it said.
 pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
@@ -34,6 +34,9 @@ pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Fail
     if let Some(table) = root.section("traces")? {
         config.traces = traces::read(&table, config.traces.clone())?;
     }
+    if let Some(table) = root.section("spool")? {
+        config.spools = read_spools(&table)?;
+    }
     Ok(())
 }
 
@@ -49,6 +52,18 @@ fn read_server(table: &Table<'_, '_>, default: Server) -> Result<Server, Failure
     })?;
     let drain = table.map("drain", when::duration)?;
     Ok(Server { listen: listen.unwrap_or(default.listen), drain: drain.unwrap_or(default.drain) })
+}
+
+/// Whether a directory is there is not asked: it may come and go, and whoever looks is told.
+fn read_spools(table: &Table<'_, '_>) -> Result<Vec<PathBuf>, Failure> {
+    table.only(&["show"])?;
+    let base = table.source.path.parent().unwrap_or(Path::new(""));
+    let shown = notify::texts(table, "show", "an array of directories such as [\"/srv/documents\"]")?;
+    let path = |text: &str| match text {
+        "" => Err(table.refuse_value("show", "`show` has \"\", expected a directory")),
+        text => std::path::absolute(base.join(text)).map_err(|e| table.refuse_value("show", &e.to_string())),
+    };
+    shown.into_iter().map(path).collect()
 }
 
 fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<ArchiveOptions, Failure> {

@@ -1,6 +1,7 @@
 //! What a job said of how far it has come outlives its start, and not the job.
 
 use super::*;
+use windlass_core::particulars::Particulars;
 
 #[test]
 fn a_checkpoint_is_given_to_the_next_start_and_dropped_with_the_end() {
@@ -42,5 +43,25 @@ fn a_checkpoint_goes_with_a_job_that_a_person_cancels() {
     let (answer, _given) = answer();
     let ids = vec![start.held.jobs.id(0)];
     world.turn([Event::Amend { ids, amendment: Amendment::Cancel, by: "ada".into(), answer }]);
+    assert_eq!(world.engine.store().notes("checkpoint/", 9).unwrap(), []);
+}
+
+#[test]
+fn a_checkpoint_goes_with_a_job_whose_time_is_over() {
+    let mut world = World::new(vec![serving("q")]);
+    let mut lot = world.lot("q", 1);
+    let finish_by = Some(world.now.after(Duration::from_secs(1)));
+    let particulars = Particulars { finish_by, ..Particulars::default() };
+    lot.jobs[0].jobs = Arc::new(lot.jobs[0].jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
+    let (pushed, _given) = answer();
+    world.turn([Event::Pushed { lot, durability: Durability::Full, answer: pushed }]);
+    let start = world.under_way.remove(0);
+    let snoozed = Outcome::Snoozed { after: Duration::from_secs(7200) };
+    let end = Finished { checkpoints: vec![(0, "half".into())], ..finished(&start, snoozed, world.now) };
+    world.turn([Event::Finished(end)]);
+    world.now = world.now.after(Duration::from_secs(2));
+    world.turn([]);
+    let ended = world.engine.store().job(start.held.jobs.id(0)).unwrap().unwrap();
+    assert_eq!(ended.state, State::Failed, "it waits, and its time is over");
     assert_eq!(world.engine.store().notes("checkpoint/", 9).unwrap(), []);
 }

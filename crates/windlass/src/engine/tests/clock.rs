@@ -33,3 +33,23 @@ fn a_clock_that_is_set_changes_no_wait_but_for_named_times() {
         assert_eq!(world.under_way.len(), 1, "set back, it comes too late");
     }
 }
+
+#[test]
+fn a_job_that_ends_in_the_turn_that_hears_of_a_new_clock_waits_as_long_as_it_asked_to() {
+    for hours in [-2, 2] {
+        let mut world = World::new(vec![serving("q")]);
+        world.now = Time(7_200_000_000 * 3);
+        let second = |seconds| Steady::default().after(Duration::from_secs(seconds));
+        world.engine.tell_steady(second(0));
+        world.push("q", 1);
+        world.now = Time(world.now.0 + hours * 3_600_000_000);
+        world.engine.tell_steady(second(0));
+        world.finish(Outcome::Snoozed { after: Duration::from_secs(60) });
+        for (elapsed, begun) in [(59, 0), (60, 1)] {
+            world.now = world.now.after(Duration::from_secs(if elapsed == 59 { 59 } else { 1 }));
+            world.engine.tell_steady(second(elapsed));
+            world.turn([]);
+            assert_eq!(world.under_way.len(), begun, "after {elapsed} s on a clock that was set by {hours} hours");
+        }
+    }
+}

@@ -62,6 +62,16 @@ impl World {
         given.try_recv().unwrap().unwrap().remove(0)
     }
 
+    /// Switches the schedule on (1) or off (0), from now on and in this very turn.
+    fn switch(&mut self, value: u32, until: Option<Time>) -> Result<(), Failure> {
+        let (target, by, reason) = (Target::Schedule("often".into()), String::new(), String::new());
+        let made = Override { target, key: Key::Enabled, value, by, since: Time(0), until, reason };
+        let (answer, given) = answer();
+        let steering = Steering { set: vec![made], unset: Vec::new(), by: "ada".into() };
+        self.turn([Event::Steer { steering, answer }]);
+        given.try_recv().unwrap().map(|_| ())
+    }
+
     /// The server dies and another takes over the store.
     fn crash(self, overlap: Overlap, catch_up: CatchUp) -> World {
         let World { engine, now, pushed, .. } = self;
@@ -196,18 +206,7 @@ fn the_run_of_a_time_has_its_terms_and_its_channels_are_told_how_it_ended() {
 fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
     let mut world = World::scheduled(Overlap::Skip, CatchUp::Last);
     world.at(9);
-    let target = Target::Schedule("often".into());
-    let off = |value| {
-        let (by, reason) = (String::new(), String::new());
-        Override { target: target.clone(), key: Key::Enabled, value, by, since: Time(0), until: None, reason }
-    };
-    let steer = |world: &mut World, value| {
-        let (answer, given) = answer();
-        let steering = Steering { set: vec![off(value)], unset: Vec::new(), by: "ada".into() };
-        world.turn([Event::Steer { steering, answer }]);
-        given.try_recv().unwrap().map(|_| ())
-    };
-    steer(&mut world, 0).unwrap();
+    world.switch(0, None).unwrap();
     assert_eq!(world.at(20), Vec::<String>::new());
     assert_eq!(world.info().next, None);
     let (fired, given) = answer();
@@ -216,7 +215,7 @@ fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
     assert_eq!(world.under_way.len(), 1, "by hand it fires all the same");
     world.finish(succeeded());
     world.now = Time(25 * MINUTE);
-    steer(&mut world, 1).unwrap();
+    world.switch(1, None).unwrap();
     assert_eq!(world.at(29), Vec::<String>::new(), "what passed while it was off is not made up for");
     assert_eq!(world.at(30).len(), 1);
     let (fired, given) = answer::<RunId>();
@@ -224,5 +223,42 @@ fn a_person_fires_it_and_switches_it_off_and_a_removed_one_is_gone() {
     assert_eq!(given.try_recv().unwrap().unwrap_err().to_string(), "no schedule `seldom`");
     world.reload_with(Vec::new());
     assert_eq!(world.at(40), Vec::<String>::new());
-    assert_eq!(steer(&mut world, 0).unwrap_err().kind, Kind::NotFound);
+    assert_eq!(world.switch(0, None).unwrap_err().kind, Kind::NotFound);
+}
+
+#[test]
+fn what_passed_while_it_was_off_is_not_made_up_for_though_the_engine_slept_all_the_while() {
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::All);
+    world.at(9);
+    world.switch(0, None).unwrap();
+    // Nothing wakes the engine at 10 and 20; the turn at 25 that switches it on is the first to see that they passed.
+    world.now = Time(25 * MINUTE);
+    world.switch(1, None).unwrap();
+    assert!(world.under_way.is_empty(), "{:?}", world.under_way);
+    assert_eq!(world.at(30), ["often 1970-01-01T00:30:00Z"]);
+}
+
+#[test]
+fn a_switch_that_ended_while_the_server_was_down_hides_only_what_came_before_its_end() {
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::All);
+    world.at(9);
+    world.switch(0, Some(Time(15 * MINUTE))).unwrap();
+    let mut world = world.crash(Overlap::Allow, CatchUp::All);
+    let mut made_up = world.at(35);
+    made_up.sort_unstable();
+    assert_eq!(made_up, ["often 1970-01-01T00:20:00Z", "often 1970-01-01T00:30:00Z"]);
+}
+
+#[test]
+fn what_waits_for_the_end_of_the_one_before_is_dropped_when_the_schedule_is_switched_off() {
+    let mut world = World::scheduled(Overlap::Queue, CatchUp::All);
+    world.at(10);
+    assert_eq!(world.at(20), Vec::<String>::new());
+    world.switch(0, None).unwrap();
+    assert_eq!(world.info().memory.waiting, []);
+    world.now = Time(21 * MINUTE);
+    world.switch(1, None).unwrap();
+    world.finish(succeeded());
+    assert_eq!(world.at(29), Vec::<String>::new(), "it was waiting when somebody switched it off");
+    assert_eq!(world.at(30).len(), 1);
 }

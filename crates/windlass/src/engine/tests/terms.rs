@@ -68,6 +68,26 @@ fn a_run_that_takes_too_long_is_stopped_and_ends() {
 }
 
 #[test]
+fn a_run_that_the_server_before_has_stopped_costs_no_turns_while_its_last_jobs_wait() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { time_limit: Some(Duration::from_secs(60)), ..RunTerms::default() });
+    feed(&mut world, run, 1).unwrap();
+    let no = info(&mut world, run).no;
+    world.engine.store().stop_run(no, Stopped::TimeLimit, world.now).unwrap();
+    world.engine.store().commit(Durability::Full).unwrap();
+    let World { engine, now, .. } = world;
+    let evidence =
+        Evidence { begun: &|_, _| true, elsewhere: &|_, _| true, same_boot: true, convicted: Evidence::UNTOLD };
+    let options = EngineOptions { ids: Arc::new(IdSource::new(Origin::from_random(9))), ..engine.options.clone() };
+    let later = now.after(Duration::from_secs(100));
+    let (mut engine, _) = Engine::new(engine.store, options, evidence, later).unwrap();
+    engine.turn(later, []).unwrap();
+    engine.turn(later, []).unwrap();
+    let wake = engine.next_wake().unwrap();
+    assert!(wake.is_none_or(|wake| wake > later), "it turns again and again: {wake:?}");
+}
+
+#[test]
 fn a_run_that_fails_more_often_than_it_bears_is_stopped() {
     let mut world = World::new(vec![Policy { attempts: 1, ..serving("q") }]);
     let run = open(&mut world, RunTerms { tolerate: Some(Tolerance::Jobs(1)), ..RunTerms::default() });
@@ -96,6 +116,43 @@ fn a_push_beyond_the_job_limit_is_refused_whole_and_what_is_emitted_beyond_it_is
     world.turn([Event::Finished(end)]);
     let counts = info(&mut world, run).counts;
     assert_eq!((counts.total(), counts.dropped), (4, 1));
+}
+
+#[test]
+fn pushes_of_one_turn_share_what_room_there_is() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { job_limit: Some(4), ..RunTerms::default() });
+    let mut given = Vec::new();
+    let pushes: Vec<Event> = (0..3)
+        .map(|_| {
+            let mut lot = world.lot("q", 2);
+            lot.jobs[0].run = Some(run);
+            let (pushed, told) = answer();
+            given.push(told);
+            Event::Pushed { lot, durability: Durability::Full, answer: pushed }
+        })
+        .collect();
+    world.turn(pushes);
+    let told: Vec<bool> = given.iter().map(|given| given.try_recv().unwrap().is_ok()).collect();
+    assert_eq!(told, [true, true, false]);
+    let counts = info(&mut world, run).counts;
+    assert_eq!((counts.total(), counts.dropped), (4, 0), "who was told that it is safe is in");
+}
+
+#[test]
+fn what_comes_too_late_is_refused_where_the_next_generation_has_no_room_for_it() {
+    let mut world = World::new(vec![serving("q")]);
+    let run = open(&mut world, RunTerms { job_limit: Some(3), ..RunTerms::default() });
+    let (sealed, _given) = answer();
+    world.turn([Event::SealRun { run, answer: sealed }]);
+    assert!(info(&mut world, run).counts.ended);
+    let refused = feed(&mut world, run, 4).unwrap_err();
+    assert_eq!(refused.to_string(), format!("rejected, nothing was stored: run {run}.2 takes 3 jobs and has 0"));
+    feed(&mut world, run, 2).unwrap();
+    assert_eq!(feed(&mut world, run, 2).unwrap_err().kind, Kind::Conflict);
+    feed(&mut world, run, 1).unwrap();
+    let counts = info(&mut world, run.next_generation()).counts;
+    assert_eq!((counts.total(), counts.dropped), (3, 0));
 }
 
 #[test]

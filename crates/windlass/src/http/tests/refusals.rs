@@ -35,7 +35,7 @@ fn over_tcp_only_the_right_token_opens() {
     let (status, _) =
         rig.raw(format!("GET /api/v1/status?token={token} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     assert_eq!(status, 401, "a token in the query is none");
-    for open in ["/livez", "/readyz"] {
+    for open in ["/livez", "/readyz", "/", "/page.css", "/page.js"] {
         assert_eq!(rig.raw(format!("GET {open} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).0, 200);
     }
 }
@@ -189,7 +189,8 @@ fn too_much_is_refused() {
 fn routes_and_methods_that_are_not_there() {
     let rig = Rig::new();
     for path in [
-        "/",
+        "/page",
+        "/page.html",
         "/api/v1/job",
         "/api/v2/jobs",
         "/api/v1/jobs/",

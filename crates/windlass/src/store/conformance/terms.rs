@@ -71,13 +71,16 @@ fn stopped<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.recover_but(&[(jobs[0], 1)], &|_, _| true, true);
     let counts = rig.run(id(1)).counts;
     assert_eq!((counts.stopped, counts.sealed, counts.ended), (Some(Stopped::TimeLimit), true, false));
-    let late = rig.push_to_run("q", 2, id(1));
     let next = id(1).next_generation();
+    let joins = ok(rig.store().joined(id(1))).map(|run| (run.id, run.counts.total(), run.terms));
+    assert_eq!(joins, Some((next, 0, rig.run(id(1)).terms)), "it is said beforehand where they go");
+    let late = rig.push_to_run("q", 2, id(1));
     assert_eq!((rig.job(late[0]).run, rig.run(id(1)).counts.dropped), (Some(next), 0), "what was accepted is not lost");
     rig.amend(jobs[1], Amendment::Cancel);
     assert!(!rig.run(id(1)).counts.ended);
     rig.settle(&held[0], windlass_core::judge::Verdict::Cancel);
     assert!(rig.run(id(1)).counts.ended && !rig.run(next).counts.ended);
+    assert_eq!(ok(rig.store().joined(id(1))), Some(rig.run(next)));
     let late = rig.push_to_run("q", 1, id(1));
     assert_eq!(rig.job(late[0]).run, Some(next), "nor once it has ended");
     let (no, now) = (rig.run(next).no, rig.now);

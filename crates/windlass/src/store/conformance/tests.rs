@@ -205,6 +205,10 @@ impl Store for Liar {
         self.store.delete(ids, now)
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.store.joined(run)
+    }
+
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
         self.store.run_numbered(no)
     }

@@ -14,6 +14,7 @@ use windlass_core::time::Time;
 pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
     vec![
         ("a job that has not begun by its time fails as expired, one that has begun goes on", start_by),
+        ("a claim that never began is no beginning in time", start_by_of_the_unbegun),
         ("what is to be said of a job that is too late is taken in with its end", told),
         (
             "a job that has not ended by its time fails as expired wherever it waits, and is told while it runs",
@@ -65,6 +66,23 @@ fn start_by<B: Bench>(rig: &mut Rig<'_, B>) {
     let outcomes = ok(rig.store().unarchived()).into_iter().flat_map(|turn| turn.settlements);
     assert_eq!(outcomes.filter(|last| last.outcome == EXPIRED).count(), 1);
     assert!(rig.claim("late", 1).is_empty());
+}
+
+fn start_by_of_the_unbegun<B: Bench>(rig: &mut Rig<'_, B>) {
+    let at = rig.in_seconds(10);
+    let unbegun = rig.push_with("unbegun", by(Some(at), None));
+    let begun = rig.push_with("begun", by(Some(at), None));
+    rig.claim("unbegun", 1);
+    rig.claim("begun", 1);
+    rig.later(11);
+    rig.release(10);
+    assert_eq!(rig.state(unbegun), Some(State::Running), "who has it may have begun");
+    rig.crash(&|id, _| id == begun, true);
+    rig.release(10);
+    let job = rig.job(unbegun);
+    assert_eq!((job.state, job.reason), (State::Failed, Some(Reason::Expired)), "nobody had");
+    assert_ne!(rig.state(begun), Some(State::Failed));
+    assert!(rig.claim("unbegun", 1).is_empty());
 }
 
 fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {

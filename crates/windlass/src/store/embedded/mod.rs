@@ -356,6 +356,11 @@ impl Store for Embedded {
         self.verb(|turn| turn.delete(ids, now))
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.refuse_broken()?;
+        self.memory.runs.joined(&self.db, run)
+    }
+
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
         self.refuse_broken()?;
         Ok(self.memory.runs.run(&self.db, no)?.cloned())

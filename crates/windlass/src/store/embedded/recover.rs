@@ -44,6 +44,8 @@ impl Turn<'_> {
                 row.record.starts -= 1;
                 row.state = State::Ready;
                 recovered.returned += 1;
+                let particulars = row.particulars.clone().unwrap_or_default();
+                self.list_start_by(row.arrival, 1, &particulars)?;
                 self.change(row.lane(), row.run, State::Running, Change::Interrupt, 1, true)?;
             }
             row.update(self.db)?;
@@ -99,6 +101,8 @@ impl Turn<'_> {
             convicted.extend(Some(row).filter(|row| row.state == State::Failed));
         }
         if back > 0 {
+            let particulars = jobs.particulars().cloned().unwrap_or_default();
+            self.list_start_by(first, u64::from(head.count), &particulars)?;
             self.change(head.lane, head.run, State::Running, Change::Interrupt, back, false)?;
         }
         recovered.returned += back;

@@ -155,24 +155,34 @@ impl Runs {
         if let Some(run) = self.find(db, id)?.filter(takes) {
             return Ok(run.no);
         }
-        let newest = "SELECT max(generation) FROM run WHERE origin = ?1";
-        let mut statement = db.prepare_cached(newest).map_err(failed)?;
-        let newest: Option<u32> = statement.query_row([id.origin.bits()], |r| r.get(0)).map_err(failed)?;
-        let newest = newest.map(|generation| RunId { generation, ..id });
-        let Some(newest) = newest.map(|id| self.find(db, id)).transpose()?.flatten() else {
+        let Some(newest) = self.newest_generation(db, id)? else {
             return self.make(db, state, id, &NewRun::default(), now);
         };
-        if newest.id.generation > 1 && !newest.counts.ended && newest.counts.stopped.is_none() {
+        if newest.takes_late_jobs() {
             return Ok(newest.no);
         }
-        let RunInfo { name, spec, terms, .. } = newest.clone();
-        let next = NewRun { name, spec, terms };
-        let at = newest.id.next_generation();
-        let no = self.make(db, state, at, &next, now)?;
+        let RunInfo { id, name, spec, terms, .. } = newest.clone().next_generation();
+        let no = self.make(db, state, id, &NewRun { name, spec, terms }, now)?;
         if let Some(run) = self.known.get_mut(&no.0) {
             run.counts.sealed = true;
         }
         Ok(no)
+    }
+
+    /// The run that they would join, or the next generation as it would begin.
+    pub(super) fn joined(&mut self, db: &Connection, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        if let Some(run) = self.find(db, id)?.filter(|run| !run.counts.sealed) {
+            return Ok(Some(run.clone()));
+        }
+        let late = |newest: RunInfo| if newest.takes_late_jobs() { newest } else { newest.next_generation() };
+        Ok(self.newest_generation(db, id)?.cloned().map(late))
+    }
+
+    fn newest_generation(&mut self, db: &Connection, id: RunId) -> Result<Option<&mut RunInfo>, StoreError> {
+        let newest = "SELECT max(generation) FROM run WHERE origin = ?1";
+        let mut statement = db.prepare_cached(newest).map_err(failed)?;
+        let newest: Option<u32> = statement.query_row([id.origin.bits()], |r| r.get(0)).map_err(failed)?;
+        newest.map_or(Ok(None), |generation| self.find(db, RunId { generation, ..id }))
     }
 
     pub(super) fn seal(

@@ -16,6 +16,7 @@ use std::collections::HashSet;
 use windlass_core::job::{JobId, Origin};
 use windlass_core::judge::{Reason, Verdict, late_sentence};
 use windlass_core::life_cycle::{Change, State};
+use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
 
 /// The time of what waits for jobs.
@@ -64,6 +65,12 @@ impl Turn<'_> {
             self.m.awaited.insert(*id);
         }
         Ok(())
+    }
+
+    /// Jobs that never began after all may have missed their time meanwhile.
+    pub(super) fn list_start_by(&mut self, first: u64, count: u64, of: &Particulars) -> Result<(), StoreError> {
+        self.m.expires |= of.start_by.is_some();
+        of.start_by.map_or(Ok(()), |at| list(self.db, &Entry { at, first, count, begin: true }))
     }
 
     /// Fails what has not begun or ended in time; tells what runs past its time.

@@ -32,6 +32,13 @@ impl Memory {
         unmet.iter().for_each(|id| self.waits_for.put((*id, arrival), Some(())));
     }
 
+    /// A job that never began after all may have missed its time meanwhile.
+    pub(super) fn list_start_by(&mut self, arrival: Arrival, jobs: &Chunk) {
+        if let Some(at) = jobs.particulars().and_then(|particulars| particulars.start_by) {
+            self.expiry.put((at, arrival, true), Some(()));
+        }
+    }
+
     pub(super) fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) {
         let mut follow_ups = Vec::new();
         let late = self.expiry.rows().keys().take_while(|(at, ..)| *at <= now).take(limit as usize);

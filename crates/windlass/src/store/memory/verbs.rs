@@ -57,6 +57,7 @@ impl Store for Memory {
                 follow_ups.extend(self.said_of(arrival, evidence.convicted));
             } else {
                 recovered.returned += 1;
+                self.list_start_by(arrival, &job.chunk);
                 self.transit(arrival, job, Change::Interrupt);
             }
         }
@@ -274,6 +275,15 @@ impl Store for Memory {
         }
         self.end_runs(now);
         Ok(answers)
+    }
+
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        let named = self.run_ids.get(&run).and_then(|no| self.runs.get(no));
+        if let Some(run) = named.filter(|run| !run.counts.sealed) {
+            return Ok(Some(run.clone()));
+        }
+        let late = |newest: RunInfo| if newest.takes_late_jobs() { newest } else { newest.next_generation() };
+        Ok(self.newest_generation(run).map(late))
     }
 
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {

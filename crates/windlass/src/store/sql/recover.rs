@@ -94,6 +94,7 @@ impl SqlStore {
         if !(evidence.begun)(row.id, starts) {
             row.record.starts -= 1;
             recovered.returned += 1;
+            self.list_start_by(&row)?;
             self.transit(was, &mut row, Change::Interrupt, now)?;
             return Ok(Vec::new());
         }

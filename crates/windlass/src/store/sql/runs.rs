@@ -128,21 +128,33 @@ impl SqlStore {
         if let Some(mut row) = self.db.maybe_one(&sql, &params)? {
             return Ok(RunNo(row.number()?));
         }
-        let newest = format!("WHERE origin = $1 ORDER BY generation DESC LIMIT 1 {lock}");
-        let Some(newest) = self.runs_where(&newest, &params[..1])?.pop() else {
+        let Some(newest) = self.newest_generation(id, lock)? else {
             return self.make_run(id, &NewRun::default(), false, now);
         };
-        let lives = newest.counts.live() > 0 || self.holds_unsaved(newest.no);
-        if newest.id.generation > 1 && newest.counts.stopped.is_none() && newest.ended_at.is_none() && lives {
+        if self.takes_late_jobs(&newest) {
             return Ok(newest.no);
         }
-        let RunInfo { id, name, spec, terms, .. } = newest;
-        self.make_run(id.next_generation(), &NewRun { name, spec, terms }, true, now)
+        let RunInfo { id, name, spec, terms, .. } = newest.next_generation();
+        self.make_run(id, &NewRun { name, spec, terms }, true, now)
     }
 
-    /// Whether jobs of a run wait to be inserted.
-    fn holds_unsaved(&self, run: RunNo) -> bool {
-        self.work.inserts.iter().any(|row| row.run == Some(run))
+    /// The run that a job would join, or the next generation as it would begin; another server may be faster.
+    pub(super) fn run_to_join(&mut self, id: RunId) -> Result<Option<RunInfo>, StoreError> {
+        let named = self.run_of(id)?.filter(|run| !run.counts.sealed);
+        let newest = if named.is_none() { self.newest_generation(id, "")? } else { None };
+        let late = |newest: RunInfo| if self.takes_late_jobs(&newest) { newest } else { newest.next_generation() };
+        Ok(named.or_else(|| newest.map(late)))
+    }
+
+    fn newest_generation(&mut self, id: RunId, lock: &str) -> Result<Option<RunInfo>, StoreError> {
+        let newest = format!("WHERE origin = $1 ORDER BY generation DESC LIMIT 1 {lock}");
+        Ok(self.runs_where(&newest, &[(id.origin.bits() as i64).into()])?.pop())
+    }
+
+    /// One whose last job has ended is over, also while nobody has written it down.
+    fn takes_late_jobs(&self, run: &RunInfo) -> bool {
+        let unsaved = || self.work.inserts.iter().any(|row| row.run == Some(run.no));
+        run.takes_late_jobs() && (run.counts.live() > 0 || unsaved())
     }
 
     /// A run that is over takes nothing back, also where its end is not written yet.

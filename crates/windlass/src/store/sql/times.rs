@@ -76,6 +76,15 @@ impl SqlStore {
         self.name_moved_queues()
     }
 
+    /// A job that never began after all may have missed its time meanwhile.
+    pub(super) fn list_start_by(&mut self, row: &Row) -> Result<(), StoreError> {
+        let Some(at) = row.particulars.as_ref().and_then(|particulars| particulars.start_by) else { return Ok(()) };
+        let sql = self.names.sql("UPDATE :jobs SET :start_by = $1 WHERE :id = $2");
+        self.db.execute(&sql, &[at.as_micros().into(), (row.arrival.0 as i64).into()])?;
+        self.note_due(Some(at));
+        Ok(())
+    }
+
     /// Fails what has not begun or ended in time; what runs too long is told.
     fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) -> Result<(), StoreError> {
         let mut follow_ups = Vec::new();

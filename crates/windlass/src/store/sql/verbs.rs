@@ -146,6 +146,10 @@ impl Store for SqlStore {
         self.delete_all(ids, self.there(now))
     }
 
+    fn joined(&mut self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
+        self.run_to_join(run)
+    }
+
     fn run_numbered(&mut self, no: RunNo) -> Result<Option<RunInfo>, StoreError> {
         let run = self.runs_where("WHERE number = $1", &[i64::from(no.0).into()])?.pop();
         self.open_runs.extend(run.iter().filter(|run| run.ended_at.is_none()).map(|run| run.no));
