@@ -259,6 +259,8 @@ impl Database {
                 "SET LOCAL enable_seqscan = off",
                 "SET LOCAL enable_bitmapscan = off",
                 "SET LOCAL enable_sort = off",
+                // Costs of what is switched off count as large, and each statement would be compiled for them.
+                "SET LOCAL jit = off",
                 &idle,
                 &statement,
             ],
