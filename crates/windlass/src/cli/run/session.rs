@@ -412,15 +412,17 @@ impl Session {
             }
             return Ok(Some(self.detach()));
         }
-        if !again {
-            self.say("stopping when the running jobs have ended; once more stops them now".to_owned());
-        }
         let mode = if again { "now" } else { "drain" };
         match self.connection()?.post_json::<Value>("/api/v1/stop", &json!({ "mode": mode })) {
-            Err(failure) if !is_gone(&failure) => Err(failure),
+            Err(failure) if !is_gone(&failure) => return Err(failure),
             // Already going away: the follower will tell.
-            Ok(_) | Err(_) => Ok(None),
+            Ok(_) | Err(_) => {}
         }
+        if !again {
+            // Said when it is true: before the server knows, a job that ends makes room for the next one.
+            self.say("stopping when the running jobs have ended; once more stops them now".to_owned());
+        }
+        Ok(None)
     }
 
     /// The last words of a run that goes on without this process.
