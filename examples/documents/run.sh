@@ -60,7 +60,7 @@ until [ -e "$queues/4-xml/done" ] && ! ls "$queues/4-xml" | grep -q '[.]ready$';
     if [ -z "$killed" ] && [ "$(wc -l <"$work/taken")" -ge 10 ]; then
         killed=$(head -1 "$work/drivers")
         kill -9 "$killed"
-        windlass spool graph "$queues"
+        windlass spool graph "$queues" | tee "$work/picture-middle"
         windlass -q spool status "$queues"
         windlass -q spool put "$queues/1-pdfs" "$work"/pdfs/*[13579].pdf --done >/dev/null
     fi
@@ -74,7 +74,7 @@ done
 for dog in "${dogs[@]}"; do wait "$dog" || wrong "a watchdog has ended with $?"; done
 dogs=()
 [ -n "$killed" ] || wrong "nobody was killed"
-windlass spool graph "$queues"
+windlass spool graph "$queues" | tee "$work/picture-end"
 
 # The same stages from one description: one process drives all of them, and no more drivers start than fit the budget.
 printf '%s\n' "$work"/pdfs/*.pdf | LOADED=$work/loaded-again windlass --store "dir:$work/stages" \
@@ -87,4 +87,5 @@ read -r most parsers <"$work/sampled"
 judged=$(python3 "$here/judge.py" "$work" "$count") || wrong "that is not what was put in"
 read -r models theirs <<<"$judged"
 echo "right: $count documents once and whole, one killed driver started again, $models models for $models drivers," \
-    "$theirs documents by a driver that knows only mv, $most MB of $budget MB; once more from one pipeline file"
+    "$theirs documents by a driver that knows only mv, $most MB of $budget MB;" \
+    "once more from one pipeline file; the pictures tell the same"

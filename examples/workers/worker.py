@@ -1,9 +1,8 @@
-"""A kept worker: a line in, a line out."""
+"""A kept worker: a line in, a line out. Bytes, since data need not be text."""
 import sys
 
-for line in sys.stdin:
-    line = line.rstrip("\n")
-    if line.startswith(("fail ", "retry ")):
-        print(line, flush=True)
-    else:
-        print("ok", line.upper(), flush=True)
+for line in sys.stdin.buffer:
+    line = line.removesuffix(b"\n")
+    reply = line if line.startswith((b"fail ", b"retry ")) else b"ok " + line.upper()
+    sys.stdout.buffer.write(reply + b"\n")
+    sys.stdout.buffer.flush()

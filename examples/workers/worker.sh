@@ -1,9 +1,8 @@
 #!/bin/sh
-# A kept worker: a line in, a line out.
+# A kept worker: a line in, a line out. A shell cannot hold a NUL byte; `printf`, since `echo` may read backslashes.
 while IFS= read -r line; do
     case $line in
-        fail*) echo "fail ${line#fail }" ;;
-        retry*) echo "retry ${line#retry }" ;;
-        *) echo "ok $(printf %s "$line" | tr a-z A-Z)" ;;
+        "fail "* | "retry "*) printf '%s\n' "$line" ;;
+        *) printf 'ok %s\n' "$(printf %s "$line" | tr a-z A-Z)" ;;
     esac
 done

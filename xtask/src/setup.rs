@@ -32,6 +32,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("pgbouncer", "pgbouncer", "the test of the store behind a pooler"),
     ("mariadbd", "mariadb-server", "the tests of the store on MariaDB"),
     ("mariadb", "mariadb-client", "the tests of the store on MariaDB"),
+    ("memcached", "memcached", "the tests of progress that is kept in one"),
     ("sqlite3", "sqlite3", "the tests of the store on SQLite"),
     ("systemd-notify", "systemd", "the tests of what workers say by its protocol"),
     ("setpriv", "util-linux", "the databases of the tests, which do not run as root"),

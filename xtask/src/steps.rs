@@ -14,13 +14,15 @@ pub(crate) fn root() -> PathBuf {
 /// Cargo in the workspace, as if a person had typed it.
 ///
 /// `cargo xtask` tells its program of its own package in variables that build scripts look at: with them, some would
-/// run again, and all that depends on them would be built twice.
+/// run again, and all that depends on them would be built twice. Nothing that is built here is built again after a
+/// change of one line, so nothing is kept for that; it would be gigabytes.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = program("cargo", arguments);
     let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
         command.env_remove(name);
     }
+    command.env("CARGO_INCREMENTAL", "0");
     command
 }
 

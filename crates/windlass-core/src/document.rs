@@ -5,6 +5,8 @@
 //! and it is ready. Names are bytes. It must not touch a directory.
 
 use crate::outcome::Outcome;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::time::Duration;
 
@@ -64,6 +66,48 @@ impl DocId {
         match name.len() <= LONGEST {
             true => DocId(name.into()),
             false => DocId(format!("~{:032x}", digest(&name)).into_bytes().into()),
+        }
+    }
+}
+
+impl DocId {
+    /// What the n-th of several of this name is called: `report~2.pdf`. Of a long name the end of its stem goes.
+    fn beside(&self, number: u32) -> DocId {
+        const LONGEST: usize = 200;
+        const EXTENSION: usize = 20;
+        let name = &self.0[..];
+        let dot = name.iter().rposition(|byte| *byte == b'.');
+        let dot = dot.filter(|dot| *dot > 0 && name.len() - dot <= EXTENSION).unwrap_or(name.len());
+        let tail = [format!("~{number}").as_bytes(), &name[dot..]].concat();
+        let stem = &name[..dot.min(LONGEST - tail.len())];
+        DocId([stem, &tail].concat().into())
+    }
+}
+
+/// The names that documents have got, each held in a few bytes. The same names asked for in the same order are given
+/// out the same again.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// By the digest of a name: how many were to be called so.
+    counts: HashMap<u128, u32>,
+}
+
+impl Given {
+    /// A name for one more document that is called so: its own where nobody has it, else one beside it.
+    pub fn next(&mut self, doc: DocId) -> DocId {
+        let own = digest(&doc.0);
+        let Some(mut number) = self.counts.get(&own).copied() else {
+            self.counts.insert(own, 1);
+            return doc;
+        };
+        loop {
+            number += 1;
+            let other = doc.beside(number);
+            if let Entry::Vacant(free) = self.counts.entry(digest(&other.0)) {
+                free.insert(1);
+                self.counts.insert(own, number);
+                return other;
+            }
         }
     }
 }
@@ -228,7 +272,7 @@ pub fn settle(outcome: Outcome, used: u32, most: u32) -> Settlement {
     }
 }
 
-/// Where the time of a driver went, and how many documents it has tried.
+/// Where the time of a driver went, how many documents it has tried, and how many of them were done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     pub work: Duration,
@@ -238,6 +282,7 @@ pub struct Times {
     pub block: Duration,
     pub overhead: Duration,
     pub documents: u64,
+    pub done: u64,
 }
 
 impl Times {
@@ -247,6 +292,7 @@ impl Times {
         self.block += other.block;
         self.overhead += other.overhead;
         self.documents += other.documents;
+        self.done += other.done;
     }
 
     /// Reads what `Display` writes; what is missing is nought.
@@ -257,8 +303,9 @@ impl Times {
             found.next().and_then(Result::ok).unwrap_or(0)
         };
         let time = |name: &str| Duration::from_millis(of(name));
-        let documents = of("Docs");
-        Times { work: time("Work"), wait: time("Wait"), block: time("Block"), overhead: time("Overhead"), documents }
+        let (documents, done) = (of("Docs"), of("Done"));
+        let (work, wait, block, overhead) = (time("Work"), time("Wait"), time("Block"), time("Overhead"));
+        Times { work, wait, block, overhead, documents, done }
     }
 }
 
@@ -269,7 +316,7 @@ impl fmt::Display for Times {
         for (name, time) in of {
             writeln!(f, "{name}\t{}", time.as_millis())?;
         }
-        writeln!(f, "Docs\t{}", self.documents)
+        writeln!(f, "Docs\t{}\nDone\t{}", self.documents, self.done)
     }
 }
 
@@ -341,6 +388,29 @@ mod tests {
     }
 
     #[test]
+    fn documents_of_one_name_get_names_beside_each_other() {
+        let mut given = Given::default();
+        let mut next =
+            |name: &str| String::from_utf8(given.next(DocId::new(name.as_bytes()).unwrap()).0.into()).unwrap();
+        let cases = [
+            ("report.pdf", "report.pdf"),
+            ("report.pdf", "report~2.pdf"),
+            ("report~3.pdf", "report~3.pdf"),
+            ("report.pdf", "report~4.pdf"),
+            ("report~2.pdf", "report~2~2.pdf"),
+            (".hidden", ".hidden"),
+            (".hidden", ".hidden~2"),
+            ("plain", "plain"),
+            ("plain", "plain~2"),
+            ("a.b. of more than an extension", "a.b. of more than an extension"),
+            ("a.b. of more than an extension", "a.b. of more than an extension~2"),
+        ];
+        cases.iter().for_each(|(name, given)| assert_eq!(next(name), *given));
+        let long = "x".repeat(232) + ".pdf";
+        assert_eq!([next(&long), next(&long), next(&long)].map(|name| name.len()), [236, 200, 200]);
+    }
+
+    #[test]
     fn tries_are_counted_and_the_last_sets_aside() {
         let failed = || Outcome::Failed { error: "exit 1".into() };
         let error = || "exit 1".to_owned();
@@ -359,8 +429,9 @@ mod tests {
     #[test]
     fn times_come_back_as_they_were() {
         let (work, wait) = (Duration::from_millis(5), Duration::from_millis(1));
-        let times = Times { work, wait, block: Duration::ZERO, overhead: Duration::from_secs(3), documents: 7 };
-        assert_eq!(times.to_string(), "Work\t5\nWait\t1\nBlock\t0\nOverhead\t3000\nDocs\t7\n");
+        let overhead = Duration::from_secs(3);
+        let times = Times { work, wait, block: Duration::ZERO, overhead, documents: 7, done: 6 };
+        assert_eq!(times.to_string(), "Work\t5\nWait\t1\nBlock\t0\nOverhead\t3000\nDocs\t7\nDone\t6\n");
         assert_eq!(Times::read(&times.to_string()), times);
         assert_eq!(Times::read("Docs\tmany\n"), Times::default());
         let mut sum = times;

@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod circuit;
+pub mod contention;
 pub mod destination;
 pub mod document;
 pub mod failure;
@@ -21,6 +22,7 @@ pub mod pace;
 pub mod particulars;
 pub mod pipeline;
 pub mod policy;
+pub mod progress;
 pub mod rate;
 pub mod retry;
 pub mod router;

@@ -11,6 +11,8 @@ use crate::run::terms::{RunTerms, Stopped};
 
 /// What the queues of channels begin with.
 pub const CHANNELS: &str = "notify.";
+/// The most channels of one table or run: a run keeps their names among its terms.
+pub const MOST: usize = 16;
 
 /// The ends that somebody can ask to be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,11 @@ impl Ending {
 
     pub fn from_text(text: &str) -> Option<Ending> {
         Ending::ALL.into_iter().find(|ending| ending.word() == text)
+    }
+
+    /// What is said of a word that is none of them.
+    pub fn unknown(word: &str) -> String {
+        format!("notify_on: {word:?} is not known, expected some of failed, succeeded, late")
     }
 
     /// How a job ends by this verdict; none where it goes on or was cancelled.
@@ -112,6 +119,11 @@ impl Default for Endings {
     }
 }
 
+/// The name of a channel as people say it.
+pub fn name_of(queue: &str) -> &str {
+    queue.strip_prefix(CHANNELS).unwrap_or(queue)
+}
+
 /// Channels, and what they are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notify {
@@ -121,6 +133,38 @@ pub struct Notify {
 }
 
 impl Notify {
+    /// From the words that people say; a channel that nobody serves yet is told all the same, and its jobs wait.
+    pub fn from_words(names: &[String], on: &[String]) -> Result<Notify, String> {
+        let Some(first) = names.first() else {
+            return match on {
+                [] => Ok(Notify::default()),
+                [..] => Err("notify_on says of what, and there is no notify".into()),
+            };
+        };
+        let mut channels: Vec<QueueName> = Vec::new();
+        for name in names {
+            let channel = QueueName::new(format!("{CHANNELS}{name}").as_bytes());
+            let channel = channel.map_err(|why| format!("notify: {name:?} is no channel's name: {why}"))?;
+            if name.is_empty() || channels.contains(&channel) || channels.len() == MOST {
+                return Err(format!(
+                    "notify: expected up to {MOST} channels, each once, got {name:?} beside {first:?}"
+                ));
+            }
+            channels.push(channel);
+        }
+        let ending = |word: &String| Ending::from_text(word).ok_or_else(|| Ending::unknown(word));
+        let on = match on {
+            [] => Endings::default(),
+            words => words.iter().map(ending).collect::<Result<_, _>>()?,
+        };
+        Ok(Notify { channels, on })
+    }
+
+    /// The names of the channels as people say them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.channels.iter().map(|queue| name_of(queue.as_str()))
+    }
+
     /// The channels that are told of this end.
     pub fn of(&self, ending: Ending) -> &[QueueName] {
         if self.on.has(ending) { &self.channels } else { &[] }
@@ -180,6 +224,30 @@ mod tests {
         let asked = Notify { channels, on: [Ending::Succeeded].into_iter().collect() };
         assert_eq!(Ending::ALL.map(|ending| asked.hears(ending)), [false, true, false]);
         assert_eq!(Ending::ALL.map(|ending| Notify::default().hears(ending)), [false; 3], "nobody is there");
+    }
+
+    #[test]
+    fn words_that_people_say_become_channels_or_a_sentence() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let read = |names: &[&str], on: &[&str]| Notify::from_words(&words(names), &words(on));
+        let told = read(&["ops", "b"], &["late"]).unwrap();
+        assert_eq!(told.names().collect::<Vec<_>>(), ["ops", "b"]);
+        assert_eq!(told.channels[0].as_str(), "notify.ops");
+        assert_eq!(Ending::ALL.map(|ending| told.hears(ending)), [false, false, true]);
+        assert_eq!(read(&["ops"], &[]).unwrap().on, Endings::default());
+        assert_eq!(read(&[], &[]), Ok(Notify::default()));
+        for (names, on, why) in [
+            (&[][..], &["late"][..], "there is no notify"),
+            (&["ops", "ops"], &[], "each once"),
+            (&[""], &[], "each once"),
+            (&["a\nb"], &[], "no channel's name"),
+            (&["ops"], &["lost"], "expected some of failed, succeeded, late"),
+        ] {
+            let refused = read(names, on).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let many: Vec<String> = (0..=MOST).map(|number| number.to_string()).collect();
+        assert!(Notify::from_words(&many, &[]).is_err() && Notify::from_words(&many[1..], &[]).is_ok());
         for ending in Ending::ALL {
             assert_eq!(Ending::from_text(ending.word()), Some(ending));
         }

@@ -347,6 +347,13 @@ pub struct Command {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl Command {
+    /// Its arguments name the job's queue, so that each queue has a process of its own.
+    pub fn names_queue(&self) -> bool {
+        self.argv.iter().any(|argument| argument.windows(7).any(|part| part == b"{queue}"))
+    }
+}
+
 /// What a process and everything it starts may use together; nought means that there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {

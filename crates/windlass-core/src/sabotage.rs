@@ -144,6 +144,8 @@ sabotages! {
         unit("engine::tests::what_was_settled_or_ingested_survives_a_power_cut_once_others_know_of_it");
     DueForgotten: "jobs whose time has come are not released", sim(20);
     ReportTwice: "a second report of the same start is settled too", sim(20);
+    FellowsAlike: "jobs of different queues that share a flight end as the first of their report",
+        unit("engine::tests::lonely::jobs_of_different_queues_that_share_a_flight_end_each_for_itself");
     DrainedWhileRunning: "everything counts as done while jobs still run", sim(20);
     WallClockTrusted: "a wait is stretched when the wall clock is set back",
         unit("engine::tests::clock::a_clock_that_is_set_back_stretches_no_wait");
@@ -207,6 +209,8 @@ sabotages! {
         test("spool", "foreign::the_claim_of_a_foreign_driver_is_left_alone_and_holds_the_end_up");
     LivingTakenOver: "a driver that lives is taken for dead, and what it has is given back",
         test("spool", "watchdog::whoever_kills_the_watchdog_harms_nothing");
+    LeaseUnrenewed: "a driver gives no sign of life",
+        test("spool", "tries::where_no_lock_tells_a_driver_elsewhere_lives_by_its_renewed_lease_alone");
     HalfLeft: "what a dead driver was writing stays where it is",
         test("spool", "watchdog::what_a_foreign_driver_held_goes_back_when_it_is_killed_and_another_is_started");
     StalemateUnseen: "nobody looks whether ready jobs are started",

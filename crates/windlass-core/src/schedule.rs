@@ -14,6 +14,10 @@ pub const ON_TIME: Duration = Duration::from_secs(60);
 pub const WAITING_MAX: usize = 1000;
 /// The most times that one look deals with; the rest is dealt with in the next.
 pub const LOOK_MAX: usize = 1000;
+/// The most runs under way that are remembered; of more, the oldest are forgotten.
+pub const RUNS_MAX: usize = 1000;
+/// A mark that is so far ahead of the clock was made by a clock that was wrong, not by one that was set right a little.
+pub const AHEAD: Duration = Duration::from_secs(3600);
 
 /// What to do when a time comes while the work of an earlier one has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,19 +75,31 @@ pub struct Memory {
     pub mark: Time,
     /// Times that wait for the end of the run before them, oldest first.
     pub waiting: Vec<Time>,
-    /// The run of the time that fired last, until it has ended.
-    pub run: Option<RunId>,
+    /// The runs that were begun and have not ended, of its times and by people, oldest first.
+    pub runs: Vec<RunId>,
     /// The last time that fired.
     pub fired: Option<Time>,
     pub fired_count: u64,
     pub skipped_count: u64,
 }
 
+impl Memory {
+    /// Its nominal times up to its mark pass in silence although they are yet to come: a clock was once far ahead.
+    pub fn silent_until(&self, now: Time) -> Option<Time> {
+        (self.mark > now.after(AHEAD)).then_some(self.mark)
+    }
+
+    pub fn began(&mut self, run: RunId) {
+        self.runs.push(run);
+        self.runs.drain(..self.runs.len().saturating_sub(RUNS_MAX));
+    }
+}
+
 /// One thing to do, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Push the work of this nominal time in a run of its own; cancel the run that is under way first if told so.
-    Fire { nominal: Time, run: RunId, replace: Option<RunId> },
+    /// Push the work of this nominal time in a run of its own; cancel these runs that are under way first.
+    Fire { nominal: Time, run: RunId, replace: Vec<RunId> },
     /// This time, or at least so many up to it, were left out.
     Skip { nominal: Time, count: u64 },
 }
@@ -101,11 +117,11 @@ pub fn look(
     let came = times_that_came(memory, catch_up, now, next, &mut steps);
     memory.waiting.extend(came);
     while let Some(&nominal) = memory.waiting.first() {
-        let replace = match (memory.run, overlap) {
-            (None, _) | (Some(_), Overlap::Allow) => None,
-            (Some(run), Overlap::Replace) => Some(run),
-            (Some(_), Overlap::Queue) => break,
-            (Some(_), Overlap::Skip) => {
+        let replace = match (memory.runs.is_empty(), overlap) {
+            (true, _) | (false, Overlap::Allow) => Vec::new(),
+            (false, Overlap::Replace) => std::mem::take(&mut memory.runs),
+            (false, Overlap::Queue) => break,
+            (false, Overlap::Skip) => {
                 steps.push(Step::Skip { nominal, count: 1 });
                 memory.waiting.remove(0);
                 continue;
@@ -114,7 +130,7 @@ pub fn look(
         memory.waiting.remove(0);
         let run = run_of(nominal);
         steps.push(Step::Fire { nominal, run, replace });
-        memory.run = Some(run);
+        memory.began(run);
         memory.fired = Some(nominal);
         memory.fired_count += 1;
     }
@@ -243,27 +259,48 @@ mod tests {
         };
         let mut memory = start();
         assert_eq!(seen(&mut memory, (Overlap::Skip, CatchUp::All), 30), (vec![], 2));
-        memory.run = None;
+        memory.runs.clear();
         assert_eq!(seen(&mut memory, (Overlap::Skip, CatchUp::All), 40), (vec![40], 0));
 
         let mut memory = start();
         assert_eq!(seen(&mut memory, (Overlap::Queue, CatchUp::All), 30), (vec![], 0));
-        memory.run = None;
+        memory.runs.clear();
         assert_eq!(seen(&mut memory, (Overlap::Queue, CatchUp::All), 31), (vec![20], 0), "one at a time");
-        memory.run = None;
+        memory.runs.clear();
         assert_eq!(seen(&mut memory, (Overlap::Queue, CatchUp::All), 31), (vec![30], 0));
 
         let mut memory = start();
         let steps = look(&mut memory, (Overlap::Replace, CatchUp::All), at(20), next, run_of);
-        assert_eq!(steps, [Step::Fire { nominal: at(20), run: run_of(at(20)), replace: Some(run_of(at(10))) }]);
+        assert_eq!(steps, [Step::Fire { nominal: at(20), run: run_of(at(20)), replace: vec![run_of(at(10))] }]);
         let mut memory = start();
         assert_eq!(seen(&mut memory, (Overlap::Allow, CatchUp::All), 30), (vec![20, 30], 0));
         assert_eq!((memory.fired_count, memory.skipped_count), (3, 0));
     }
 
     #[test]
+    fn the_end_of_one_run_does_not_hide_another_that_goes_on() {
+        let both = || Memory { mark: at(5), runs: vec![run_of(at(0)), run_of(at(1))], ..Memory::default() };
+        let mut memory = both();
+        memory.runs.pop();
+        assert_eq!(seen(&mut memory, (Overlap::Skip, CatchUp::All), 10), (vec![], 1));
+        assert_eq!(seen(&mut memory, (Overlap::Queue, CatchUp::All), 20), (vec![], 0));
+        let mut memory = both();
+        let steps = look(&mut memory, (Overlap::Replace, CatchUp::All), at(10), next, run_of);
+        let replace = vec![run_of(at(0)), run_of(at(1))];
+        assert_eq!(steps, [Step::Fire { nominal: at(10), run: run_of(at(10)), replace }]);
+        assert_eq!(memory.runs, [run_of(at(10))]);
+    }
+
+    #[test]
+    fn a_mark_far_ahead_of_the_clock_is_told_from_one_of_a_clock_set_right() {
+        let memory = Memory { mark: at(100), ..Memory::default() };
+        assert_eq!(memory.silent_until(at(20)), Some(at(100)));
+        assert_eq!((memory.silent_until(at(40)), memory.silent_until(at(200))), (None, None));
+    }
+
+    #[test]
     fn what_waits_is_bounded() {
-        let mut memory = Memory { mark: at(5), run: Some(run_of(at(0))), ..Memory::default() };
+        let mut memory = Memory { mark: at(5), runs: vec![run_of(at(0))], ..Memory::default() };
         let looks = (WAITING_MAX + 500) as i64;
         let (_, first) = seen(&mut memory, (Overlap::Queue, CatchUp::All), looks * 10);
         let (_, second) = seen(&mut memory, (Overlap::Queue, CatchUp::All), looks * 10);

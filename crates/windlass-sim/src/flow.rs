@@ -6,6 +6,7 @@
 
 use crate::ledger::Known;
 use crate::random;
+use crate::watched::Verb;
 use crate::world::Outcome;
 use windlass::store::Settlement;
 use windlass_core::job::{JobId, QueueName};
@@ -48,17 +49,19 @@ pub(crate) fn with_handlers(seed: u64, mut policies: Vec<Policy>) -> Outcome<Vec
 }
 
 /// A message that came and was handed on in one turn: nobody has seen it wait.
-pub(crate) fn passed_on(id: JobId, settled: &[Settlement]) -> Option<Known> {
+pub(crate) fn passed_on(id: JobId, settled: &[Settlement], verbs: &[Verb]) -> Option<Known> {
     let of = |settlement: &&Settlement| settlement.held.ids().any(|held| held == id);
     let held = &settled.iter().find(of)?.held;
     let index = held.range().find(|index| held.jobs.id(*index) == id)?;
+    // Its copies are in its run, which has counted it as one of its jobs.
+    let emitted = verbs.iter().filter_map(|verb| if let Verb::Emitted(emitted) = verb { Some(emitted) } else { None });
+    let run = emitted.flatten().find(|copy| copy.parent == Some(id)).and_then(|copy| copy.run);
     Some(Known {
         state: State::Succeeded,
         queue: TOPIC.into(),
         priority: held.lane.priority,
         kind: held.lane.kind,
-        // Its copies are in its run; over and done with, it counts there no more.
-        run: None,
+        run,
         record: held.record,
         reason: None,
         data: random::hash(held.jobs.data(index)),

@@ -4,7 +4,7 @@
 
 use crate::checkers::Seen;
 use crate::random;
-use crate::workload::{self, Script};
+use crate::workload::{self, Mood, Script};
 use crate::world::{Due, Outcome, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -62,10 +62,11 @@ impl World {
     }
 
     /// A job is in the hands of whoever does it; says whether it kills its server.
-    pub(crate) fn job_begins(&mut self, start: &Start, index: usize) -> Outcome<bool> {
-        let id = start.held.jobs.id(index);
-        let (number, epoch, attempts) = (start.held.start(), start.epoch, start.policy.attempts);
-        let data = random::hash(start.held.jobs.data(index));
+    pub(crate) fn job_begins(&mut self, start: &Start, position: u16) -> Outcome<bool> {
+        let (_, held, index) = start.job(position);
+        let id = held.jobs.id(index);
+        let (number, epoch, attempts) = (held.start(), start.epoch, start.policy.attempts);
+        let data = random::hash(held.jobs.data(index));
         self.tell(|| format!("begin {id} start {number}"));
         self.totals.starts += 1;
         self.hands.begun.insert((id, number));
@@ -79,13 +80,14 @@ impl World {
     }
 
     /// A job is in the hands of a worker elsewhere, from where it can kill no server.
-    pub(crate) fn job_begins_elsewhere(&mut self, start: &Start, index: usize) -> Outcome<()> {
-        let id = start.held.jobs.id(index);
+    pub(crate) fn job_begins_elsewhere(&mut self, start: &Start) -> Outcome<()> {
+        let (_, held, index) = start.job(0);
+        let id = held.jobs.id(index);
         if self.people.killer == Some(id) {
             self.people.killer = None;
             self.show(&Seen::Harmless { id })?;
         }
-        self.job_begins(start, index).map(drop)
+        self.job_begins(start, 0).map(drop)
     }
 
     /// The process is there.
@@ -97,8 +99,8 @@ impl World {
         flying.begun = Some(now);
         let start = flying.start.clone();
         let mut kills = false;
-        for index in start.held.range() {
-            kills |= self.job_begins(&start, index)?;
+        for position in 0..start.count() {
+            kills |= self.job_begins(&start, position)?;
         }
         if kills {
             return Ok(());
@@ -123,7 +125,8 @@ impl World {
 
     pub(crate) fn script_of(&self, start: &Start, id: JobId) -> Script {
         let number = start.held.start();
-        let script = workload::script(self.seed, id, number, start.held.record.suspicions, self.calm);
+        let mood = Mood { calm: self.calm, snoozes: self.flows };
+        let script = workload::script(self.seed, id, number, start.held.record.suspicions, mood);
         match self.busy(start.queue.as_str(), id, number) {
             Some(outcome) => Script { outcome, ..script },
             None => script,
@@ -244,16 +247,22 @@ impl World {
                 Some(Stop::Cancel) => outcome::Outcome::Cancelled,
                 Some(Stop::Withdraw | Stop::Interrupt | Stop::Kill) => outcome::Outcome::Interrupted,
             };
-            let after = match &outcome {
-                outcome::Outcome::Snoozed { after } => Some(*after),
-                outcome::Outcome::RetryLater { after, .. } => *after,
-                _ => None,
-            };
-            let again_at = after.map(|after| self.mono + after.as_micros() as u64);
-            self.show(&Seen::Reported { id, start: held.start(), word: outcome.word(), again_at })?;
+            self.report(id, held.start(), &outcome)?;
             outcomes.push((1, outcome));
         }
         Ok(outcomes)
+    }
+
+    /// Whoever did a job is about to say what it came to.
+    pub(crate) fn report(&mut self, id: JobId, start: u32, outcome: &outcome::Outcome) -> Outcome<()> {
+        let after = match outcome {
+            outcome::Outcome::Snoozed { after } => Some(*after),
+            outcome::Outcome::RetryLater { after, .. } => *after,
+            _ => None,
+        };
+        let again_at = after.map(|after| self.mono + after.as_micros() as u64);
+        self.totals.snoozed += u64::from(matches!(outcome, outcome::Outcome::Snoozed { .. }));
+        self.show(&Seen::Reported { id, start, word: outcome.word(), again_at })
     }
 
     /// Now and then a job that ran alone has said how far it came.

@@ -60,6 +60,7 @@ enum Ending {
     Retired,
     TimedOut(u64, u16),
     Stopped(u64, Stop),
+    Cancelled(u64, u16),
     Babbled,
 }
 
@@ -140,7 +141,7 @@ impl World {
 
     pub(crate) fn kept_take(&mut self, start: Start) -> Outcome<()> {
         let (flight, name) = (start.flight.0, start.policy.pattern.clone());
-        let positions = 0..start.held.count;
+        let positions = 0..start.count();
         let fresh = || Pool {
             policy: Arc::clone(&start.policy),
             waiting: VecDeque::new(),
@@ -149,7 +150,7 @@ impl World {
         let pool = self.desk.pools.entry(name.clone()).or_insert_with(fresh);
         pool.policy = Arc::clone(&start.policy);
         pool.waiting.extend(positions.map(|position| (flight, position)));
-        let open = vec![true; usize::from(start.held.count)];
+        let open = vec![true; usize::from(start.count())];
         self.desk.flights.insert(flight, (start, open));
         self.assign(&name)
     }
@@ -224,14 +225,15 @@ impl World {
         };
         let Some((start, _)) = self.desk.flights.get(&flight) else { return Ok(()) };
         let (start, begun) = (start.clone(), self.now());
-        let id = start.held.jobs.id(usize::from(start.held.first + position));
+        let (_, held, index) = start.job(position);
+        let id = held.jobs.id(index);
         if self.desk.machine.state(WorkerNo(number)) == Some(WorkerState::Waiting) {
             self.happens(number, WorkerEvent::Take)?;
         }
         let Some(member) = self.desk.members.get_mut(&number) else { return Ok(()) };
         member.lines.push_back(Line { flight, position, id, begun });
         let first = member.lines.len() == 1;
-        if self.job_begins(&start, usize::from(start.held.first + position))? {
+        if self.job_begins(&start, position)? {
             return Ok(());
         }
         if first {
@@ -380,6 +382,9 @@ impl World {
                 }
                 Some(Ending::Babbled) if place == 0 => outcome::Outcome::Failed { error: "babble".into() },
                 Some(Ending::Stopped(flight, Stop::Cancel)) if flight == line.flight => outcome::Outcome::Cancelled,
+                Some(Ending::Cancelled(flight, position)) if (flight, position) == (line.flight, line.position) => {
+                    outcome::Outcome::Cancelled
+                }
                 Some(_) | None => outcome::Outcome::Interrupted,
             };
             self.kept_told(line, outcome)?;
@@ -419,7 +424,8 @@ impl World {
             pool.waiting.retain(|(of, _)| *of != flight.0);
         }
         for (of, position) in withdrawn {
-            let id = start.held.jobs.id(usize::from(start.held.first + position));
+            let (_, held, index) = start.job(position);
+            let id = held.jobs.id(index);
             self.kept_told(Line { flight: of, position, id, begun }, outcome.clone())?;
         }
         if why == Stop::Withdraw {
@@ -430,20 +436,43 @@ impl World {
         members.into_iter().try_for_each(|number| self.ends(number, Ending::Stopped(flight.0, why)))
     }
 
+    /// One job is cancelled and no other of its start: if it waits it comes back, else who is at it is ended.
+    pub(crate) fn kept_cancel(&mut self, Flight(flight): Flight, position: u16) -> Outcome<()> {
+        let Some((start, _)) = self.desk.flights.get(&flight) else { return Ok(()) };
+        let (start, begun) = (start.clone(), self.now());
+        let waits = self.desk.pools.get_mut(&start.policy.pattern).and_then(|pool| {
+            let at = pool.waiting.iter().position(|job| *job == (flight, position))?;
+            pool.waiting.remove(at)
+        });
+        if waits.is_some() {
+            let (_, held, index) = start.job(position);
+            let id = held.jobs.id(index);
+            return self.kept_told(Line { flight, position, id, begun }, outcome::Outcome::Cancelled);
+        }
+        let is_it = |line: &Line| (line.flight, line.position) == (flight, position);
+        let at_it = self.desk.members.iter().find(|(_, member)| member.lines.iter().any(is_it));
+        match at_it.map(|(number, _)| *number) {
+            Some(number) => self.ends(number, Ending::Cancelled(flight, position)),
+            None => Ok(()),
+        }
+    }
+
     /// One job's end: told exactly once.
     fn kept_told(&mut self, line: Line, outcome: outcome::Outcome) -> Outcome<()> {
         let now = self.now();
-        let Some((_, open)) = self.desk.flights.get_mut(&line.flight) else {
+        let Some((of, open)) = self.desk.flights.get_mut(&line.flight) else {
             return Err(format!("worker states: {} was told of after its start was over", line.id));
         };
         if !std::mem::replace(&mut open[usize::from(line.position)], false) {
             return Err(format!("worker states: {} was told of twice", line.id));
         }
+        let start = of.held.start();
         if !open.contains(&true) {
             self.desk.flights.remove(&line.flight);
         }
         self.tell(|| format!("end {} {} {}", line.flight, line.id, outcome.word()));
         self.totals.kept += 1;
+        self.report(line.id, start, &outcome)?;
         self.send(Event::Finished(Finished {
             flight: Flight(line.flight),
             first: line.position,

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windlass::engine::event::Wish;
 use windlass::store::memory::Memory;
-use windlass::store::{Amended, Amendment, Durability, Held, RunInfo, Settlement, Steer, StoreView};
+use windlass::store::{Amended, Amendment, Durability, Held, Settlement, Steer, StoreView};
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
-use windlass_core::overrides::Override;
+use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::Time;
 
@@ -61,7 +61,8 @@ pub(crate) struct Turned {
     pub(crate) moved: Vec<(JobId, Option<Known>, Known)>,
     pub(crate) claimed: Vec<Booking>,
     pub(crate) settled: Vec<Settlement>,
-    pub(crate) ended: Vec<RunId>,
+    /// Runs that ended, and whether they are said to have come to what was wanted.
+    pub(crate) ended: Vec<(RunId, bool)>,
     /// Emitted jobs that were taken in, and their data.
     pub(crate) emitted: Vec<(JobId, u64)>,
     /// Whose end brought a job to which queue.
@@ -71,12 +72,14 @@ pub(crate) struct Turned {
     pub(crate) stopped: Vec<(RunId, Stopped)>,
     /// Runs of schedules, each with the name of its run.
     pub(crate) fired: Vec<(RunId, String)>,
-    /// Schedules that were looked at.
-    pub(crate) looked_at: BTreeSet<String>,
+    /// How often something was remembered of a schedule, by its name: once for each look, once for each firing by hand.
+    pub(crate) remembered: BTreeMap<String, usize>,
+    /// Schedules that somebody switched on, by name.
+    pub(crate) enabled: BTreeSet<String>,
     pub(crate) recovered: bool,
     /// Jobs that a person gave another try.
     pub(crate) revived: Vec<JobId>,
-    /// Jobs that a person changed in any way.
+    /// Jobs that a person changed in any way, or that went with their run.
     pub(crate) amended: Vec<JobId>,
     pub(crate) now: Time,
     /// On the clock that nobody sets, in microseconds.
@@ -91,6 +94,7 @@ struct Undo {
     cursors: Option<BTreeMap<Origin, u64>>,
     overrides: Option<Vec<Override>>,
     keys: Option<BTreeSet<(RunId, u64)>>,
+    terms: Option<BTreeMap<RunId, RunTerms>>,
     settled: usize,
     acts: usize,
 }
@@ -123,6 +127,8 @@ pub(crate) struct Ledger {
     pub(crate) overrides: Vec<Override>,
     /// Data that a run has seen in the queue whose jobs are unique.
     keys: BTreeSet<(RunId, u64)>,
+    /// The data of those that came in as unique: who lives again takes its key again, in the run where that is.
+    unique: BTreeMap<JobId, u64>,
     /// Everybody who ever made an override that was committed.
     pub(crate) steered: BTreeSet<String>,
     /// Every wish of a person for a job, as it was met.
@@ -161,7 +167,7 @@ fn came(amended: Amended) -> Came {
         Amended::Done { from, .. } => Came::Changed(from),
         Amended::Running => Came::Running,
         Amended::Unknown => Came::Unknown,
-        Amended::Same(_) | Amended::Refused(_) => Came::Unchanged,
+        Amended::Same(_) | Amended::Refused(_) | Amended::Taken(_) => Came::Unchanged,
     }
 }
 
@@ -171,14 +177,19 @@ impl Ledger {
         self.version += 1;
         let mut undo = Undo { settled: self.settled.len(), acts: self.acts.len(), ..Undo::default() };
         let (runs, cursors, overrides) = (self.runs.clone(), self.cursors.clone(), self.overrides.clone());
-        let keys = self.keys.clone();
+        let (keys, terms) = (self.keys.clone(), self.terms.clone());
         let mut turned = Turned { now, ..Turned::default() };
         let mut touched = BTreeSet::new();
         let mut left = BTreeMap::new();
+        let forgot = committed.verbs.iter().filter_map(Verb::forgot_before).max();
+        if forgot.is_some() {
+            self.forget_runs(now, store, &mut undo)?;
+        }
         for verb in &committed.verbs {
             self.take(verb, &mut turned, &mut touched, &mut left);
         }
-        if let Some(before) = committed.verbs.iter().filter_map(Verb::forgot_before).max() {
+        self.drop_late_names(committed, store)?;
+        if let Some(before) = forgot {
             self.forget(before, &left, store, &mut undo)?;
         }
         // What waited for a job that ended changes with it.
@@ -188,7 +199,7 @@ impl Ledger {
         for id in touched {
             let before = self.jobs.get(&id).cloned();
             let after = self.read(id, before.as_ref(), left.get(&id), store)?;
-            let handed_on = || flow::passed_on(id, &turned.settled).filter(|_| before.is_none());
+            let handed_on = || flow::passed_on(id, &turned.settled, &committed.verbs).filter(|_| before.is_none());
             let Some(after) = after.or_else(handed_on) else { continue };
             if before.as_ref() != Some(&after) {
                 undo.jobs.push((id, before.clone()));
@@ -197,6 +208,7 @@ impl Ledger {
                 turned.moved.push((id, before, after));
             }
         }
+        self.retake_keys(&turned);
         for verb in &committed.verbs {
             self.check_emitted(verb, &mut turned)?;
         }
@@ -214,7 +226,7 @@ impl Ledger {
             let job = booking.left.first().and_then(|id| self.jobs.get(id));
             booking.queue = job.map_or_else(|| "".into(), |job| job.queue.clone());
         }
-        turned.ended = committed.ended.iter().map(|info: &RunInfo| info.id).collect();
+        turned.ended = committed.ended.iter().map(|run| (run.id, run.terms.succeeded(&run.counts))).collect();
         if turned.recovered {
             self.bookings.clear();
         }
@@ -226,14 +238,15 @@ impl Ledger {
             undo.cursors = Some(cursors);
             undo.overrides = Some(overrides);
             undo.keys = Some(keys);
+            undo.terms = Some(terms);
             self.at_risk.push(undo);
         }
         Ok(turned)
     }
 
     /// Notes the ends that a checker found right.
-    pub(crate) fn note_ended(&mut self, ended: &[RunId]) {
-        for id in ended {
+    pub(crate) fn note_ended(&mut self, ended: &[(RunId, bool)]) {
+        for (id, _) in ended {
             self.runs.entry(*id).or_default().ended = true;
         }
     }
@@ -290,8 +303,12 @@ impl Ledger {
                 let timed = |job: &Known| matches!(job.state, State::Scheduled | State::Retrying);
                 touched.extend(self.jobs.iter().filter(|(_, job)| timed(job)).map(|(id, _)| *id));
             }
+            Verb::Swept(ids) => {
+                touched.extend(ids);
+                turned.amended.extend(ids);
+            }
             Verb::Amended(_) | Verb::Deleted(_) => self.take_wishes(verb, turned, touched, left),
-            Verb::Steered(step) => self.steer(step),
+            Verb::Steered(step) => self.steer(step, turned),
             Verb::Forgot(_) => {}
             Verb::Recovered => {
                 turned.recovered = true;
@@ -321,7 +338,7 @@ impl Ledger {
                 turned.stopped.push((*run, *why));
             }
             Verb::Remembered(name) => {
-                turned.looked_at.insert(name.clone());
+                *turned.remembered.entry(name.clone()).or_default() += 1;
             }
             _ => {}
         }
@@ -330,7 +347,8 @@ impl Ledger {
     /// Whether a job waits for another that has not ended.
     pub(crate) fn waits(&self, id: JobId) -> bool {
         let lives = |id: &JobId| self.jobs.get(id).is_some_and(|job| !job.state.is_end());
-        self.jobs.get(&id).is_some_and(|job| job.state == State::Scheduled)
+        // One that has begun was let go, and asked for a later start.
+        self.jobs.get(&id).is_some_and(|job| job.state == State::Scheduled && job.record.starts == 0)
             && self.chains.get(&id).is_some_and(|after| after.iter().any(lives))
     }
 
@@ -342,6 +360,12 @@ impl Ledger {
         self.runs.get(&run).is_some_and(|run| run.stopped) || most.is_some_and(full)
     }
 
+    /// Who lives again has its key again, in the run where that is.
+    fn retake_keys(&mut self, turned: &Turned) {
+        let key = |id| Some((self.jobs.get(id)?.run?, *self.unique.get(id)?));
+        self.keys.extend(turned.revived.iter().filter_map(key));
+    }
+
     /// What was emitted came in with the end of its parent, but for what its run has seen before or takes no more.
     fn check_emitted(&mut self, verb: &Verb, turned: &mut Turned) -> Result<(), String> {
         let Verb::Emitted(emitted) = verb else { return Ok(()) };
@@ -350,7 +374,10 @@ impl Ledger {
             let key = run.filter(|_| *unique).map(|run| (run, *data));
             let is_new = key.is_none_or(|key| self.keys.insert(key));
             match (is_new, self.jobs.contains_key(id)) {
-                (true, true) => turned.emitted.push((*id, *data)),
+                (true, true) => {
+                    turned.emitted.push((*id, *data));
+                    self.unique.extend(key.map(|(_, data)| (*id, data)));
+                }
                 (true, false) if run.is_some_and(|run| self.is_shut(run)) => {}
                 (true, false) => return Err(format!("{id} was emitted and is not there")),
                 (false, true) => return Err(format!("{id} is a duplicate and was taken in")),
@@ -389,13 +416,16 @@ impl Ledger {
         }
     }
 
-    fn steer(&mut self, step: &Steer) {
+    fn steer(&mut self, step: &Steer, turned: &mut Turned) {
         let (target, key) = match step {
             Steer::Set(made) => (&made.target, made.key),
             Steer::Unset(target, key) => (target, *key),
         };
         self.overrides.retain(|made| made.target != *target || made.key != key);
         if let Steer::Set(made) = step {
+            if let (Target::Schedule(name), Key::Enabled, 1..) = (&made.target, made.key, made.value) {
+                turned.enabled.insert(name.clone());
+            }
             self.steered.insert(made.by.clone());
             self.overrides.push(made.clone());
         }
@@ -444,10 +474,39 @@ impl Ledger {
             undo.jobs.push((*id, Some(known.clone())));
             known.forgotten = true;
         }
-        let ended: Vec<RunId> = self.runs.iter().filter(|(_, run)| run.ended).map(|(id, _)| *id).collect();
-        for id in ended {
-            if store.run(id).map_err(wrong)?.is_none() {
-                self.runs.remove(&id);
+        Ok(())
+    }
+
+    /// Takes out the runs that the store forgot before it took anything in: with them go their keys, and with the last
+    /// of an origin its terms. Who comes to that origin afterwards, even in the same turn, begins a run like any other.
+    fn forget_runs(&mut self, now: Time, store: &Memory, undo: &mut Undo) -> Result<(), String> {
+        let mut gone = BTreeSet::new();
+        for id in self.runs.iter().filter(|(_, run)| run.ended).map(|(id, _)| *id) {
+            let found = store.run(id).map_err(|error| error.to_string())?;
+            if found.is_none_or(|run| run.created == now) {
+                gone.insert(id);
+            }
+        }
+        self.runs.retain(|id, _| !gone.contains(id));
+        self.keys.retain(|(run, _)| !gone.contains(run));
+        for origin in gone.iter().map(|id| id.origin) {
+            if !self.runs.keys().any(|run| run.origin == origin) {
+                self.terms.remove(&RunId::first(origin));
+            }
+        }
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.run.is_some_and(|run| gone.contains(&run))) {
+            undo.jobs.push((*id, Some(job.clone())));
+            job.run = None;
+        }
+        Ok(())
+    }
+
+    /// Who comes too late for the run that it names, and finds that one forgotten, is in a later generation.
+    fn drop_late_names(&mut self, committed: &Committed, store: &Memory) -> Result<(), String> {
+        let named = committed.verbs.iter().filter_map(Verb::admitted).flat_map(|lot| &lot.jobs);
+        for run in named.filter_map(|new| new.run).collect::<BTreeSet<_>>() {
+            if store.run(run).map_err(|error| error.to_string())?.is_none() {
+                self.runs.remove(&run);
             }
         }
         Ok(())
@@ -521,6 +580,7 @@ impl Ledger {
             self.cursors = undo.cursors.unwrap_or_default();
             self.overrides = undo.overrides.unwrap_or_default();
             self.keys = undo.keys.unwrap_or_default();
+            self.terms = undo.terms.unwrap_or_default();
         }
         self.at_risk.clear();
         changed

@@ -6,9 +6,8 @@ use crate::world::World;
 
 /// What the world says of a store that tells this lie, and in which seed; only of worlds that are fine otherwise.
 fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
-    let cast = cast(lie);
     let story = |seed, lie| {
-        let mut world = World::new(seed, false, cast)?;
+        let mut world = World::new(seed, false, Cast::default())?;
         world.over = end.then(crate::over::Over::default);
         if let Some(store) = &mut world.down {
             store.lie = lie;
@@ -22,30 +21,21 @@ fn found(lie: Lie, end: bool) -> Option<(u64, String)> {
     })
 }
 
-/// Who it takes to notice.
-fn cast(lie: Lie) -> Cast {
-    match lie {
-        Lie::ForgetsFirings
-        | Lie::ForgetsChains
-        | Lie::ForgetsFinishBy
-        | Lie::ForgetsTerms
-        | Lie::AnnouncesNothing
-        | Lie::MixesOutcomes => Cast::Flows,
-        _ => Cast::All,
-    }
-}
-
 /// Which checkers, or which other sentence of the world, may speak up first.
 fn witnesses(lie: Lie) -> &'static [&'static str] {
     match lie {
-        Lie::LosesAJob => &["was answered before it was committed", "nothing accepted is lost", "stands in the inbox"],
+        // One of the inbox is missed by whoever asked whether everything has ended, too.
+        Lie::LosesAJob => {
+            &["was answered before it was committed", "nothing accepted is lost", "stands in the inbox", "is unread"]
+        }
         Lie::AltersData => &["never handed over with this data"],
         Lie::SyncsNothing => &["went with the power", "in the store, expected", "is not the file", "gone"],
         Lie::HoldsTwice => {
             &["one live token", "slots are never exceeded", "is held twice", "panic", "not held any more"]
         }
         Lie::EndsEarly => &["exact end of runs"],
-        Lie::MissesAnEnd => &["exact end of runs"],
+        // Where the end of a run is announced by a job, that job comes out of nowhere.
+        Lie::MissesAnEnd => &["exact end of runs", "-4000000000001 was never handed over"],
         Lie::ReleasesEarly => &["nothing starts before its time"],
         Lie::ForgetsOutcomes => &["every settled start is archived once", "is not in the archive"],
         Lie::SettlesNothing => &[
@@ -74,10 +64,14 @@ fn witnesses(lie: Lie) -> &'static [&'static str] {
 
 #[test]
 fn every_planted_lie_is_found_out() {
+    let mut unheard = Vec::new();
     for lie in Lie::ALL {
         let (seed, what) = found(lie, false).unwrap_or_else(|| panic!("{lie:?} was not noticed"));
-        assert!(witnesses(lie).iter().any(|word| what.contains(word)), "{lie:?}, seed {seed}: {what}");
+        if !witnesses(lie).iter().any(|word| what.contains(word)) {
+            unheard.push(format!("{lie:?}, seed {seed}: {what}"));
+        }
     }
+    assert!(unheard.is_empty(), "somebody else spoke up:\n{}", unheard.join("\n"));
 }
 
 #[test]

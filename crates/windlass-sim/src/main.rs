@@ -3,10 +3,10 @@
 //! `windlass-sim --seeds N [--from S] [--twice]` runs the seeds of `seeds.txt`, then N more; the first that breaks an
 //! invariant is named and ends it with exit 1. Those of the file and every fiftieth, or with `--twice` all, are run
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
-//! times. `--replay SEED` tells one seed's story, a line for each event. Every second seed has kept workers, workers
-//! elsewhere, memory, rates and checkpoints; with `--people` none has, and with `--plain` nobody steers or operates
-//! either: older seeds tell their old stories then. With `--flows` half of all have schedules, chains, terms of runs,
-//! batches that die and a destination that asks for patience, too.
+//! times. `--replay SEED` tells one seed's story, a line for each event. Half of all seeds have schedules, chains,
+//! terms of runs, batches that die, jobs that ask to be run again and a destination that asks for patience; with
+//! `--crews` none has. Every second has kept workers, workers elsewhere, memory, rates and checkpoints; with `--people`
+//! none has, and with `--plain` nobody steers or operates either: older seeds tell their old stories then.
 
 mod agenda;
 mod asks;
@@ -55,10 +55,10 @@ pub(crate) enum Cast {
     /// Somebody does, and every worker is a process for one job.
     People,
     /// The same, and every second seed has crews of all kinds.
+    Crews,
+    /// The same, and half of the seeds have schedules, chains, terms of runs and batches that die.
     #[default]
     All,
-    /// The same, and half of the seeds have schedules, chains, terms of runs and batches that die.
-    Flows,
 }
 
 impl Cast {
@@ -66,8 +66,8 @@ impl Cast {
         match self {
             Cast::Plain => " --plain",
             Cast::People => " --people",
+            Cast::Crews => " --crews",
             Cast::All => "",
-            Cast::Flows => " --flows",
         }
     }
 }
@@ -80,7 +80,7 @@ enum Command {
     Replay { seed: u64, end: bool, cast: Cast },
 }
 
-const USAGE: &str = "usage: windlass-sim [--plain | --people | --flows] --seeds N [--from S] [--twice] \
+const USAGE: &str = "usage: windlass-sim [--plain | --people | --crews] --seeds N [--from S] [--twice] \
                      | --end N [--from S] | --replay SEED";
 
 fn main() -> ExitCode {
@@ -120,7 +120,7 @@ fn command(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
             continue;
         }
         if let Some(chosen) =
-            [Cast::Plain, Cast::People, Cast::Flows].into_iter().find(|cast| cast.option().trim_start() == argument)
+            [Cast::Plain, Cast::People, Cast::Crews].into_iter().find(|cast| cast.option().trim_start() == argument)
         {
             cast = chosen;
             continue;
@@ -179,7 +179,7 @@ fn seeds(from: u64, count: u64, twice: u64, cast: Cast) -> Result<String, String
     let kept: Vec<u64> = SEEDS.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     // They tell the story that broke something, and the one they tell today.
     let told =
-        kept.iter().flat_map(|seed| [Cast::Plain, Cast::People, Cast::All, Cast::Flows].map(|cast| (*seed, cast)));
+        kept.iter().flat_map(|seed| [Cast::Plain, Cast::People, Cast::Crews, Cast::All].map(|cast| (*seed, cast)));
     let mut sum = Totals::default();
     let (mut seeds, mut repeated) = (0u64, 0u64);
     let new = (from..from.saturating_add(count)).map(|seed| (seed, cast));
@@ -196,14 +196,16 @@ fn seeds(from: u64, count: u64, twice: u64, cast: Cast) -> Result<String, String
         seeds += 1;
         sum.add(&totals);
     }
-    let Totals { jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, fired, chained, .. } = sum;
+    let Totals {
+        jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, fired, chained, snoozed, ..
+    } = sum;
     let seconds = began.elapsed().as_secs_f64();
     let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
     Ok(format!(
         "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
          {cuts} cuts, {steered} steerings, {operations} operations, {kept} jobs of kept workers, \
-         {leases} leases, {fired} times of schedules, {chained} chained jobs, {checks} checks, {seconds:.1} s, \
-         {hourly:.0} seeds an hour"
+         {leases} leases, {fired} times of schedules, {chained} chained jobs, {snoozed} snoozes, {checks} checks, \
+         {seconds:.1} s, {hourly:.0} seeds an hour"
     ))
 }
 

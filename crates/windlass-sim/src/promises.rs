@@ -68,7 +68,8 @@ impl World {
             terms.job_limit = Some(self.random.between(1, 20));
         }
         if self.random.chance(400) {
-            terms.tolerate = Some(Tolerance::Jobs(self.random.below(3)));
+            let share = self.random.chance(500).then(|| *self.random.pick(&[0, 50, 1000, 3333, 10_000]));
+            terms.tolerate = Some(share.map_or_else(|| Tolerance::Jobs(self.random.below(3)), Tolerance::Share));
         }
         if self.random.chance(500) {
             let queue = QueueName::new(b"bulk").map_err(|bad| bad.to_string())?;

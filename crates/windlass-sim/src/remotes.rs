@@ -82,7 +82,7 @@ impl World {
         let index = start.held.range().start;
         let id = start.held.jobs.id(index);
         // One that kills its server cannot do so from elsewhere; it is not given the chance.
-        self.job_begins_elsewhere(&start, index)?;
+        self.job_begins_elsewhere(&start)?;
         let script = self.script_of(&start, id);
         let lost = script.outcome == outcome::Outcome::Lost;
         let silent = (lost || script.length.is_none()) && start.held.record.suspicions < 2 && !self.calm;
@@ -133,6 +133,7 @@ impl World {
         };
         self.tell(|| format!("end elsewhere {flight} {} {}", lease.id, outcome.word()));
         self.totals.leases += 1;
+        self.report(lease.id, lease.start, &outcome)?;
         self.send(Event::Finished(Finished::all(Flight(flight), 1, outcome, lease.started, self.now())));
         Ok(())
     }

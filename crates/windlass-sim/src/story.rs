@@ -35,6 +35,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Explain { .. } => "explain",
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
+        Event::Contention { .. } => "contention",
         Event::Dump { .. } => "dump",
         Event::Depart { .. } => "depart",
         Event::KnownLot { .. } => "known_lot",

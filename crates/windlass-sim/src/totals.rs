@@ -19,6 +19,8 @@ pub(crate) struct Totals {
     /// Times of schedules that fired, and jobs that waited for others.
     pub(crate) fired: u64,
     pub(crate) chained: u64,
+    /// Starts that ended with the wish for another.
+    pub(crate) snoozed: u64,
     pub(crate) trace: u64,
 }
 
@@ -36,5 +38,6 @@ impl Totals {
         self.leases += other.leases;
         self.fired += other.fired;
         self.chained += other.chained;
+        self.snoozed += other.snoozed;
     }
 }

@@ -49,6 +49,8 @@ pub(crate) enum Verb {
     /// Jobs that had not begun by their time.
     Expired(Vec<JobId>),
     Amended(Vec<(JobId, Amendment, Amended)>),
+    /// Jobs of a run that has to go, which the engine itself cancels.
+    Swept(Vec<JobId>),
     Deleted(Vec<(JobId, Came)>),
     Steered(Steer),
     /// What had ended before this time and was kept till now.
@@ -156,6 +158,8 @@ pub(crate) struct Watched {
     chances: u32,
     verbs: Vec<Verb>,
     ended: Vec<RunInfo>,
+    /// What was found of a run: only who sweeps it asks for that, to cancel just these.
+    of_run: Vec<JobId>,
     /// What recovery has to say to the engine's first turn.
     kept: Changes,
     pub(crate) committed: Vec<Committed>,
@@ -171,6 +175,7 @@ impl Watched {
             chances: 0,
             verbs: Vec::new(),
             ended: Vec::new(),
+            of_run: Vec::new(),
             kept: Changes::default(),
             committed: Vec::new(),
             was_full: false,
@@ -392,6 +397,10 @@ impl Store for Watched {
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
         let amended = self.memory.amend(ids, amendment, now)?;
+        if std::mem::take(&mut self.of_run) == ids && !ids.is_empty() {
+            self.verbs.push(Verb::Swept(ids.to_vec()));
+            return Ok(amended);
+        }
         let all: Vec<_> = ids.iter().zip(&amended).map(|(id, what)| (*id, amendment, *what)).collect();
         if self.lies(Lie::ActsTwice) {
             self.verbs.push(Verb::Amended(all.clone()));
@@ -417,7 +426,9 @@ impl Store for Watched {
     }
 
     fn of_run(&mut self, run: RunId, from: Arrival, limit: usize) -> Result<(Vec<JobId>, Option<Arrival>), StoreError> {
-        self.memory.of_run(run, from, limit)
+        let (ids, next) = self.memory.of_run(run, from, limit)?;
+        self.of_run.clone_from(&ids);
+        Ok((ids, next))
     }
 
     fn delete(&mut self, ids: &[JobId], now: Time) -> Result<Vec<Deleted>, StoreError> {

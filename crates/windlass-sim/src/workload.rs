@@ -29,6 +29,15 @@ pub(crate) struct Script {
     pub(crate) outcome: Outcome,
 }
 
+/// What may happen to jobs in a world, now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mood {
+    /// Nothing is lost or hangs any more.
+    pub(crate) calm: bool,
+    /// Some ask to be run again: at once, or after a while.
+    pub(crate) snoozes: bool,
+}
+
 /// The memory of a world in which it counts; no need is larger.
 pub(crate) const MEMORY: u64 = 100;
 
@@ -108,7 +117,8 @@ pub(crate) fn emits(seed: u64, queue: &str, id: JobId, data: &[u8], in_run: bool
 }
 
 /// How this start of this job goes: a function of both, so that the order of events does not change it.
-pub(crate) fn script(seed: u64, id: JobId, start: u32, suspicions: u32, calm: bool) -> Script {
+pub(crate) fn script(seed: u64, id: JobId, start: u32, suspicions: u32, mood: Mood) -> Script {
+    let Mood { calm, snoozes } = mood;
     let mut random = Random::new(random::hash(format!("{seed} {id} {start}").as_bytes()));
     let length = match random.below(20) {
         0 if !calm && start < 4 => None,
@@ -125,6 +135,7 @@ pub(crate) fn script(seed: u64, id: JobId, start: u32, suspicions: u32, calm: bo
         5 => Outcome::RetryLater { after: Some(Duration::from_secs(random.between(0, 20))), error: error() },
         6 => Outcome::Interrupted,
         7 if !calm && suspicions < 2 => Outcome::Lost,
+        8 | 9 if snoozes => Outcome::Snoozed { after: Duration::from_millis(random.below(4) * random.below(10_000)) },
         // Where failures have no end, the work must have one.
         _ => Outcome::Succeeded { message: String::new() },
     };

@@ -119,8 +119,8 @@ impl World {
     pub(crate) fn new(seed: u64, verbose: bool, cast: Cast) -> Outcome<World> {
         let mut random = Random::new(seed);
         let steers = cast != Cast::Plain;
-        let crews = matches!(cast, Cast::All | Cast::Flows) && seed.is_multiple_of(2);
-        let flows = cast == Cast::Flows && seed % 4 < 2;
+        let crews = matches!(cast, Cast::Crews | Cast::All) && seed.is_multiple_of(2);
+        let flows = cast == Cast::All && seed % 4 < 2;
         let (policies, slots) = workload::policies(&mut random, crews);
         let policies = flow::with_handlers(seed, policies)?;
         let durability = if random.chance(500) { Durability::Full } else { Durability::Os };
@@ -482,6 +482,7 @@ impl World {
         for (flight, why) in stops {
             self.stop(flight, why)?;
         }
+        effects.cancels.into_iter().try_for_each(|(flight, position)| self.kept_cancel(flight, position))?;
         self.remotes_ask();
         if !effects.archive.is_empty() {
             let settlements = effects.archive.iter().map(|entry| &entry.settlement);

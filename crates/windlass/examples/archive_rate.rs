@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 use windlass::archiver::read::{ArchiveReader, ListFilter};
-use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, PENDING_MAX, Ran};
+use windlass::archiver::{ArchivedTurn, Archiver, ArchiverOptions, Entry, PENDING_MAX, Ran, Told};
 use windlass::log::Log;
 use windlass::runner::Output;
-use windlass::spans::Spans;
 use windlass::store::chunk::{Chunk, ChunkBuilder};
 use windlass::store::{Held, Place, Settlement};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
@@ -100,7 +99,7 @@ fn archive(dir: &Path, turns: &[ArchivedTurn]) -> Result<(u64, f64, u64), Box<dy
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).expect("the bench listens"));
     let archiver =
-        Archiver::spawn(options, Log::off(), Spans::off(), on_archived, Box::new(|failure| panic!("{failure}")))?;
+        Archiver::spawn(options, Told::log(Log::off()), on_archived, Box::new(|failure| panic!("{failure}")))?;
     let begin = Instant::now();
     for turn in turns {
         while archiver.pending_bytes() > PENDING_MAX {

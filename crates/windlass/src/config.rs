@@ -10,6 +10,7 @@ mod shown;
 pub mod units;
 mod zone;
 
+pub(crate) use checks::program as check_program;
 pub(crate) use reader::forward::{target as forward_target, token_file};
 pub use shown::{Change, Entry, Loaded, diff};
 
@@ -17,6 +18,7 @@ use crate::data_dir;
 use crate::error::{Failure, Kind};
 use crate::handlers_dir;
 use crate::log::LogOptions;
+use crate::memcached::ProgressOptions;
 use crate::runner::lua;
 use crate::schedule::Schedule;
 use crate::server::ArchiveOptions;
@@ -61,6 +63,8 @@ pub struct Config {
     pub archive: ArchiveOptions,
     pub log: LogOptions,
     pub traces: TraceOptions,
+    /// Where progress is kept beside the server.
+    pub progress: ProgressOptions,
     /// The directories of documents that are shown beside the queues.
     pub spools: Vec<PathBuf>,
     /// Its terms are those of every table that does not say otherwise.
@@ -147,6 +151,7 @@ impl Default for Config {
             archive: ArchiveOptions::default(),
             log: LogOptions::default(),
             traces: TraceOptions::default(),
+            progress: ProgressOptions::default(),
             spools: Vec::new(),
             defaults: Policy::new("defaults", Service::Command(Command::default())),
             handlers: None,

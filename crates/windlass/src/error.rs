@@ -159,7 +159,8 @@ impl From<StoreError> for Failure {
             StoreError::Newer { .. } => Kind::Version,
             // Who tries later waits for the holder of the directory's own lock, and here that is this process.
             StoreError::Locked(_) => Kind::Shortage,
-            StoreError::Away(_) => Kind::TryLater,
+            StoreError::Refused(_) => Kind::BadData,
+            StoreError::Away(_) | StoreError::Busy(_) => Kind::TryLater,
         };
         let failure = Failure::new(kind, error.to_string());
         match kind {

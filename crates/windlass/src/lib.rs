@@ -21,6 +21,7 @@ pub mod http;
 pub mod inbox;
 pub mod log;
 pub mod lot;
+pub mod memcached;
 pub mod mixed;
 pub mod nudge;
 mod numbered;

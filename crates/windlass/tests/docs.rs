@@ -94,6 +94,14 @@ fn every_config_key_is_explained_where_it_stands() {
 }
 
 #[test]
+fn the_deaths_that_convict_a_job_are_the_pages() {
+    use windlass_core::suspicion::{ALONE_AFTER, CONVICTED_AT};
+    let sentence =
+        format!("with {ALONE_AFTER} it runs while no other suspect does, and with {CONVICTED_AT} it is `failed`");
+    assert!(read("docs/runners.md").contains(&sentence), "expected on the page: {sentence}");
+}
+
+#[test]
 fn every_link_leads_somewhere() {
     let mut pages: Vec<PathBuf> = PAGES.iter().map(|name| root().join(name)).collect();
     pages.extend(files("docs", "md"));

@@ -102,4 +102,5 @@ fn documents_through_three_stages_of_directories() {
     needs(&[("pdftotext", "poppler-utils"), ("python3", "python3"), ("bash", "bash")]);
     let verdict = run("documents");
     assert!(verdict.starts_with("right: 120 documents once and whole"), "{verdict}");
+    assert!(verdict.ends_with("the pictures tell the same"), "{verdict}");
 }

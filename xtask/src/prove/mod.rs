@@ -133,7 +133,7 @@ fn reap(_: &Proof, size: u64) -> Result<Command, String> {
 /// Drivers of directories: killed and cut off before every call, killed at random, a million files in one directory.
 fn spool(_: &Proof, size: u64) -> Result<Command, String> {
     let mut command = cargo(&["test", "--release", "-p", "windlass", "--test", "spool"]);
-    command.args(["crash::", "scenes::", "large::", "--", "--nocapture", "--test-threads=1"]);
+    command.args(["--", "crash::", "scenes::", "large::", "--nocapture", "--test-threads=1"]);
     let sizes = [("STRIDE", 1), ("DOCUMENTS", size), ("KILLS_MS", 1000), ("FILES", 10 * size)];
     command.envs(sizes.map(|(name, value)| (format!("WINDLASS_SPOOL_{name}"), value.to_string())));
     Ok(command)
@@ -239,6 +239,17 @@ mod tests {
     fn every_rig_has_a_size() {
         for proof in PROOFS.iter().filter(|proof| RIGS.iter().any(|(name, _)| *name == proof.name)) {
             assert!(rig(proof, 1).is_ok(), "{}", proof.name);
+        }
+    }
+
+    /// Cargo takes one name of a test; more of them go to the harness, behind `--`.
+    #[test]
+    fn cargo_is_given_one_name_of_tests_at_most() {
+        for proof in PROOFS {
+            let command = (proof.command)(proof, 1).unwrap();
+            let words = command.get_args().take_while(|word| *word != "--");
+            let names = words.filter(|word| word.to_string_lossy().ends_with("::")).count();
+            assert!(names <= 1, "{}: {command:?}", proof.name);
         }
     }
 

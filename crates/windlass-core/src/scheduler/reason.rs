@@ -142,6 +142,30 @@ impl Reason {
         }
     }
 
+    /// True where nothing keeps the queue's ready jobs: they come in their turn, or there are none.
+    pub fn holds_nobody(&self) -> bool {
+        match self {
+            Reason::Runnable | Reason::Barren | Reason::NothingWaits => true,
+            Reason::NoRunner
+            | Reason::Paused(_)
+            | Reason::Disabled
+            | Reason::OutsideHours { .. }
+            | Reason::RateReached { .. }
+            | Reason::DestinationDead { .. }
+            | Reason::Lingering
+            | Reason::Draining
+            | Reason::Stalled(_)
+            | Reason::SuspectHeld
+            | Reason::SuspectRunning
+            | Reason::QueueSlotsTaken { .. }
+            | Reason::CrewSlotsTaken { .. }
+            | Reason::ServerSlotsTaken { .. }
+            | Reason::MemoryShort(_)
+            | Reason::NextStageFull { .. }
+            | Reason::NoWorkerAsks { .. } => false,
+        }
+    }
+
     /// True where only a person, or a new config, makes the queue go on.
     pub fn is_lasting(&self) -> bool {
         match self {

@@ -3,6 +3,9 @@
 //! A slot that becomes free during a turn stands idle until the next one has been committed. For long jobs that is
 //! nothing; for short ones it would be most of the time. It must not look at a clock: it is told how long things took.
 
+use super::{Planned, Scheduler};
+use crate::job::LaneKind;
+use crate::policy::Service;
 use std::time::Duration;
 
 /// No slot has more than this claimed ahead.
@@ -52,6 +55,20 @@ impl Pace {
         }
         let in_two_turns = (turn * 2).as_micros().div_ceil(job.as_micros().max(1));
         u32::try_from(in_two_turns).unwrap_or(STOCK_PER_SLOT_MAX).min(STOCK_PER_SLOT_MAX).saturating_mul(slots)
+    }
+}
+
+impl Scheduler {
+    /// With how many jobs the one of this plan may share a flight, itself included, where it is alone in its queue: as
+    /// many of its crew as would go together if they were of one queue. One where its queue is told apart from others,
+    /// by a process, slots, a rate or destinations of its own, and where a job may be one of many that wait.
+    pub fn together(&self, planned: &Planned) -> u32 {
+        let Some(crew) = self.crews.get(&planned.crew) else { return 1 };
+        let policy = &crew.policy;
+        let kept = matches!(&policy.service, Service::Worker(worker) if !worker.command.names_queue());
+        let alike = kept && policy.rate_key.is_none() && policy.queue_rate().is_none();
+        let lonely = planned.most == 1 && planned.lane.kind == LaneKind::Fresh && self.waiting(planned.lane.queue) == 0;
+        if alike && lonely && !self.caps.contains_key(&planned.lane.queue) { crew.at_once.max(1) } else { 1 }
     }
 }
 

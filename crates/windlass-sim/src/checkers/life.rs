@@ -27,6 +27,8 @@ impl Checker for Life {
             let chained = ledger.chains.contains_key(id);
             let legal = match before {
                 None if chained && after.state == State::Cancelled => true,
+                // It was emitted in the turn that cancels what is left of its run.
+                None if turned.amended.contains(id) && after.state == State::Cancelled => true,
                 Some(before) if chained && before.state == State::Scheduled => reaches(before.state, after.state, 3),
                 None if &*after.queue == TOPIC && after.state == State::Succeeded => true,
                 // It came too late to begin.

@@ -39,7 +39,8 @@ impl Checker for Poison {
 
     fn end(&mut self, ledger: &Ledger) -> Result<(), String> {
         for (id, job) in self.killers.iter().filter_map(|id| Some((id, ledger.jobs.get(id)?))) {
-            let convicted = job.state == State::Failed && job.reason == Some(Reason::Poison);
+            // One whose time was over before it had killed often enough has failed as it should, too.
+            let convicted = job.state == State::Failed && matches!(job.reason, Some(Reason::Poison | Reason::Expired));
             // One that a person suspended or cancelled was not given the chance.
             if job.record.starts > 0 && job.state.is_end() && !convicted && job.state != State::Cancelled {
                 return Err(format!("{id} kills its server and is {} ({:?})", job.state, job.reason));

@@ -14,7 +14,7 @@ impl Checker for RunEnd {
     fn see(&mut self, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         let Seen::Turned(turned) = seen else { return Ok(()) };
         for (id, run) in &ledger.runs {
-            let told = turned.ended.iter().filter(|ended| *ended == id).count();
+            let told = turned.ended.iter().filter(|(ended, _)| ended == id).count();
             let due = usize::from(run.sealed && run.live == 0 && !run.ended);
             if told != due {
                 let RunModel { live, sealed, ended, .. } = run;

@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Turned};
 use std::collections::{BTreeMap, BTreeSet};
 use windlass_core::job::RunId;
 use windlass_core::overrides::{Key, Override, Target};
-use windlass_core::schedule::{CatchUp, Overlap};
+use windlass_core::schedule::{AHEAD, CatchUp, Overlap};
 use windlass_core::time::Time;
 
 const MINUTE: i64 = 60_000_000;
@@ -15,10 +15,11 @@ const MINUTE: i64 = 60_000_000;
 /// What the model knows of one schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Model {
-    /// The last time that was dealt with; nothing until it is first looked at, and while the model cannot tell.
+    /// The last time that was dealt with; nothing until it is first looked at.
     mark: Option<Time>,
     waiting: Vec<Time>,
-    run: Option<RunId>,
+    /// Those that it and people began, until they have ended.
+    runs: Vec<RunId>,
     /// Until when it is switched off.
     off: Option<Time>,
 }
@@ -32,7 +33,7 @@ pub(super) struct Schedules {
 }
 
 impl Model {
-    const NEW: Model = Model { mark: None, waiting: Vec::new(), run: None, off: None };
+    const NEW: Model = Model { mark: None, waiting: Vec::new(), runs: Vec::new(), off: None };
 
     /// The times of the grid after the mark that have come.
     fn came(&self, plan: &Plan, now: Time) -> Vec<Time> {
@@ -74,6 +75,12 @@ impl Model {
         fires
     }
 
+    /// Whether somebody switched it on while its mark was far ahead of the clock.
+    fn is_reset_by(&self, turned: &Turned, plan: &Plan) -> bool {
+        let ahead = self.mark.is_some_and(|mark| mark > turned.now.after(AHEAD));
+        ahead && turned.enabled.contains(&plan.name)
+    }
+
     /// What passes while it is switched off is not made up for.
     fn pass(&mut self, now: Time) {
         self.mark = self.mark.map(|mark| mark.max(now));
@@ -101,6 +108,10 @@ impl Schedules {
                 }
             }
             let model = self.models.entry(plan.name.clone()).or_insert(Model::NEW);
+            if model.is_reset_by(turned, plan) {
+                // Somebody wants them, though a clock that was far ahead had dealt with them.
+                self.fired.retain(|(name, time)| *name != plan.name || *time <= turned.now);
+            }
             *model = next(model, plan, turned, ledger, self.holding, (&own, &by_hand))?;
         }
         match by_name.keys().next() {
@@ -123,44 +134,49 @@ fn next(
     let is_switch = |made: &&Override| made.target == target && made.key == Key::Enabled && made.value == 0;
     let switched_off = ledger.overrides.iter().find(is_switch);
     let off = switched_off.map(|made| made.until.unwrap_or(Time(i64::MAX)));
-    let (looked, now) = (turned.looked_at.contains(&plan.name), turned.now);
+    let remembered = turned.remembered.get(&plan.name).copied().unwrap_or(0);
+    let is_reset = model.is_reset_by(turned, plan);
+    let (looked, now) = (remembered > by_hand.len() + usize::from(is_reset), turned.now);
     let mut after = model.clone();
     if let Some(until) = model.off {
         after.pass(now.min(until));
     }
-    after.off = off;
-    if let Some((_, run)) = by_hand.last() {
-        after.run = Some(*run);
+    if is_reset {
+        after.mark = Some(now);
     }
+    after.off = off;
+    after.runs.retain(|run| ledger.runs.get(run).is_none_or(|run| !run.ended));
+    after.runs.extend(by_hand.iter().map(|(_, run)| *run));
     let expected_of = |times: Vec<Time>| format!("{} fired for {own:?}, expected {times:?} at {now:?}", plan.name);
-    if off.is_some() {
-        after.pass(now);
-        after.mark = after.mark.or(looked.then_some(now));
+    if let Some(until) = off {
+        // A new engine has yet to notice that it is over.
+        after.pass(now.min(until));
+        after.mark = after.mark.or((remembered > 0).then_some(now));
         return if own.is_empty() { Ok(after) } else { Err(expected_of(Vec::new())) };
     }
-    let live_before = after.run.is_some_and(|run| ledger.runs.get(&run).is_some_and(|run| !run.ended));
+    let is_live = |run: &&RunId| ledger.runs.get(*run).is_some_and(|run| !run.ended);
+    let live: Vec<RunId> = after.runs.iter().filter(is_live).copied().collect();
+    let live_before = !live.is_empty();
     if !looked {
+        // It begins with what is first remembered of it.
+        after.mark = after.mark.or((remembered > 0).then_some(now));
         let due = after.mark.is_some() && after.is_due(plan, now, live_before);
         let excused = holding || turned.recovered || !due;
         return if excused { Ok(after) } else { Err(format!("{} was due at {now:?} and nobody looked", plan.name)) };
     }
     if after.mark.is_none() {
-        // Its first look, or one that the model takes its word for.
+        // Its first look.
         after.mark = Some(now);
-        after.run = own.last().map(|(_, run)| *run).or(after.run);
+        after.runs.extend(own.iter().map(|(_, run)| *run));
         return Ok(after);
     }
-    if holding && !by_hand.is_empty() && own.is_empty() {
-        // Whether it was looked at besides cannot be told.
-        return Ok(Model { mark: None, waiting: Vec::new(), ..after });
-    }
-    let ends_now = after.run.is_some_and(|run| turned.ended.contains(&run));
+    let ends_now = live.iter().all(|run| turned.ended.iter().any(|(ended, _)| ended == run));
     let mut expected = Vec::new();
     for is_live in [Some(live_before), (live_before && ends_now).then_some(false)].into_iter().flatten() {
         let mut candidate = after.clone();
         expected = candidate.look(plan, now, is_live);
         if expected.iter().eq(own.iter().map(|(time, _)| time)) {
-            candidate.run = own.last().map(|(_, run)| *run).or(candidate.run);
+            candidate.runs.extend(own.iter().map(|(_, run)| *run));
             return Ok(candidate);
         }
     }
@@ -193,8 +209,8 @@ mod tests {
     }
 
     fn at(minutes: i64) -> Turned {
-        let looked_at = BTreeSet::from(["a-10".to_owned()]);
-        Turned { now: Time(minutes * MINUTE), looked_at, ..Turned::default() }
+        let remembered = BTreeMap::from([("a-10".to_owned(), 1)]);
+        Turned { now: Time(minutes * MINUTE), remembered, ..Turned::default() }
     }
 
     /// The same turn with runs of these nominal minutes.
@@ -221,7 +237,7 @@ mod tests {
         assert!(said(allow(), &early).is_err());
         let missed = [at(5), at(10)];
         assert!(said(allow(), &missed).unwrap_err().contains("expected"));
-        let unseen = Turned { looked_at: BTreeSet::new(), ..at(10) };
+        let unseen = Turned { remembered: BTreeMap::new(), ..at(10) };
         assert!(said(allow(), &[at(5), unseen]).unwrap_err().contains("nobody looked"));
     }
 

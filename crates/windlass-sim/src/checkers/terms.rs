@@ -1,5 +1,6 @@
 //! Runs keep their terms: none is stopped before its time or bears one failure too many, none takes more jobs than it
-//! said, and the end of each is announced once, in the turn that ends it.
+//! said, each ends as its failures and what it bears of them say, and the end of each is announced once, in the turn
+//! that ends it.
 
 use super::{Checker, Seen};
 use crate::ledger::{Ledger, Turned, end_job_of};
@@ -31,6 +32,10 @@ pub(super) struct Terms {
     fresh: bool,
 }
 
+fn ends(turned: &Turned, run: RunId) -> bool {
+    turned.ended.iter().any(|(ended, _)| *ended == run)
+}
+
 fn ahead(turned: &Turned) -> i64 {
     turned.now.0 - turned.at as i64
 }
@@ -47,7 +52,8 @@ impl Bound {
         if let Some(most) = self.terms.job_limit.filter(|most| jobs().count() as u64 > *most) {
             return Err(format!("{id} has {} jobs, it takes {most}", jobs().count()));
         }
-        let failed = jobs().filter(|job| job.state == State::Failed).count() as u64;
+        // What is not kept any more is not held against it any more.
+        let failed = jobs().filter(|job| job.state == State::Failed && !job.forgotten).count() as u64;
         if must_stop && self.is_lost(failed) {
             return Err(format!("{id} goes on with {failed} failures"));
         }
@@ -55,7 +61,28 @@ impl Bound {
     }
 
     fn is_lost(&self, failed: u64) -> bool {
-        matches!(self.terms.tolerate, Some(Tolerance::Jobs(most)) if failed > most)
+        match (self.terms.tolerate, self.terms.job_limit) {
+            (None, _) => false,
+            (Some(Tolerance::Jobs(most)), _) => failed > most,
+            // A share may hold as long as jobs may come that do not fail: up to the limit, or for ever.
+            (Some(Tolerance::Share(share)), Some(jobs)) => failed * 10_000 > share * jobs,
+            (Some(Tolerance::Share(share)), None) => share == 0 && failed > 0,
+        }
+    }
+
+    /// Whether a run that ends like this came to what was wanted.
+    fn is_met(&self, id: RunId, ledger: &Ledger) -> bool {
+        let of = |states: &[State]| {
+            let jobs = ledger.jobs.values().filter(|job| job.run == Some(id) && states.contains(&job.state));
+            jobs.count() as u64
+        };
+        let failed = of(&[State::Failed]);
+        let borne = match self.terms.tolerate.unwrap_or(Tolerance::Jobs(0)) {
+            Tolerance::Jobs(most) => failed <= most,
+            Tolerance::Share(share) => failed * 10_000 <= share * of(&State::ALL),
+        };
+        let stopped = ledger.runs.get(&id).is_some_and(|run| run.stopped);
+        borne && !stopped && of(&[State::Cancelled]) == 0
     }
 }
 
@@ -71,6 +98,8 @@ impl Terms {
             };
             self.runs.insert(*id, bound);
         }
+        // A run that was forgotten has no terms any more, whoever begins another in its name.
+        self.runs.retain(|id, _| ledger.runs.contains_key(id) && ledger.terms.contains_key(&RunId::first(id.origin)));
         if std::mem::replace(&mut self.fresh, turned.recovered) || turned.recovered {
             self.runs.values_mut().for_each(|run| run.sure_of_time &= run.ahead == ahead(turned));
         }
@@ -79,7 +108,7 @@ impl Terms {
         self.ends(turned, ledger)?;
         for (id, bound) in &self.runs {
             let Some(run) = ledger.runs.get(id).filter(|run| !run.ended) else { continue };
-            let goes_on = !run.stopped && !turned.ended.contains(id) && !self.holding && !turned.recovered;
+            let goes_on = !run.stopped && !ends(turned, *id) && !self.holding && !turned.recovered;
             if goes_on && bound.sure_of_time && bound.is_over_time(turned.at, LATE) {
                 return Err(format!("{id} goes on beyond its time"));
             }
@@ -128,9 +157,15 @@ impl Terms {
     }
 
     fn ends(&self, turned: &Turned, ledger: &Ledger) -> Result<(), String> {
+        for (id, met) in &turned.ended {
+            let bound = self.runs.get(id).filter(|bound| !bound.touched);
+            if bound.is_some_and(|bound| bound.is_met(*id, ledger) != *met) {
+                return Err(format!("{id} ended, and whether it came to what was wanted ({met}) is wrong"));
+            }
+        }
         for (id, bound) in self.runs.iter().filter(|(_, bound)| bound.terms.end_job.is_some()) {
             let came = turned.moved.iter().filter(|(of, before, _)| *of == end_job_of(*id) && before.is_none()).count();
-            if came != usize::from(turned.ended.contains(id)) {
+            if came != usize::from(ends(turned, *id)) {
                 let over = ledger.runs.get(id).is_some_and(|run| run.ended);
                 return Err(format!("the end of {id} (over before: {over}) was announced {came} times"));
             }
@@ -177,6 +212,7 @@ mod tests {
         let (mut checker, mut ledger) = (Terms::default(), Ledger::default());
         let run = RunId::first(Origin::from_random(7));
         ledger.runs.insert(run, RunModel { stopped: stopped.is_some(), ..RunModel::default() });
+        ledger.terms.insert(run, terms.clone());
         let opened = Turned { opened: vec![(run, String::new(), terms)], ..Turned::default() };
         checker.see(&Seen::Turned(&opened), &ledger)?;
         let moved: Vec<_> = (0..failed)
@@ -194,6 +230,7 @@ mod tests {
     fn a_stop_that_is_early_or_late_and_a_job_too_many_are_found_out() {
         let time = || RunTerms { time_limit: Some(Duration::from_secs(10)), ..RunTerms::default() };
         let bears = || RunTerms { tolerate: Some(Tolerance::Jobs(1)), ..RunTerms::default() };
+        let tenth = |job_limit| RunTerms { tolerate: Some(Tolerance::Share(1000)), job_limit, ..RunTerms::default() };
         let few = || RunTerms { job_limit: Some(2), ..RunTerms::default() };
         for (terms, failed, at, stopped, right) in [
             (time(), 0, 9 * SECOND, None, true),
@@ -204,11 +241,43 @@ mod tests {
             (bears(), 1, 0, Some(Stopped::Failures), false),
             (bears(), 2, 0, Some(Stopped::Failures), true),
             (bears(), 2, 0, None, false),
+            (tenth(None), 9, 0, None, true),
+            (tenth(None), 9, 0, Some(Stopped::Failures), false),
+            (tenth(Some(20)), 2, 0, None, true),
+            (tenth(Some(20)), 2, 0, Some(Stopped::Failures), false),
+            (tenth(Some(20)), 3, 0, None, false),
+            (tenth(Some(20)), 3, 0, Some(Stopped::Failures), true),
             (few(), 2, 0, None, true),
             (few(), 3, 0, None, false),
         ] {
             let told = said(terms.clone(), failed, at, stopped);
             assert_eq!(told.is_ok(), right, "{terms:?} {failed} {at} {stopped:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_that_is_taken_for_another_is_found_out() {
+        let share = |share| RunTerms { tolerate: Some(Tolerance::Share(share)), ..RunTerms::default() };
+        for (terms, failed, succeeded, met, right) in [
+            (share(2500), 1, 3, true, true),
+            (share(2500), 1, 3, false, false),
+            (share(2500), 1, 2, true, false),
+            (share(2500), 1, 2, false, true),
+        ] {
+            let (mut checker, mut ledger) = (Terms::default(), Ledger::default());
+            let run = RunId::first(Origin::from_random(7));
+            ledger.runs.insert(run, RunModel::default());
+            ledger.terms.insert(run, terms.clone());
+            let opened = Turned { opened: vec![(run, String::new(), terms)], ..Turned::default() };
+            checker.see(&Seen::Turned(&opened), &ledger).unwrap();
+            for offset in 0..failed + succeeded {
+                let state = if offset < failed { State::Failed } else { State::Succeeded };
+                let id = JobId { origin: Origin::from_random(1), offset };
+                ledger.jobs.insert(id, Known { run: Some(run), ..job(state) });
+            }
+            let turned = Turned { ended: vec![(run, met)], ..Turned::default() };
+            let told = checker.see(&Seen::Turned(&turned), &ledger);
+            assert_eq!(told.is_ok(), right, "{failed} of {}: {met}", failed + succeeded);
         }
     }
 }

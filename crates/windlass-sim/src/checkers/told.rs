@@ -5,6 +5,7 @@ use super::{Checker, Seen};
 use crate::flow::{ERRORS, LISTENERS, TOPIC};
 use crate::ledger::{Ledger, Turned};
 use crate::rules::Rules;
+use std::collections::BTreeSet;
 use windlass_core::job::JobId;
 use windlass_core::judge::Verdict;
 use windlass_core::life_cycle::State;
@@ -20,8 +21,12 @@ impl Told {
     }
 
     fn failures(&self, turned: &Turned) -> Result<(), String> {
+        // What failed and was cancelled or given another try within one turn has failed all the same.
+        let fails = turned.settled.iter().filter(|settled| matches!(settled.verdict, Verdict::Fail { .. }));
+        let settled: BTreeSet<JobId> = fails.flat_map(|settled| settled.held.ids()).collect();
         for (id, before, after) in &turned.moved {
-            let failed = after.state == State::Failed && before.as_ref().is_none_or(|job| job.state != State::Failed);
+            let is_new = before.as_ref().is_none_or(|job| job.state != State::Failed);
+            let failed = settled.contains(id) || after.state == State::Failed && is_new;
             let expected = usize::from(failed && self.has_handler(&after.queue));
             let found = told(turned, *id, ERRORS);
             if found != expected {

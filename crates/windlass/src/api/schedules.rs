@@ -4,6 +4,7 @@ use crate::engine::event::ScheduleInfo;
 use crate::schedule::What;
 use crate::when;
 use serde::{Deserialize, Serialize};
+use windlass_core::job::RunId;
 
 /// A schedule and how it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,10 +23,15 @@ pub struct Schedule {
     pub from: Option<Vec<String>>,
     /// The coming times, as many as were asked for; none where it is switched off.
     pub next: Vec<String>,
-    /// The last nominal time that fired, and its run while that has not ended.
+    /// The last nominal time that fired, and the runs that have not ended, with the last one by itself.
     pub fired: Option<String>,
     pub run: Option<String>,
-    /// Times that wait for the end of that run.
+    #[serde(default)]
+    pub runs: Vec<String>,
+    /// Where the clock was once far ahead: nothing fires until then, or until somebody enables it.
+    #[serde(default)]
+    pub silent_until: Option<String>,
+    /// Times that wait for the ends of those runs.
     pub waiting: Vec<String>,
     pub fired_count: u64,
     pub skipped_count: u64,
@@ -34,7 +40,7 @@ pub struct Schedule {
 impl Schedule {
     /// With so many of its coming times.
     pub fn new(info: &ScheduleInfo, coming: usize) -> Schedule {
-        let ScheduleInfo { schedule, memory, enabled, next } = info;
+        let ScheduleInfo { schedule, memory, enabled, next, silent_until } = info;
         let (data, from) = match &schedule.push.what {
             What::Data(text) => (Some(text.clone()), None),
             What::Lines(command) => {
@@ -56,7 +62,9 @@ impl Schedule {
             from,
             next: times.map(when::rfc3339).collect(),
             fired: memory.fired.map(when::rfc3339),
-            run: memory.run.map(|run| run.to_string()),
+            run: memory.runs.last().map(RunId::to_string),
+            runs: memory.runs.iter().map(RunId::to_string).collect(),
+            silent_until: silent_until.map(when::rfc3339),
             waiting: memory.waiting.iter().copied().map(when::rfc3339).collect(),
             fired_count: memory.fired_count,
             skipped_count: memory.skipped_count,

@@ -9,6 +9,9 @@ pub struct Stats {
     pub by: String,
     pub since: String,
     pub until: String,
+    /// The share of the time since its start that the engine was at work.
+    #[serde(default)]
+    pub busy: f64,
     pub rows: Vec<StatsRow>,
     pub total: StatsRow,
 }
@@ -39,6 +42,10 @@ pub struct StatsRow {
     /// Jobs that have not ended, by state; only where the rows are queues.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<String, u64>,
+    /// For how long ready jobs were held since the server's start, in seconds, by the code that `why` has for what held
+    /// them; only where the rows are queues.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held_s: BTreeMap<String, f64>,
 }
 
 /// At most 7 % above the exact value.

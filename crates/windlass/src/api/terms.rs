@@ -5,6 +5,7 @@ use crate::error::{Failure, Kind};
 use crate::when;
 use serde::{Deserialize, Serialize};
 use windlass_core::job::{Priority, QueueName};
+use windlass_core::notify::{Ending, Notify};
 use windlass_core::run::terms::{END_DATA_MAX, EndJob, RunTerms};
 
 /// A request for a run; `service` is taken over the Unix socket only.
@@ -24,12 +25,16 @@ pub struct NewRun {
     pub tolerate: Option<String>,
     #[serde(default)]
     pub end_job: Option<NewEndJob>,
+    #[serde(default)]
+    pub notify: Vec<String>,
+    #[serde(default)]
+    pub notify_on: Vec<String>,
 }
 
 impl NewRun {
     pub fn terms(&self) -> Terms {
-        let NewRun { time_limit, job_limit, tolerate, end_job, .. } = self.clone();
-        Terms { time_limit, job_limit, tolerate, end_job }
+        let NewRun { time_limit, job_limit, tolerate, end_job, notify, notify_on, .. } = self.clone();
+        Terms { time_limit, job_limit, tolerate, end_job, notify, notify_on }
     }
 }
 
@@ -48,6 +53,11 @@ pub struct Terms {
     pub tolerate: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_job: Option<NewEndJob>,
+    /// The channels that are told how it ended, and of which ends: `failed` and `late` where nothing is said.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notify_on: Vec<String>,
 }
 
 /// The job that announces the end; without data it is told what the run came to.
@@ -67,11 +77,14 @@ impl From<&RunTerms> for Terms {
             priority: i64::from(end.priority.value()),
             data: if end.data.is_empty() { Data::default() } else { Data::new(&end.data) },
         };
+        let told = |ending: Ending| terms.notify.hears(ending).then(|| ending.word().to_owned());
         Terms {
             time_limit: terms.time_limit.map(when::exact),
             job_limit: terms.job_limit,
             tolerate: terms.tolerate.map(|tolerate| tolerate.to_string()),
             end_job: terms.end_job.as_ref().map(end_job),
+            notify: terms.notify.names().map(str::to_owned).collect(),
+            notify_on: Ending::ALL.into_iter().filter_map(told).collect(),
         }
     }
 }
@@ -86,7 +99,7 @@ impl Terms {
             job_limit: self.job_limit,
             tolerate: self.tolerate.as_deref().map(str::parse).transpose().map_err(bad)?,
             end_job: self.end_job.as_ref().map(NewEndJob::checked).transpose()?,
-            ..RunTerms::default()
+            notify: Notify::from_words(&self.notify, &self.notify_on).map_err(bad)?,
         })
     }
 }

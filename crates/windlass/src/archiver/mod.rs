@@ -8,6 +8,7 @@
 
 use crate::error::{Failure, Kind};
 use crate::log::Log;
+use crate::memcached::Copies;
 use crate::runner::Output;
 use crate::spans::Spans;
 use crate::store::Settlement;
@@ -23,6 +24,7 @@ use windlass_core::job::{QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
+mod attempt_copy;
 mod attempt_line;
 mod attempt_span;
 pub mod extent;
@@ -116,6 +118,24 @@ impl Entry {
     }
 }
 
+/// Who is told of each attempt that has ended, on the archiver's thread; none of them is waited for.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// A line for each.
+    pub log: Log,
+    /// A span for each that is traced.
+    pub spans: Spans,
+    /// The state that it led to, beside what the job had said.
+    pub copies: Copies,
+}
+
+impl Told {
+    /// Only the log.
+    pub fn log(log: Log) -> Told {
+        Told { log, spans: Spans::off(), copies: Copies::default() }
+    }
+}
+
 /// Told, on the archiver's thread, that all turns up to this one are on disk.
 pub type OnArchived = Box<dyn Fn(u64) + Send>;
 /// Told once, on the archiver's thread, why nothing more is written.
@@ -146,17 +166,15 @@ impl Archiver {
     /// Opens the archive, cuts off what a crash left half written, and starts the thread.
     ///
     /// After `on_failure` was told something the thread has ended. A lack of space is no failure: what does not fit
-    /// waits in memory, and in the store, until it does. Each attempt is a line of the log, and a span where it is
-    /// traced.
+    /// waits in memory, and in the store, until it does. Each attempt is told to those who are told of ends.
     pub fn spawn(
         options: ArchiverOptions,
-        log: Log,
-        spans: Spans,
+        told: Told,
         on_archived: OnArchived,
         on_failure: OnFailure,
     ) -> Result<Archiver, Failure> {
         let progress = Arc::new(Progress::default());
-        let writer = writer::Writer::open(options, log, spans, Arc::clone(&progress), on_archived)?;
+        let writer = writer::Writer::open(options, told, Arc::clone(&progress), on_archived)?;
         let (requests, received) = channel();
         let body = move || {
             // The engine must hear of a panic too, or it would wait for ever for turns to be archived.

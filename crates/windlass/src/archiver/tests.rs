@@ -69,8 +69,7 @@ fn spawn(options: ArchiverOptions) -> (Archiver, Receiver<u64>) {
     let (tell, confirmed) = channel();
     let on_archived = Box::new(move |turn| tell.send(turn).unwrap_or_default());
     let archiver =
-        Archiver::spawn(options, Log::off(), Spans::off(), on_archived, Box::new(|failure| panic!("{failure}")))
-            .unwrap();
+        Archiver::spawn(options, Told::log(Log::off()), on_archived, Box::new(|failure| panic!("{failure}"))).unwrap();
     (archiver, confirmed)
 }
 
@@ -526,8 +525,7 @@ fn a_failed_write_is_told_once_and_nothing_more_is_written() {
     let (tell_failure, failures) = channel();
     let archiver = Archiver::spawn(
         options.clone(),
-        Log::off(),
-        Spans::off(),
+        Told::log(Log::off()),
         Box::new(move |turn| tell_turn.send(turn).unwrap()),
         Box::new(move |failure| tell_failure.send(failure).unwrap()),
     )
@@ -560,7 +558,7 @@ fn an_archive_of_a_newer_program_is_refused_untouched() {
     bytes[36..40].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &bytes).unwrap();
     let refused =
-        Archiver::spawn(rig.options(), Log::off(), Spans::off(), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
+        Archiver::spawn(rig.options(), Told::log(Log::off()), Box::new(|_| {}), Box::new(|_| {})).unwrap_err();
     assert_eq!(refused.kind, crate::error::Kind::Version);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(rig.reader().find(id(1, 1)).unwrap_err().kind, crate::error::Kind::Version);

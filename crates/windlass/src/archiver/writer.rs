@@ -10,15 +10,13 @@ use super::frame::{write_attempts, write_turn};
 use super::index::{Index, IndexFields, Stored};
 use super::retention::Sweep;
 use super::segment::{self, Header, segment_name, segment_path};
-use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request};
-use super::{attempt_line, attempt_span};
+use super::{ArchivedTurn, ArchiverOptions, Entry, OnArchived, Progress, Request, Told};
+use super::{attempt_copy, attempt_line, attempt_span};
 use crate::allocator;
 use crate::clock;
 use crate::data_dir::write_durably;
 use crate::error::{Failure, Kind};
-use crate::log::Log;
 use crate::sabotage::{self, Sabotage};
-use crate::spans::Spans;
 use crate::store::MOVED;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -115,8 +113,7 @@ impl Open {
 /// Owns the open segment and the chores.
 pub(super) struct Writer {
     options: ArchiverOptions,
-    log: Log,
-    spans: Spans,
+    told: Told,
     progress: Arc<Progress>,
     on_archived: OnArchived,
     open: Option<Open>,
@@ -139,8 +136,7 @@ impl Writer {
     /// Finds the last whole turn and cuts off what a crash left behind it.
     pub(super) fn open(
         options: ArchiverOptions,
-        log: Log,
-        spans: Spans,
+        told: Told,
         progress: Arc<Progress>,
         on_archived: OnArchived,
     ) -> Result<Writer, Failure> {
@@ -151,8 +147,7 @@ impl Writer {
         let newest = unindexed.pop_back();
         let mut writer = Writer {
             options,
-            log,
-            spans,
+            told,
             progress,
             on_archived,
             open: None,
@@ -278,7 +273,7 @@ impl Writer {
         }
         match act(self) {
             Err(failure) if passes(&failure) => {
-                self.log.warn(format!("{failure}; finished attempts wait for space"));
+                self.told.log.warn(format!("{failure}; finished attempts wait for space"));
                 self.full_until = Some(Instant::now() + FULL_RETRY);
                 Ok(())
             }
@@ -292,7 +287,7 @@ impl Writer {
             Err(failure) => return Err(failure),
             Ok(()) => {
                 self.full_until = None;
-                self.log.info("there is space again: all finished attempts are archived");
+                self.told.log.info("there is space again: all finished attempts are archived");
             }
         }
         Ok(())
@@ -321,8 +316,9 @@ impl Writer {
         if turn.turn <= self.turn && !sabotage::on(Sabotage::ArchivedTwice) {
             return Ok(());
         }
-        attempt_line::say(&self.log, turn);
-        attempt_span::hand_over(&self.spans, turn);
+        attempt_line::say(&self.told.log, turn);
+        attempt_span::hand_over(&self.told.spans, turn);
+        attempt_copy::hand_over(&self.told.copies, turn);
         let Some(open) = &mut self.open else { unreachable!("a turn is appended to an open segment") };
         let before = open.length;
         for entry in turn.entries.iter().filter(|entry| entry.settlement.held.count > 0) {

@@ -119,6 +119,9 @@ fn list(plan: &Plan, done: bool, out: &mut Out) {
     if !steps.is_empty() {
         out.line(format_args!("{} {mark}", counted(steps.len() as u64, "step")));
     }
+    for remark in &plan.remarks {
+        out.line(format_args!("{remark}"));
+    }
     for refused in &plan.refused {
         out.line(format_args!("not allowed, and not needed: {refused}"));
     }
@@ -127,8 +130,9 @@ fn list(plan: &Plan, done: bool, out: &mut Out) {
 fn told(plan: &Plan, applied: bool) -> Result<u8, Failure> {
     let all = plan.steps.iter().chain(&plan.beside);
     let steps: Vec<_> = all.map(|step| json!({ "why": step.why, "sql": step.sql })).collect();
-    let refused = &plan.refused;
-    print::document(&json!({ "found": plan.found, "steps": steps, "applied": applied, "refused": refused }))
+    let Plan { found, refused, remarks, .. } = plan;
+    let told = json!({ "found": found, "steps": steps, "applied": applied, "refused": refused, "remarks": remarks });
+    print::document(&told)
 }
 
 /// What a config needs to say, without the password.

@@ -188,11 +188,16 @@ pub(super) fn configured(loaded: &Loaded, dir: &DataDir, store: &StorePlace, log
     }
 }
 
+/// Whoever only answers knows no config, and must not remove what that says is kept.
+pub(super) fn idle_options(dir: &DataDir, store: &StorePlace) -> ServerOptions {
+    ServerOptions { store: store.clone(), keeps_house: false, ..ServerOptions::new(dir.clone()) }
+}
+
 fn options(dir: &DataDir, store: &StorePlace, carry: Carry) -> ServerOptions {
-    let idle = ServerOptions { store: store.clone(), ..ServerOptions::new(dir.clone()) };
+    let idle = idle_options(dir, store);
     match carry {
         Carry::Idle => idle,
-        Carry::Working { slots } => ServerOptions { slots, serves: true, ..idle },
+        Carry::Working { slots } => ServerOptions { slots, serves: true, keeps_house: true, ..idle },
     }
 }
 
@@ -221,6 +226,14 @@ pub(super) fn is_gone(failure: &Failure) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_only_answers_keeps_no_house() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(place.path()).unwrap();
+        let keeps = |carry| options(&dir, &StorePlace::Embedded, carry).keeps_house;
+        assert!(!keeps(Carry::Idle) && keeps(Carry::Working { slots: 1 }));
+    }
 
     #[test]
     fn a_silent_holder_is_named() {

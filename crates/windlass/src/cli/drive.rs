@@ -6,7 +6,7 @@ use super::Context;
 use super::print::{counted, grouped, visible};
 use super::signals::{Signals, exit_code};
 use super::values;
-use crate::config::units;
+use crate::config::{self, units};
 use crate::error::{Failure, Kind};
 use crate::spool::{Drive, Ended, LEASE, Limit, NEVER_IDLE, Order, TRIES, Task};
 use crate::when;
@@ -53,7 +53,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = TRIES, value_parser = values::times)]
     tries: u32,
     /// Wait while so many documents wait in the output
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = values::count)]
     limit: u64,
     /// Wait while so many bytes wait in the output: 500M
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -104,29 +104,23 @@ pub(super) fn drive(args: &Args, context: &Context) -> Result<u8, Failure> {
     context.say(summary(&place, &ended));
     // Told once it has finished what it had, which is an end as good as any; told twice it has not.
     match times.load(Ordering::Relaxed) {
-        0 | 1 if ended.counts.aside > 0 => Ok(Kind::JobFailed.exit_code()),
+        0 | 1 if ended.counts.aside + ended.counts.gone > 0 => Ok(Kind::JobFailed.exit_code()),
         0 | 1 => Ok(0),
         _ => Ok(exit_code(last.load(Ordering::Relaxed))),
     }
 }
 
 /// A command that is not there would cost every document its tries.
-fn check_program(program: &OsString) -> Result<(), Failure> {
-    let is_there = |path: &Path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
-    let path = Path::new(program);
-    let named = path.components().count() > 1 || program.as_bytes().contains(&b'/');
-    let searched = std::env::var_os("PATH").unwrap_or_default();
-    if is_there(path) && named || !named && std::env::split_paths(&searched).any(|dir| is_there(&dir.join(path))) {
-        return Ok(());
-    }
-    Err(Failure::new(Kind::NoInput, format!("cannot run `{}`: no such program", path.display())))
+fn check_program(program: &OsString, directory: &Path) -> Result<(), Failure> {
+    let checked = config::check_program(program.as_bytes(), directory, std::env::var_os("PATH").as_deref());
+    checked.map_err(|why| Failure::new(Kind::NoInput, format!("cannot run the command: {why}")))
 }
 
 fn order(args: &Args) -> Result<Order, Failure> {
     check_extension(&args.ext).map_err(|why| Failure::new(Kind::Usage, format!("--ext: {why}")))?;
     let argv = argv(args)?;
-    check_program(&args.command[0])?;
     let directory = std::env::current_dir().map_err(|e| Failure::io("cannot tell the current directory", &e))?;
+    check_program(&args.command[0], &directory)?;
     // What a job of a server was told about itself is not true of these commands.
     let own = |name: &OsString| name.as_bytes().starts_with(b"WINDLASS_");
     let environment = std::env::vars_os().filter(|(name, _)| !own(name));
@@ -179,7 +173,8 @@ fn argv(args: &Args) -> Result<Vec<Vec<u8>>, Failure> {
 fn summary(place: &str, ended: &Ended) -> String {
     let counts = &ended.counts;
     let mut parts = vec![format!("{} done", counted(counts.done, "document"))];
-    for (count, words) in [(counts.failed, "tries failed"), (counts.aside, "set aside")] {
+    let tries = if counts.failed == 1 { "try failed" } else { "tries failed" };
+    for (count, words) in [(counts.failed, tries), (counts.aside, "set aside"), (counts.gone, "gone")] {
         if count > 0 {
             parts.push(format!("{} {words}", grouped(count)));
         }
@@ -221,11 +216,13 @@ mod tests {
 
     #[test]
     fn the_last_sentence_says_what_was_done() {
-        let counts = crate::spool::Counts { done: 1200, failed: 1, aside: 2 };
+        let counts = crate::spool::Counts { done: 1200, failed: 1, aside: 2, gone: 3 };
         assert_eq!(
             summary("in", &Ended { counts, closed: true }),
-            "in is worked off: 1,200 documents done, 1 tries failed, 2 set aside"
+            "in is worked off: 1,200 documents done, 1 try failed, 2 set aside, 3 gone"
         );
+        let counts = crate::spool::Counts { failed: 2, ..Default::default() };
+        assert_eq!(summary("in", &Ended { counts, closed: false }), "in is left: 0 documents done, 2 tries failed");
         let counts = crate::spool::Counts { done: 1, ..Default::default() };
         assert_eq!(summary("in", &Ended { counts, closed: false }), "in is left: 1 document done");
     }

@@ -48,6 +48,7 @@ mod stats;
 mod status;
 mod steer;
 mod stop;
+mod terms;
 mod tick;
 mod top;
 mod values;
@@ -87,10 +88,13 @@ Exit codes: 0 fine, 1 some job failed, 64 usage, 65 bad data, 66 no such input o
 69 no server, 70 internal, 73 cannot create, 74 I/O, 75 try later, 76 version,
 77 not permitted, 78 config, 124 time-out, 130 and 143 ended by a signal";
 
+/// What each verb has besides its own options stands behind them.
+const EVERYWHERE: &str = "Options of every verb";
+
 /// A job engine: accepts work, never loses it, hauls it through to the end.
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, before_help = EXAMPLES.trim_end(), after_help = EXIT_CODES, max_term_width = 110)]
-#[command(subcommand_required = true, disable_help_subcommand = false)]
+#[command(subcommand_required = true, disable_help_subcommand = false, next_help_heading = EVERYWHERE)]
 struct Arguments {
     /// The data directory; else WINDLASS_DIR, else the user's state directory
     #[arg(long, global = true, value_name = "DIR")]
@@ -292,8 +296,9 @@ impl Context {
         let Some(named) = &self.whereabouts.store else { return Ok(config.clone()) };
         if let Some(path) = self.directories() {
             let what = format!("{}: directories hold no jobs for windlass {}", path.display(), self.verb);
-            return Err(Failure::new(Kind::Usage, what)
-                .hint("windlass pipeline run works on them, and so do windlass drive and windlass spool"));
+            return Err(Failure::new(Kind::Usage, what).hint(
+                "windlass pipeline run works on them, and so do windlass drive and windlass spool (put, graph)",
+            ));
         }
         let read = |why| Failure::new(Kind::Usage, format!("{}: {why}", named.by));
         let database: DatabaseUrl = named.url.parse().map_err(read)?;

@@ -5,7 +5,7 @@
 
 use super::Context;
 use super::amend::selector_of;
-use super::connect::{Link, Server, ServerOptions};
+use super::connect::{Link, Server, ServerOptions, idle_options};
 use super::place::Place;
 use super::print::{self, grouped};
 use crate::api;
@@ -44,7 +44,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn moving(args: &Args, context: &Context) -> Result<u8, Failure> {
-    let stores = Stores { root: context.dir_path()? };
+    let root = context.dir_path()?;
+    let stores = Stores { configured: context.store_of(&root)?, root };
     let place = match &args.from {
         Some(from) => match stores.find(from)? {
             Some((dir, store)) => Place::Directory { dir, store },
@@ -75,22 +76,27 @@ pub(super) fn moving(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// one, always the same, so that a command that was killed goes on with what it had on its way.
 struct Stores {
     root: PathBuf,
+    /// The database that the config names is known by what the config calls its table and columns.
+    configured: StorePlace,
 }
 
 impl Stores {
     /// The table that an address means, and the directory for it; none where it is no database's.
     fn find(&self, address: &str) -> Result<Option<(DataDir, StorePlace)>, Failure> {
-        let Some(table) = Stores::table(address)? else { return Ok(None) };
+        let Some(table) = self.table(address)? else { return Ok(None) };
         let dir = DataDir::open(&self.directory(&table))?;
         Ok(Some((dir, StorePlace::Table(table))))
     }
 
-    fn table(address: &str) -> Result<Option<JobsTable>, Failure> {
+    fn table(&self, address: &str) -> Result<Option<JobsTable>, Failure> {
         if !SCHEMES.iter().any(|scheme| address.starts_with(scheme)) {
             return Ok(None);
         }
         let database: DatabaseUrl = address.parse().map_err(|why: String| Failure::new(Kind::Usage, why))?;
-        Ok(Some(JobsTable::new(database)))
+        let usual = JobsTable::new(database.clone());
+        let is_meant = |table: &&JobsTable| JobsTable::new(table.database.clone()).identity() == usual.identity();
+        let configured = self.configured.table().filter(is_meant);
+        Ok(Some(configured.map_or(usual, |table| JobsTable { database, ..table.clone() })))
     }
 
     fn directory(&self, table: &JobsTable) -> PathBuf {
@@ -100,7 +106,7 @@ impl Stores {
     /// Nothing is on its way any more.
     fn tidy<'a>(&self, addresses: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
         for address in addresses {
-            let Some(table) = Stores::table(address)? else { continue };
+            let Some(table) = self.table(address)? else { continue };
             let dir = self.directory(&table);
             let removed = std::fs::remove_dir_all(&dir);
             removed.map_err(|e| Failure::io(format_args!("cannot remove {}", dir.display()), &e))?;
@@ -137,7 +143,7 @@ impl Target {
         };
         let served = Link::to_server(&dir)?.is_some();
         let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let own = ServerOptions { listen, store, ..ServerOptions::new(dir.clone()) };
+        let own = ServerOptions { listen, ..idle_options(&dir, &store) };
         let server = if served { None } else { Some(Server::start(own)?) };
         let file = dir.run().join("address");
         let url = std::fs::read_to_string(&file).map_err(|e| {

@@ -5,14 +5,14 @@
 
 mod directories;
 mod feeder;
+mod picture;
 
 use super::Context;
 use super::connect::{Connection, Link, configured, start_server, went_away};
-use super::graph;
 use super::inbox_door::InboxDoor;
 use super::print::{self, Out, count, grouped, jobs};
-use super::push::Limits;
 use super::signals::{Interruptible, Signals, exit_code};
+use super::terms::Limits;
 use crate::api::steering::ShownConfig;
 use crate::config::{Config, Loaded, Pipeline};
 use crate::data_dir::DataDir;
@@ -24,11 +24,11 @@ use crate::server::Server;
 use crate::store::Durability;
 use feeder::Source;
 use serde_json::{Value, json};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use windlass_core::job::{Origin, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::particulars::Scope;
 use windlass_core::run::terms::{RunTerms, Tolerance};
 use windlass_core::size;
 
@@ -37,10 +37,11 @@ pub(crate) const EXAMPLE: &str = include_str!("../../example-pipeline.toml");
 
 const EXAMPLES: &str = "\
 Examples:
-  windlass pipeline init windlass.toml
-  windlass pipeline check
-  ls *.html | windlass pipeline run docs
-  windlass pipeline graph docs --svg > docs.svg";
+  windlass pipeline init words.toml
+  windlass pipeline check --config words.toml
+  ls \"$PWD\"/*.txt | windlass pipeline run --config words.toml
+  windlass pipeline graph --config words.toml --svg > words.svg
+Without --config it is the config of the server that runs, else windlass.toml in the data directory.";
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -59,30 +60,6 @@ struct Named {
     config: Option<PathBuf>,
 }
 
-/// The terms of the run.
-#[derive(Clone, Debug, clap::Args)]
-struct Terms {
-    /// When so much time has passed, everything of the run that has not ended is cancelled
-    #[arg(long, value_name = "DURATION")]
-    time_limit: Option<String>,
-    /// Jobs beyond so many, also emitted ones, are not taken in
-    #[arg(long, value_name = "N")]
-    job_limit: Option<u64>,
-    /// So many failures, or such a share (1%), are borne; with more the rest is cancelled
-    #[arg(long, value_name = "N|N%")]
-    tolerate: Option<Tolerance>,
-    /// A job that announces the run's end; without DATA it is told what the run came to
-    #[arg(long, value_name = "QUEUE[:DATA]")]
-    end_job: Option<OsString>,
-}
-
-impl Terms {
-    fn checked(&self) -> Result<RunTerms, Failure> {
-        let Terms { time_limit, job_limit, tolerate, end_job } = self.clone();
-        Limits { time_limit, job_limit, tolerate, end_job }.terms()
-    }
-}
-
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Write a commented example; an existing file is left alone
@@ -97,7 +74,10 @@ enum Verb {
         #[command(flatten)]
         of: Named,
         #[command(flatten)]
-        terms: Terms,
+        limits: Limits,
+        /// So many failures, or such a share (1%), are borne; with more the rest is cancelled
+        #[arg(long, value_name = "N|N%")]
+        tolerate: Option<Tolerance>,
     },
     /// Print a pipeline with what is where now
     Graph {
@@ -111,11 +91,20 @@ enum Verb {
 
 pub(super) fn pipeline(args: &Args, context: &Context) -> Result<u8, Failure> {
     match &args.verb {
-        Verb::Init { file } => super::config::write(file.as_deref(), EXAMPLE, "pipeline", context),
+        Verb::Init { file } => init(file.as_deref(), context),
         Verb::Check(of) => check(of, context),
-        Verb::Run { of, terms } => run(of, terms, context),
-        Verb::Graph { of, svg } => graph(of, *svg, context),
+        Verb::Run { of, limits, tolerate } => run(of, limits.terms(*tolerate)?, context),
+        Verb::Graph { of, svg } => picture::graph(of, *svg, context),
     }
+}
+
+fn init(file: Option<&Path>, context: &Context) -> Result<u8, Failure> {
+    let code = super::config::write(file, EXAMPLE, "pipeline", context)?;
+    let named = file.filter(|file| *file != Path::new("-"));
+    if let Some(file) = named {
+        context.say(format_args!("next: windlass pipeline check --config {}", file.display()));
+    }
+    Ok(code)
 }
 
 /// The config that is meant, and where it stands.
@@ -130,9 +119,11 @@ fn loaded(of: &Named, context: &Context) -> Result<(PathBuf, Loaded), Failure> {
     };
     let Some(path) = path else {
         let text = format!("no config: there is no {}", dir.join("windlass.toml").display());
-        return Err(
-            Failure::new(Kind::NoInput, text).hint("name one: --config FILE; or write one: windlass pipeline init")
-        );
+        let hint = match Path::new("windlass.toml").exists() {
+            true => "the one that is here must be named: --config windlass.toml",
+            false => "name one: --config FILE; or write one: windlass pipeline init",
+        };
+        return Err(Failure::new(Kind::NoInput, text).hint(hint));
     };
     let loaded = Loaded::load(&path)?;
     Ok((path, loaded))
@@ -170,6 +161,9 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
         Some(name) => std::slice::from_ref(chosen(Some(name), &path, &loaded)?),
         None => &loaded.config.pipelines[..],
     };
+    for pipeline in all.iter().filter(|pipeline| directories::are_needed(pipeline, context)) {
+        directories::check(&loaded, pipeline, context)?;
+    }
     let machine = loaded.config.memory();
     if context.json {
         let told: Vec<Value> = all.iter().map(|pipeline| fitting(pipeline, machine)).collect();
@@ -201,9 +195,30 @@ fn check(of: &Named, context: &Context) -> Result<u8, Failure> {
             "the stages have {slots} workers together; `slots` in [limits] lets {have} work at once"
         ));
     }
+    all.iter().filter_map(shared_keys).for_each(|text| context.say(text));
+    let together = loaded.config.policies().iter().map(|rules| u64::from(rules.slots) * rules.limits.memory).sum();
+    if let Some(machine) = machine.filter(|machine| together > *machine) {
+        context.say(format_args!(
+            "all tables together may use {}, of {}: what finds no memory free waits for it",
+            size::spoken(together),
+            size::spoken(machine)
+        ));
+    }
     let what = if all.len() == 1 { "pipeline" } else { "pipelines" };
     context.say(format_args!("{} is fine: {} {what}", path.display(), all.len()));
     Ok(code)
+}
+
+/// Stages whose jobs are unique in their run: what has been in one of them does not come into another.
+fn shared_keys(pipeline: &Pipeline) -> Option<String> {
+    let unique = pipeline.rules.iter().filter(|rules| rules.unique == Some(Scope::Run));
+    let stages: Vec<&str> = unique.map(|rules| rules.pattern.as_str()).collect();
+    let all = stages.join(" and ");
+    (stages.len() > 1).then(|| {
+        format!(
+            "{all} have `unique = \"run\"`, and a run has one set of keys: data that was in one is dropped at the other"
+        )
+    })
 }
 
 fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
@@ -219,61 +234,14 @@ fn fitting(pipeline: &Pipeline, machine: Option<u64>) -> Value {
     json!({ "name": pipeline.name, "memory": pipeline.memory.or(machine), "feeder": feeder, "stages": stages })
 }
 
-fn graph(of: &Named, svg: bool, context: &Context) -> Result<u8, Failure> {
-    let (path, loaded) = loaded(of, context)?;
-    let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
-    let place = context.place()?;
-    let status: Value = Link::ask(&place, |server| server.get_json("/api/v1/status"))?;
-    let counts = |stage: &str| {
-        let queue = format!("{}.{stage}", pipeline.name);
-        status.get("queues").and_then(|queues| queues.get(&queue)).cloned().unwrap_or(Value::Null)
-    };
-    if context.json {
-        let mut told = fitting(pipeline, loaded.config.memory());
-        for stage in told["stages"].as_array_mut().into_iter().flatten() {
-            stage["counts"] = counts(stage["name"].as_str().unwrap_or_default());
-        }
-        return print::document(&told);
-    }
-    let stages: Vec<graph::Node> = pipeline
-        .stages
-        .iter()
-        .zip(&pipeline.rules)
-        .map(|(stage, rules)| {
-            let counts = counts(&stage.name);
-            let of = |states: &[State]| states.iter().map(|state| count(&counts, state.word())).sum::<u64>();
-            let waiting = of(&[State::Ready, State::Retrying, State::Scheduled]);
-            let limit = rules.flow.as_ref().map_or(0, |flow| u64::from(flow.limit));
-            let most = if limit > 0 { format!(" of {}", grouped(limit)) } else { String::new() };
-            let (succeeded, failed) = (of(&[State::Succeeded]), of(&[State::Failed]));
-            graph::Node {
-                name: stage.name.clone(),
-                lines: vec![
-                    format!("{}{most} waiting", grouped(waiting)),
-                    format!("{} running in {}", grouped(of(&[State::Running])), rules.slots),
-                    format!("{} succeeded, {} failed", grouped(succeeded), grouped(failed)),
-                ],
-                full: limit > 0 && waiting >= limit,
-                workers: rules.slots as usize,
-                to: stage.to.clone(),
-            }
-        })
-        .collect();
-    let mut out = Out::new();
-    let text = if svg { graph::svg(&pipeline.name, &stages) } else { graph::text(&pipeline.name, &stages) };
-    out.bytes(text.as_bytes());
-    out.finish()
-}
-
-fn run(of: &Named, terms: &Terms, context: &Context) -> Result<u8, Failure> {
-    let terms = terms.checked()?;
+fn run(of: &Named, terms: RunTerms, context: &Context) -> Result<u8, Failure> {
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])?;
     let (path, loaded) = loaded(of, context)?;
     let pipeline = chosen(of.name.as_deref(), &path, &loaded)?;
     if directories::are_needed(pipeline, context) {
         if !terms.is_empty() {
-            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate and --end-job need \
-                        one store";
+            let text = "directories keep no terms of a run: --time-limit, --job-limit, --tolerate, --end-job and \
+                        --notify need one store";
             return Err(Failure::new(Kind::Usage, text));
         }
         return directories::run(&loaded, pipeline, signals, context);

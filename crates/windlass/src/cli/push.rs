@@ -12,6 +12,7 @@ use super::place::Place;
 use super::print::{Out, jobs};
 use super::rows::{Converted, Form};
 use super::signals::{Interruptible, Signals, exit_code};
+use super::terms::Limits;
 use crate::clock;
 use crate::data_dir::DataDir;
 use crate::error::{Failure, Kind};
@@ -28,7 +29,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, RunId};
 use windlass_core::particulars::{OnConflict, Particulars, Scope, Subject, Trace, Unique};
-use windlass_core::run::terms::{END_DATA_MAX, EndJob, RunTerms, Tolerance};
+use windlass_core::run::terms::{RunTerms, Tolerance};
 use windlass_core::time::Time;
 
 const EXAMPLES: &str = "\
@@ -88,6 +89,9 @@ pub(super) struct Args {
     on_conflict: Option<OnConflict>,
     #[command(flatten)]
     limits: Limits,
+    /// Of a new run: so many failures, or such a share (1%), are borne; with more the rest is cancelled
+    #[arg(long, value_name = "N|N%")]
+    tolerate: Option<Tolerance>,
     /// What an answer means: `full` survives a power cut, `os` the death of any process
     #[arg(long, value_name = "full|os", default_value = "full", value_parser = durability)]
     durability: Durability,
@@ -125,45 +129,6 @@ impl Args {
 
     fn separator(&self) -> u8 {
         if self.null { 0 } else { b'\n' }
-    }
-}
-
-/// The terms of a run that this push makes.
-#[derive(Debug, Default, clap::Args)]
-pub(super) struct Limits {
-    /// With --run new: when so much time has passed, everything of the run that has not ended is cancelled
-    #[arg(long, value_name = "DURATION", requires = "run")]
-    pub(super) time_limit: Option<String>,
-    /// With --run new: jobs beyond so many, also emitted ones, are not taken in
-    #[arg(long, value_name = "N", requires = "run")]
-    pub(super) job_limit: Option<u64>,
-    /// With --run new: so many failures, or such a share (1%), are borne; with more the rest is cancelled
-    #[arg(long, value_name = "N|N%", requires = "run")]
-    pub(super) tolerate: Option<Tolerance>,
-    /// With --run new: a job that announces the run's end; without DATA it is told what the run came to
-    #[arg(long, value_name = "QUEUE[:DATA]", requires = "run")]
-    pub(super) end_job: Option<OsString>,
-}
-
-impl Limits {
-    pub(super) fn terms(&self) -> Result<RunTerms, Failure> {
-        let usage = |what: String| Failure::new(Kind::Usage, what);
-        let end_job = |text: &OsString| {
-            let mut parts = text.as_bytes().splitn(2, |byte| *byte == b':');
-            let queue = QueueName::new(parts.next().unwrap_or_default()).map_err(|e| usage(e.to_string()))?;
-            let data = parts.next().unwrap_or_default().to_vec();
-            if data.len() > END_DATA_MAX {
-                return Err(usage(format!("the end job has {} bytes, expected at most {END_DATA_MAX}", data.len())));
-            }
-            Ok(EndJob { queue, priority: Priority::NORMAL, data })
-        };
-        Ok(RunTerms {
-            time_limit: self.time_limit.as_deref().map(when::duration).transpose().map_err(usage)?,
-            job_limit: self.job_limit,
-            tolerate: self.tolerate,
-            end_job: self.end_job.as_ref().map(end_job).transpose()?,
-            ..RunTerms::default()
-        })
     }
 }
 
@@ -402,9 +367,9 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
     let not_before = not_before.filter(|time| *time > now);
     let particulars = particulars(args, now)?;
     let envelope = Envelope { queue, priority: args.priority, run, not_before, particulars };
-    let run = args.limits.terms()?;
+    let run = args.limits.terms(args.tolerate)?;
     if fresh.is_none() && !run.is_empty() {
-        return Err(Failure::new(Kind::Usage, "limits belong to a run that is made: --run new"));
+        return Err(Failure::new(Kind::Usage, "these are terms of a run that is made: add --run new"));
     }
     Ok((Terms { envelope, durability: args.durability, run }, fresh))
 }
@@ -506,6 +471,10 @@ mod tests {
             &["q", "--run", "new", "--tolerate", "101%"],
             &["q", "--run", "new", "--end-job", ":x"],
             &["q", "--run", "new", "--time-limit", "5"],
+            &["q", "--notify", "ops"],
+            &["q", "--run", "new", "--notify-on", "late"],
+            &["q", "--run", "new", "--notify", "ops", "--notify-on", "lost"],
+            &["q", "--run", "new", "--notify", "ops,ops"],
         ] {
             let Err(failure) = read(words) else { panic!("{words:?} was taken") };
             assert_eq!(failure.kind, Kind::Usage, "{words:?}");

@@ -12,6 +12,7 @@ mod session;
 
 use super::connect::Link;
 use super::rows::Form;
+use super::terms::Limits;
 use super::values;
 use super::{Context, background};
 use crate::error::{Failure, Kind};
@@ -57,15 +58,8 @@ pub(super) struct Args {
     /// Exit with 0 if no more than this many jobs failed: N or N%
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     tolerate: Tolerance,
-    /// When so much time has passed, everything of the run that has not ended is cancelled
-    #[arg(long, value_name = "DURATION")]
-    time_limit: Option<String>,
-    /// Jobs beyond so many, also emitted ones, are not taken in
-    #[arg(long, value_name = "N")]
-    job_limit: Option<u64>,
-    /// A job that announces the run's end; without DATA it is told what the run came to
-    #[arg(long, value_name = "QUEUE[:DATA]")]
-    end_job: Option<OsString>,
+    #[command(flatten)]
+    limits: Limits,
     /// Exit with the number of jobs that failed: 1 to 100, and 101 for more
     #[arg(long)]
     exit_count: bool,

@@ -115,7 +115,10 @@ fn cell(item: &Value, column: &str, whom: For) -> Result<String, Failure> {
 fn state(schedule: &Schedule) -> String {
     match (&schedule.run, schedule.waiting.len()) {
         _ if !schedule.enabled => "disabled".into(),
-        (None, _) => "waits".into(),
+        (None, _) => match &schedule.silent_until {
+            Some(until) => format!("silent until {}: the clock was there once", when::told_text(until)),
+            None => "waits".into(),
+        },
         (Some(run), 0) => format!("{run} runs"),
         (Some(run), 1) => format!("{run} runs, 1 waits for it"),
         (Some(run), waiting) => format!("{run} runs, {waiting} wait for it"),

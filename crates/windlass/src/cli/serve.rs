@@ -12,7 +12,7 @@ use super::connect::{ReadConfig, ServerOptions, configured, start_server};
 use super::print::Out;
 use super::signals::Signals;
 use crate::allocator;
-use crate::config::Loaded;
+use crate::config::{Config, Loaded};
 use crate::engine::event::Event;
 use crate::engine::handle::EngineHandle;
 use crate::error::Failure;
@@ -76,6 +76,7 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     out.flush();
     let pid = std::process::id();
     log.say(Level::Info, "serving", vec![("dir", dir.root().to_string_lossy().into()), ("pid", pid.into())]);
+    tell_what_is_left_alone(config, &log);
     let manager = Arc::new(ServiceManager::of_this_process());
     life::tell_ready(server.handle(), server.view(), &manager);
     // Held to the end of the server: whoever shows its life hears of that.
@@ -98,6 +99,14 @@ pub(super) fn serve(args: &Args, context: &Context) -> Result<u8, Failure> {
     log.info("stopped");
     log.flush();
     ended.map(|()| 0)
+}
+
+/// A pipeline with stages in other stores is served by nobody but the command that runs it.
+fn tell_what_is_left_alone(config: &Config, log: &Log) {
+    for pipeline in config.pipelines.iter().filter(|pipeline| !pipeline.is_of_one_store()) {
+        let why = format!("has stages in other stores; windlass pipeline run {} works on all of it", pipeline.name);
+        log.say(Level::Warn, "left alone", vec![("pipeline", pipeline.name.as_str().into()), ("why", why.into())]);
+    }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

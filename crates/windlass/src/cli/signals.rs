@@ -81,13 +81,20 @@ fn block(signals: &[i32]) -> std::io::Result<libc::sigset_t> {
 pub(super) struct Interruptible<'s, R> {
     input: R,
     signals: &'s Signals,
+    /// What ends the input as well, once there is something to read.
+    until: Option<BorrowedFd<'s>>,
     /// The signal that ended the input.
     pub(super) signal: Option<i32>,
 }
 
 impl<'s, R: Read + AsFd> Interruptible<'s, R> {
     pub(super) fn new(input: R, signals: &'s Signals) -> Interruptible<'s, R> {
-        Interruptible { input, signals, signal: None }
+        Interruptible { input, signals, until: None, signal: None }
+    }
+
+    /// The input also ends when there is something to read here.
+    pub(super) fn or_until(self, until: BorrowedFd<'s>) -> Interruptible<'s, R> {
+        Interruptible { until: Some(until), ..self }
     }
 }
 
@@ -96,10 +103,17 @@ impl<R: Read + AsFd> Read for Interruptible<'_, R> {
         if self.signal.is_some() {
             return Ok(0);
         }
-        let mut waiting = [PollFd::new(&self.signals.arrived, PollFlags::IN), PollFd::new(&self.input, PollFlags::IN)];
+        let until = self.until.iter().map(|until| PollFd::from_borrowed_fd(*until, PollFlags::IN));
+        let mut waiting =
+            vec![PollFd::new(&self.signals.arrived, PollFlags::IN), PollFd::new(&self.input, PollFlags::IN)];
+        waiting.extend(until);
         poll(&mut waiting, None)?;
-        if waiting[0].revents().contains(PollFlags::IN) {
+        let has_come = |at: usize| waiting.get(at).is_some_and(|waiting| waiting.revents().contains(PollFlags::IN));
+        if has_come(0) {
             self.signal = self.signals.next();
+            return Ok(0);
+        }
+        if has_come(2) {
             return Ok(0);
         }
         self.input.read(into)

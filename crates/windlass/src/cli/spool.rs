@@ -9,10 +9,11 @@ pub(super) use view::COLUMNS as STAGES;
 use super::Context;
 use super::listing::Shape;
 use super::print::{Out, counted, visible};
+use super::values;
 use crate::config::units;
 use crate::error::{Failure, Kind};
 use crate::spool::directory::Directory;
-use crate::spool::door::{Handed, doc_id};
+use crate::spool::door::{Handed, doc_id, doc_id_that_fits};
 use crate::spool::queue::{Queue, close};
 use crate::spool::take::Taker;
 use crate::spool::{Entrance, Limit};
@@ -32,9 +33,6 @@ Examples:
   windlass spool status work
   windlass spool take out --to results
   windlass spool retry texts --all";
-
-/// A number as long as ours are, and the usual extension: what a name must have room for on its way.
-const LONGEST: (&[u8], &[u8]) = (b"999999", b"xml");
 
 #[derive(Debug, clap::Args)]
 #[command(before_help = EXAMPLES)]
@@ -59,7 +57,7 @@ enum Verb {
         #[arg(long)]
         done: bool,
         /// Wait while so many documents wait there
-        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = values::count)]
         limit: u64,
         /// Wait while so many bytes wait there: 500M
         #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -75,8 +73,8 @@ enum Verb {
         #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
         to: PathBuf,
         /// So many at most, the first come first; by default all that are ready now
-        #[arg(short, long, value_name = "N", conflicts_with = "document")]
-        number: Option<usize>,
+        #[arg(short, long, value_name = "N", conflicts_with = "document", value_parser = values::most)]
+        number: Option<u64>,
     },
     /// Give what was set aside another chance, as if it had never been tried
     Retry {
@@ -123,6 +121,8 @@ pub(super) fn spool(args: &Args, context: &Context) -> Result<u8, Failure> {
 /// What was done, told at the end: each document on a line of its own, and what was not.
 struct Report<'c> {
     context: &'c Context,
+    /// What is said of a document that is not there.
+    absent: &'static str,
     out: Out,
     count: u64,
     missing: u64,
@@ -130,8 +130,8 @@ struct Report<'c> {
 }
 
 impl<'c> Report<'c> {
-    fn new(context: &'c Context) -> Report<'c> {
-        Report { context, out: Out::new(), count: 0, missing: 0, refused: 0 }
+    fn new(context: &'c Context, absent: &'static str) -> Report<'c> {
+        Report { context, absent, out: Out::new(), count: 0, missing: 0, refused: 0 }
     }
 
     fn tell(&mut self, doc: &[u8], handed: Handed) {
@@ -146,7 +146,7 @@ impl<'c> Report<'c> {
             }
             Handed::NotThere => {
                 self.missing += 1;
-                self.context.say(format_args!("there is no {name}, or somebody else has it"));
+                self.context.say(format_args!("{name} {}", self.absent));
             }
             Handed::Refused(why) => {
                 self.refused += 1;
@@ -183,13 +183,13 @@ fn put(
 ) -> Result<u8, Failure> {
     if name.is_some() && files.len() != 1 {
         let text = format!("--name is for one document, and there are {}", files.len());
-        return Err(Failure::new(Kind::Usage, text));
+        return Err(Failure::new(Kind::Usage, text).hint("put each with its name, one after the other"));
     }
     // All names are looked at before the first is put.
     let docs = files.iter().map(|file| named(file, name)).collect::<Result<Vec<DocId>, Failure>>()?;
     let queue = Queue::open(Directory::make(directory)?.path())?;
     queue.refuse_if_closed()?;
-    let mut report = Report::new(context);
+    let mut report = Report::new(context, "is not there");
     let entrance = Entrance::new(&queue.directory, limit);
     for (file, doc) in files.iter().zip(&docs) {
         while !entrance.wait(None)? {}
@@ -219,10 +219,7 @@ fn named(file: &Path, name: Option<&OsStr>) -> Result<DocId, Failure> {
             Failure::new(Kind::Usage, text)
         })?,
     };
-    let doc = doc_id(name.as_bytes())?;
-    let fits = doc.fits(LONGEST.0, LONGEST.1);
-    fits.map_err(|why| Failure::new(Kind::BadData, why.to_string()))?;
-    Ok(doc)
+    doc_id_that_fits(name.as_bytes())
 }
 
 fn body(file: &Path) -> Result<Box<dyn Read>, Failure> {
@@ -245,15 +242,15 @@ fn take(
     directory: &Path,
     documents: &[OsString],
     to: &Path,
-    number: Option<usize>,
+    number: Option<u64>,
     context: &Context,
 ) -> Result<u8, Failure> {
     let mut taker = Taker::new(Queue::open(directory)?, to)?;
-    let mut report = Report::new(context);
+    let mut report = Report::new(context, "is not ready, or somebody else has it");
     if documents.is_empty() {
         let cannot = |e: std::io::Error| Failure::io(format_args!("cannot look into {}", directory.display()), &e);
         for doc in taker.ready().map_err(cannot)? {
-            if number.is_some_and(|most| report.count >= most as u64) {
+            if number.is_some_and(|most| report.count >= most) {
                 break;
             }
             match taker.take(&doc)? {
@@ -279,7 +276,7 @@ fn retry(directory: &Path, documents: &[OsString], all: bool, context: &Context)
         true => queue.set_aside_names().map_err(cannot)?,
         false => documents.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    let mut report = Report::new(context);
+    let mut report = Report::new(context, "is not among what was set aside");
     for name in names {
         let doc = doc_id(&name)?;
         let handed = queue.retry(&doc).map_err(cannot)?;

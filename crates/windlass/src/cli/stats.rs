@@ -51,6 +51,8 @@ const ALL: &[&str] = &[
     "run_p99",
     "waiting",
     "running",
+    "held",
+    "held_by",
 ];
 
 const COLUMNS: Columns = Columns {
@@ -85,11 +87,17 @@ pub(super) fn stats(args: &Args, context: &Context) -> Result<u8, Failure> {
     if people && args.by == "queue" {
         listing.with_column("waiting");
         listing.with_column("running");
+        if rows.iter().any(|row| row.get("held_s").is_some()) {
+            listing.with_column("held");
+            listing.with_column("held_by");
+        }
     }
     let code = listing.whole(&stats, rows, stats.get("total").cloned())?;
     if people {
         let since = field(&stats, "since");
-        context.say(format_args!("by {}, what ended since {}", args.by, when::told_text(&since)));
+        let busy = 100.0 * stats.get("busy").and_then(Value::as_f64).unwrap_or(0.0);
+        let ended = format!("by {}, what ended since {}", args.by, when::told_text(&since));
+        context.say(format_args!("{ended}; the engine was busy for {busy:.1}% of the time since it started"));
     }
     Ok(code)
 }
@@ -100,6 +108,8 @@ fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
         For::Machines => count.to_string(),
     };
     let live = row.get("waiting").unwrap_or(&Value::Null);
+    let held = || row.get("held_s").and_then(Value::as_object).into_iter().flatten();
+    let held = || held().map(|(code, time)| (code, time.as_f64().unwrap_or(0.0)));
     Ok(match (column, column.split_once('_')) {
         ("key", _) => field(row, "key"),
         ("per_minute", _) => {
@@ -111,6 +121,19 @@ fn cell(row: &Value, column: &str, whom: For) -> Result<String, Failure> {
             counted(waiting.map(|state| count(live, state.word())).sum())
         }
         ("running", _) => counted(count(live, State::Running.word())),
+        ("held", _) => {
+            let all: f64 = held().map(|(_, time)| time).sum();
+            match whom {
+                For::People if all == 0.0 => "-".to_owned(),
+                For::People => spoken(Duration::from_secs_f64(all)),
+                For::Machines => all.to_string(),
+            }
+        }
+        // What held it for longest.
+        ("held_by", _) => {
+            let most = held().max_by(|(_, one), (_, other)| one.total_cmp(other));
+            most.map(|(code, _)| code.clone()).unwrap_or_default()
+        }
         (_, Some((kind, share))) => {
             let spans = row.get(format!("{kind}_s")).unwrap_or(&Value::Null);
             if whom == For::People { seconds(spans, share) } else { field(spans, share) }
@@ -123,9 +146,12 @@ fn seconds(spans: &Value, share: &str) -> String {
     let span = spans.get(share).and_then(Value::as_f64).map(Duration::from_secs_f64);
     match span {
         None => "-".to_owned(),
-        Some(span) if span < Duration::from_secs(1) => format!("{:.0}ms", span.as_secs_f64() * 1e3),
-        Some(span) => when::spoken(span),
+        Some(span) => spoken(span),
     }
+}
+
+fn spoken(span: Duration) -> String {
+    if span < Duration::from_secs(1) { format!("{:.0}ms", span.as_secs_f64() * 1e3) } else { when::spoken(span) }
 }
 
 #[cfg(test)]
@@ -136,15 +162,12 @@ mod tests {
     #[test]
     fn the_cells_of_a_row() {
         let row = json!({ "key": "mail", "attempts": 1200, "succeeded": 1200, "per_minute": 20.04,
-            "wait_s": { "p50": 0.0421, "p95": 61.0 }, "waiting": { "ready": 3, "running": 1, "retrying": 2 } });
+            "wait_s": { "p50": 0.0421, "p95": 61.0 }, "waiting": { "ready": 3, "running": 1, "retrying": 2 },
+            "held_s": { "disabled": 0.5, "server_slots_taken": 61.0 } });
         let cells = |whom| COLUMNS.wide.iter().map(|column| cell(&row, column, whom).unwrap()).collect::<Vec<_>>();
-        assert_eq!(
-            cells(For::People),
-            ["mail", "1,200", "1,200", "0", "0", "0", "20.0", "42ms", "1m 1s", "-", "-", "-", "-", "5", "1"]
-        );
-        assert_eq!(
-            cells(For::Machines),
-            ["mail", "1200", "1200", "0", "0", "0", "20.04", "0.0421", "61.0", "", "", "", "", "5", "1"]
-        );
+        let people = "mail|1,200|1,200|0|0|0|20.0|42ms|1m 1s|-|-|-|-|5|1|1m 1s|server_slots_taken";
+        assert_eq!(cells(For::People).join("|"), people);
+        let machines = "mail|1200|1200|0|0|0|20.04|0.0421|61.0|||||5|1|61.5|server_slots_taken";
+        assert_eq!(cells(For::Machines).join("|"), machines);
     }
 }

@@ -34,6 +34,15 @@ fn no_verb_has_an_argument_with_the_name_of_one_that_all_have() {
     }
 }
 
+/// Whoever looks for what a verb can do does not look for it between what all can do.
+#[test]
+fn the_options_of_every_verb_stand_behind_its_own() {
+    let help = help_of("crawl");
+    let (own, all) = help.split_once(EVERYWHERE).unwrap();
+    assert!(own.contains("--include") && own.contains("--report") && !own.contains("--dir "), "{help}");
+    assert!(all.contains("--dir ") && !all.contains("--include"), "{help}");
+}
+
 #[test]
 fn help_begins_with_examples() {
     for verb in [

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use windlass_core::policy::Identity;
 
 /// Fails with a sentence unless the program can be started from `directory` with this search path.
-pub(super) fn program(program: &[u8], directory: &Path, search: Option<&OsStr>) -> Result<(), String> {
+pub(crate) fn program(program: &[u8], directory: &Path, search: Option<&OsStr>) -> Result<(), String> {
     let shown = String::from_utf8_lossy(program);
     if program.contains(&b'{') {
         // A template decides it only when there is a job.

@@ -27,6 +27,7 @@ pub(super) mod notify;
 mod pace;
 mod pipeline;
 pub(super) mod profile;
+mod progress;
 mod schedule;
 mod sections;
 mod service;
@@ -95,7 +96,7 @@ fn join(roots: &[Table<'_, '_>], config: &mut Config) -> Result<(), Failure> {
     Ok(())
 }
 
-const ROOT_KEYS: [&str; 16] = [
+const ROOT_KEYS: [&str; 17] = [
     "handlers",
     "limits",
     "defaults",
@@ -105,6 +106,7 @@ const ROOT_KEYS: [&str; 16] = [
     "archive",
     "log",
     "traces",
+    "progress",
     "spool",
     "queue",
     "schedule",

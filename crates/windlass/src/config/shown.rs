@@ -13,7 +13,7 @@ use crate::when;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use windlass_core::notify::{Ending, Notify};
+use windlass_core::notify::{Ending, Notify, name_of};
 use windlass_core::policy::{Batch, Command, Policy, Reply, Service, Url, Worker};
 use windlass_core::router::Router;
 
@@ -42,7 +42,7 @@ pub struct Loaded {
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// `limits`, `server`, `archive`, `log`, `traces`, `schedule.NAME`, or the name of a queue's table.
+    /// `limits`, `server`, `archive`, `log`, `traces`, `progress`, `schedule.NAME`, or the name of a queue's table.
     pub table: String,
     /// True for the table of a queue.
     pub queue: bool,
@@ -162,7 +162,7 @@ impl Loaded {
 
     /// What the server itself goes by, table by table.
     fn of_the_server(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
-        let Config { server, archive, log, traces, spools, .. } = &self.config;
+        let Config { server, archive, log, traces, progress, spools, .. } = &self.config;
         let shown: Vec<String> = spools.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         vec![
             ("spool", "show", Some(format!("{shown:?}"))),
@@ -177,6 +177,9 @@ impl Loaded {
             ("log", "file", log.file.as_ref().map(|file| format!("{:?}", file.display().to_string()))),
             ("traces", "export", traces.export.as_ref().map(|collector| format!("\"{collector}\""))),
             ("traces", "service", Some(format!("{:?}", traces.service))),
+            ("progress", "memcached", progress.memcached.as_ref().map(|address| format!("{:?}", address.to_string()))),
+            ("progress", "key", Some(format!("{:?}", progress.key.to_string()))),
+            ("progress", "keep", Some(format!("\"{}\"", when::exact(progress.keep)))),
         ]
     }
 
@@ -190,7 +193,7 @@ impl Loaded {
     }
 
     fn add_channel(&self, channel: &Policy, entries: &mut Vec<Entry>) {
-        let name = reader::notify::name_of(&channel.pattern);
+        let name = name_of(&channel.pattern);
         for key in own_keys(channel).filter(|key| reader::notify::is_for_channels(key)) {
             let (line, file) = self.origin(channel.pattern.clone(), key);
             let (table, value) = (format!("notify.{}", reader::quoted(name)), queue_value(channel, key));
@@ -280,7 +283,7 @@ fn schedule_values(schedule: &Schedule) -> [(&'static str, Option<String>); 9] {
 fn notify_value(notify: &Notify, key: &str) -> Option<String> {
     let list = |words: Vec<&str>| (!notify.channels.is_empty()).then(|| format!("{words:?}"));
     match key {
-        "notify" => list(notify.channels.iter().map(|queue| reader::notify::name_of(queue.as_str())).collect()),
+        "notify" => list(notify.names().collect()),
         _ => list(notify.on.iter().map(Ending::word).collect()),
     }
 }
@@ -478,8 +481,8 @@ mod tests {
         }
         assert_eq!(
             shown.len(),
-            18 + 8 + 27,
-            "of the server, its spools, store, log, traces, the defaults, and those of a queue with `run`"
+            21 + 8 + 27,
+            "of the server, its spools, store, log, traces, progress, the defaults, and those of a queue with `run`"
         );
     }
 
@@ -498,6 +501,7 @@ mod tests {
              framing = \"json\"\nbatch_linger = \"5ms\"\n[queue.one]\nurl = \"http://example.org\"\nmethod = \"GET\"\n\
              [queue.inside]\nurl = \"http://127.0.0.1:99/\"\n[limits]\nhosts = [\"127.0.0.1:99\"]\n\
              [traces]\nexport = \"http://127.0.0.1:4318/v1/traces\"\nservice = \"nightly\"\n\
+             [progress]\nmemcached = \"[::1]:11211\"\nkey = \"p/{queue}/{id} %\"\nkeep = \"90s\"\n\
              [store]\nurl = \"postgres://ann:pw@db/app\"\ntable = \"work\"\nmap = { queue = \"kind\" }\n\
              keep = \"none\"\nlease = \"9s\"\n\
              [notify.ops]\nurl = \"https://example.org/\"\n[queue.told]\nrun = [\"true\"]\n\

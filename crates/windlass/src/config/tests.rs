@@ -220,6 +220,21 @@ fn refusals_name_place_value_and_what_was_expected() {
             "w.toml:2:10: `export`: \"localhost:4318\" is no collector, expected http://HOST:PORT/v1/traces",
             "",
         ),
+        (
+            "[progress]\nmemcached = \"localhost\"",
+            "w.toml:2:13: `memcached`: \"localhost\" is no memcached, expected HOST:PORT or the path of a socket",
+            "",
+        ),
+        (
+            "[progress]\nkey = \"progress\"",
+            "w.toml:2:7: `key`: \"progress\" is the same for many jobs, expected {subject_id}, {key} or {id} in it",
+            "",
+        ),
+        (
+            "[progress]\nkeep = \"31d\"",
+            "w.toml:2:8: `keep`: \"31d\" is no life time that a memcached takes, expected 1s to 30d",
+            "",
+        ),
         ("[traces]\nexports = \"\"", "w.toml:2:1: unknown key `exports` in [traces]", "did you mean `export`?"),
         ("limits = 3", "w.toml:1:10: `limits` is an integer, expected a table", ""),
         ("queue = 3", "w.toml:1:9: `queue` is an integer, expected a table", ""),

@@ -25,6 +25,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -40,6 +41,10 @@ use windlass_core::policy::Host;
 const PAGE_WITHIN: Duration = Duration::from_secs(60);
 /// A `robots.txt` that could not be had is asked for again after this.
 const RULES_AGAIN: Duration = Duration::from_secs(10);
+/// A page that would wait longer for its host is put back: its fetcher has pages of other hosts.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// One that found no place at its host comes again after this.
+const PLACE_AGAIN: Duration = Duration::from_millis(250);
 /// The standard wants no fewer redirects of it to be followed.
 const RULES_REDIRECTS: usize = 5;
 
@@ -49,8 +54,10 @@ pub(super) enum Fetched {
     Answer(Page),
     /// The host's rules forbid it.
     Forbidden,
-    /// Not now: the host asked for a pause.
+    /// Not now: the host asked for a pause, or is busy with other pages.
     Later(Duration),
+    /// As many pages as there may be were asked for.
+    Beyond,
     /// No whole answer came, or none at all.
     Failed(String),
     /// The crawl stops; it was not begun.
@@ -84,6 +91,39 @@ pub(super) enum Ending {
     Now,
 }
 
+/// Pages that were asked for, as far as there may be only so many. What a host's rules forbid is never asked for.
+#[derive(Debug)]
+pub(super) struct AskedFor {
+    most: u64,
+    count: AtomicU64,
+}
+
+impl AskedFor {
+    pub(super) fn new(most: Option<u64>) -> AskedFor {
+        AskedFor { most: most.unwrap_or(u64::MAX), count: AtomicU64::new(0) }
+    }
+
+    pub(super) fn is_all(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.most
+    }
+
+    /// False where there were as many as there may be.
+    fn take(&self) -> bool {
+        let one_more = |count| (count < self.most).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// What failed does not count.
+    pub(super) fn give_back(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// So many were asked for before this process.
+    pub(super) fn recall(&self, count: u64) {
+        self.count.store(count, Ordering::Relaxed);
+    }
+}
+
 /// The fetchers' end of the thread.
 #[derive(Debug)]
 pub(super) struct Downloader {
@@ -93,14 +133,14 @@ pub(super) struct Downloader {
 }
 
 impl Downloader {
-    pub(super) fn start(order: Arc<Order>) -> Result<Downloader, Failure> {
+    pub(super) fn start(order: Arc<Order>, asked_for: Arc<AskedFor>) -> Result<Downloader, Failure> {
         let failed = |e: std::io::Error| Failure::io("cannot start a thread", &e);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (desk, asked) = unbounded_channel();
         let (ending, told) = watch::channel(Ending::NotYet);
         let serve = move || {
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, serve(Rc::new(Desk::new(order)), asked, told));
+            local.block_on(&runtime, serve(Rc::new(Desk::new(order, asked_for)), asked, told));
             drop(local);
             // A name that is being resolved is not waited for.
             runtime.shutdown_background();
@@ -163,25 +203,29 @@ struct Gate {
     rules: Mutex<Option<(Rc<Rules>, Instant)>>,
     /// When the next page may be asked for, where there is a pause between two.
     next: Cell<Instant>,
+    /// When the last of the pages that were put back comes again, each a pause after the one before it.
+    line: Cell<Instant>,
     quiet_until: Cell<Instant>,
 }
 
 struct Desk {
     order: Arc<Order>,
+    asked_for: Arc<AskedFor>,
     pool: Pool,
     gates: RefCell<HashMap<String, Rc<Gate>>>,
 }
 
 impl Desk {
-    fn new(order: Arc<Order>) -> Desk {
-        Desk { order, pool: Pool::default(), gates: RefCell::default() }
+    fn new(order: Arc<Order>, asked_for: Arc<AskedFor>) -> Desk {
+        Desk { order, asked_for, pool: Pool::default(), gates: RefCell::default() }
     }
 
     fn gate(&self, url: &Url) -> Rc<Gate> {
         let mut gates = self.gates.borrow_mut();
         let made = || {
             let (now, places) = (Instant::now(), Semaphore::new(self.order.per_host as usize));
-            Rc::new(Gate { places, rules: Mutex::default(), next: Cell::new(now), quiet_until: Cell::new(now) })
+            let (next, line, quiet_until) = (Cell::new(now), Cell::new(now), Cell::new(now));
+            Rc::new(Gate { places, rules: Mutex::default(), next, line, quiet_until })
         };
         Rc::clone(gates.entry(host_of(url)).or_insert_with(made))
     }
@@ -192,13 +236,20 @@ impl Desk {
         match ready {
             None => Fetched::Stopped,
             Some(Err(fetched)) => fetched,
-            Some(Ok(_place)) => unless(Ending::Now, ending, self.page(&gate, url)).await.unwrap_or(Fetched::Stopped),
+            Some(Ok(_place)) => {
+                let page = unless(Ending::Now, ending, self.page(&gate, url)).await.unwrap_or(Fetched::Stopped);
+                if !matches!(page, Fetched::Answer(_)) {
+                    self.asked_for.give_back();
+                }
+                page
+            }
         }
     }
 
     /// Waits for a place at the host and its time; an error is an answer that needs no request.
     async fn ready<'g>(&self, gate: &'g Gate, url: &Url) -> Result<tokio::sync::SemaphorePermit<'g>, Fetched> {
-        let place = gate.places.acquire().await.map_err(|_| Fetched::Stopped)?;
+        let place = tokio::time::timeout(PATIENCE, gate.places.acquire()).await;
+        let place = place.map_err(|_| Fetched::Later(PLACE_AGAIN))?.map_err(|_| Fetched::Stopped)?;
         let quiet = gate.quiet_until.get().saturating_duration_since(Instant::now());
         if !quiet.is_zero() {
             return Err(Fetched::Later(quiet));
@@ -210,11 +261,18 @@ impl Desk {
             Err(why) => return Err(Fetched::Failed(why)),
         }
         let pause = rules.delay().max(self.order.pause);
-        if !pause.is_zero() {
-            let at = gate.next.get().max(Instant::now());
-            gate.next.set(at + pause);
-            tokio::time::sleep_until(at).await;
+        let now = Instant::now();
+        let at = if pause.is_zero() { now } else { gate.next.get().max(now) };
+        if at > now + PATIENCE {
+            let again = gate.line.get().max(at);
+            gate.line.set(again + pause);
+            return Err(Fetched::Later(again - now));
         }
+        if !self.asked_for.take() {
+            return Err(Fetched::Beyond);
+        }
+        gate.next.set(at + pause);
+        tokio::time::sleep_until(at).await;
         Ok(place)
     }
 

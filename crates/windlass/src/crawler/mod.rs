@@ -34,12 +34,12 @@ use crate::server::{ArchiveOptions, Server, ServerOptions};
 use crate::store::embedded::View;
 use crate::store::{RunInfo, StoreView};
 use distances::Distances;
-use downloader::{Downloader, Ending};
-use note::{Note, Skipped};
+use downloader::{AskedFor, Downloader, Ending};
+use note::Note;
 use stages::{FETCH, PARSE, PARTIAL, Stages};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use target::Target;
@@ -53,9 +53,9 @@ use windlass_core::policy::{Backoff, Policy, Service};
 const STATE: &str = ".windlass";
 /// And there, how far from the start pages are.
 const DISTANCES: &str = "distances";
-/// Batches of pages at once. Each may wait for its slowest page, so there are more of them than hosts have places.
 /// The pipeline that its two stages are.
 const PIPELINE: &str = "crawl";
+/// Batches of pages at once. Each may wait for its slowest page, so there are more of them than hosts have places.
 const FETCH_SLOTS: u32 = 16;
 const FETCH_BATCH: u32 = 32;
 const PARSE_SLOTS: u32 = 2;
@@ -90,10 +90,11 @@ impl Crawl {
         let dir = prepare(&order.out)?;
         let continued = unfinished(&dir, &order)?.is_some();
         let distances = Distances::open(&order.out.join(STATE).join(DISTANCES), order.scope.depth.is_some(), continued);
+        let asked_for = Arc::new(AskedFor::new(order.max_pages));
         let stages = Arc::new(Stages {
-            downloader: Downloader::start(Arc::clone(&order))?,
+            downloader: Downloader::start(Arc::clone(&order), Arc::clone(&asked_for))?,
             distances: distances.map_err(|e| Failure::io("cannot make room for the distances of pages", &e))?,
-            asked: AtomicU64::new(0),
+            asked_for,
             partial: AtomicU64::new(0),
             ready: OnceLock::new(),
             order: Arc::clone(&order),
@@ -119,11 +120,11 @@ impl Crawl {
         let mut asked = BTreeSet::new();
         report::each_page(&self.dir.archive(), self.run.id, |target, record| {
             let skipped = Note::read(&record.message).and_then(|note| note.skipped);
-            if record.state == State::Succeeded && skipped != Some(Skipped::Known) {
+            if record.state == State::Succeeded && skipped.is_none() {
                 asked.insert(target.url);
             }
         })?;
-        self.stages.asked.store(asked.len() as u64, Ordering::Relaxed);
+        self.stages.asked_for.recall(asked.len() as u64);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! changes nothing. It must not keep anything that the store or the directory does not have.
 
 use super::distances::{Distances, Meeting};
-use super::downloader::{Downloader, Fetched, Page};
+use super::downloader::{AskedFor, Downloader, Fetched, Page};
 use super::note::{Note, Skipped};
 use super::order::Order;
 use super::page_url::canonical;
@@ -13,6 +13,7 @@ use super::target::Target;
 use super::{links, robots, sitemap};
 use crate::runner::handler::{Batch, Verdicts};
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -37,8 +38,7 @@ pub(super) struct Stages {
     pub(super) order: Arc<Order>,
     pub(super) downloader: Downloader,
     pub(super) distances: Distances,
-    /// Pages that were asked for, as far as `max_pages` counts them.
-    pub(super) asked: AtomicU64,
+    pub(super) asked_for: Arc<AskedFor>,
     pub(super) partial: AtomicU64,
     /// Set once it is known how much an earlier process has asked for: nothing begins before.
     pub(super) ready: OnceLock<()>,
@@ -48,11 +48,13 @@ pub(super) struct Stages {
 struct Done {
     outcome: Outcome,
     emits: Vec<(&'static str, Target)>,
+    /// The page that was saved with it.
+    saved: Option<Target>,
 }
 
 impl Done {
     fn of(outcome: Outcome) -> Done {
-        Done { outcome, emits: Vec::new() }
+        Done { outcome, emits: Vec::new(), saved: None }
     }
 
     /// Emits what follows, and tells how the job ended.
@@ -62,7 +64,7 @@ impl Done {
     }
 
     fn noted(note: &Note, emits: Vec<(&'static str, Target)>) -> Done {
-        Done { outcome: Outcome::Succeeded { message: note.to_string() }, emits }
+        Done { outcome: Outcome::Succeeded { message: note.to_string() }, emits, saved: None }
     }
 }
 
@@ -96,7 +98,8 @@ impl Stages {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if patience.is_none() {
-                for (at, done) in (0..).zip(&mut done).filter_map(|(at, done)| Some((at, done.take()?))) {
+                let ended = (0..).zip(&mut done).filter_map(|(at, done)| Some((at, done.take()?))).collect();
+                for (at, done) in self.on_disk(ended) {
                     batch.report(at, done.settled(batch, at));
                 }
             }
@@ -105,7 +108,8 @@ impl Stages {
         for (at, target) in awaited {
             done[at] = Some(self.end(&target, Fetched::Stopped));
         }
-        Verdicts::each((0..).zip(done).filter_map(|(at, done)| Some(done?.settled(batch, at))))
+        let ended = (0..).zip(done).filter_map(|(at, done)| Some((at, done?))).collect();
+        Verdicts::each(self.on_disk(ended).into_iter().map(|(at, done)| done.settled(batch, at)))
     }
 
     /// What there is to do without a request; none where the page has to be fetched.
@@ -116,8 +120,7 @@ impl Stages {
             Meeting::Nearer(note) => return Some(Done::noted(&note, self.following(target, &note))),
             Meeting::Fetch => {}
         }
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.order.max_pages.is_some_and(|most| asked >= most) {
+        if self.asked_for.is_all() {
             let note = Note::skipped(Skipped::MaxPages);
             self.distances.done(target, &note);
             return Some(Done::noted(&note, Vec::new()));
@@ -127,9 +130,11 @@ impl Stages {
 
     /// What a fetched page comes to.
     fn end(&self, target: &Target, fetched: Fetched) -> Done {
+        let was_asked = matches!(fetched, Fetched::Answer(_));
         let done = match fetched {
             Fetched::Answer(page) => self.answered(target, page),
             Fetched::Forbidden => Ok(Note::skipped(Skipped::Robots)),
+            Fetched::Beyond => Ok(Note::skipped(Skipped::MaxPages)),
             Fetched::Later(after) => Err(Outcome::Snoozed { after }),
             Fetched::Failed(error) => Err(Outcome::Failed { error }),
             Fetched::Stopped => Err(Outcome::Interrupted),
@@ -137,14 +142,36 @@ impl Stages {
         match done {
             Ok(note) => {
                 self.distances.done(target, &note);
-                Done::noted(&note, self.following(target, &note))
+                let done = Done::noted(&note, self.following(target, &note));
+                let is_saved = note.skipped.is_none() && note.to.is_empty();
+                Done { saved: is_saved.then(|| target.clone()), ..done }
             }
-            Err(outcome) => {
-                self.asked.fetch_sub(1, Ordering::Relaxed);
-                self.distances.forget(target);
-                Done::of(outcome)
-            }
+            Err(outcome) => self.not_done(target, was_asked, outcome),
         }
+    }
+
+    fn not_done(&self, target: &Target, was_asked: bool, outcome: Outcome) -> Done {
+        if was_asked {
+            self.asked_for.give_back();
+        }
+        self.distances.forget(target);
+        Done::of(outcome)
+    }
+
+    /// What was saved is on disk before its page counts as fetched: all of them with one order.
+    fn on_disk(&self, done: Vec<(u16, Done)>) -> Vec<(u16, Done)> {
+        if done.iter().all(|(_, done)| done.saved.is_none()) {
+            return done;
+        }
+        let out = &self.order.out;
+        let synced = File::open(out).and_then(|dir| rustix::fs::syncfs(dir).map_err(Into::into));
+        let Err(e) = synced else { return done };
+        let error = format!("cannot bring the pages in {} to disk: {e}", out.display());
+        let lost = |(at, done): (u16, Done)| match &done.saved {
+            Some(target) => (at, self.not_done(target, true, Outcome::Failed { error: error.clone() })),
+            None => (at, done),
+        };
+        done.into_iter().map(lost).collect()
     }
 
     fn answered(&self, target: &Target, page: Page) -> Result<Note, Outcome> {
@@ -217,6 +244,7 @@ impl Stages {
         Done {
             outcome: Outcome::Succeeded { message: String::new() },
             emits: links.map(|link| (FETCH, link)).collect(),
+            saved: None,
         }
     }
 }

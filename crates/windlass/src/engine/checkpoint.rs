@@ -51,10 +51,11 @@ impl<S: Store> Engine<S> {
         let mut said: HashMap<JobId, &str> = HashMap::new();
         for end in finished.iter().filter(|end| !end.checkpoints.is_empty()) {
             let Some(flight) = self.flights.get(end.flight) else { continue };
-            let ids = end.checkpoints.iter().filter(|(position, _)| *position < flight.held.count);
-            said.extend(ids.map(|(position, text)| {
-                (flight.held.jobs.id(usize::from(flight.held.first + position)), text.as_str())
-            }));
+            for (position, text) in end.checkpoints.iter().filter(|(position, _)| *position < flight.count()) {
+                said.extend(
+                    flight.parts(*position, 1).flat_map(|(_, held)| held.ids().next()).map(|id| (id, text.as_str())),
+                );
+            }
         }
         for settlement in settlements {
             let (held, ended) = (&settlement.held, settlement.verdict.state().is_end());

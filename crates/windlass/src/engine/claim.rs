@@ -62,20 +62,23 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(u32, bool), StoreError> {
         let (mut jobs, mut all_went) = (0, true);
-        let mut planned = planned.into_iter();
+        let mut rest = &planned[..];
         let mut tokens = asked.into_iter().flat_map(|ask| &ask.tokens);
-        while let Some(next) = planned.next() {
-            let lent = asked.zip(tokens.next()).map(|(ask, token)| {
-                let (ask, token) = (Some(ask.number), token.clone());
-                Lent { token, since: now, ask, spoken: Vec::new() }
-            });
-            match self.claim_planned(&next, lent, now, progress, effects) {
-                Ok((going, went)) => (jobs, all_went) = (jobs + going, all_went && went),
-                Err(error) => {
-                    planned.for_each(|next| self.scheduler.claimed(&next, 0));
-                    return Err(error);
+        while let Some(next) = rest.first() {
+            let (now_filled, later) = rest.split_at(self.lonely(rest).max(1));
+            let filled = match now_filled {
+                [_, _, ..] => self.claim_lonely(now_filled, now, progress, effects).map(|going| (going, true)),
+                [] | [_] => {
+                    let lent = asked.zip(tokens.next()).map(|(ask, token)| {
+                        let (ask, token) = (Some(ask.number), token.clone());
+                        Lent { token, since: now, ask, spoken: Vec::new() }
+                    });
+                    self.claim_planned(next, lent, now, progress, effects)
                 }
-            }
+            };
+            rest = later;
+            let (going, went) = filled.inspect_err(|_| rest.iter().for_each(|next| self.scheduler.claimed(next, 0)))?;
+            (jobs, all_went) = (jobs + going, all_went && went);
         }
         Ok((jobs, all_went))
     }
@@ -90,7 +93,7 @@ impl<S: Store> Engine<S> {
         effects: &mut Effects,
     ) -> Result<(u32, bool), StoreError> {
         let order = Order { lane: planned.lane, most: planned.most };
-        let held = self.claim_known(order, now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
+        let held = self.claim_known(&[order], now).inspect_err(|_| self.scheduler.claimed(planned, 0))?;
         let got = count_of(&held);
         self.scheduler.claimed(planned, got);
         if got > 0 {
@@ -142,8 +145,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Claims, and learns of runs that another server opened.
-    fn claim_known(&mut self, order: Order, now: Time) -> Result<Vec<Held>, StoreError> {
-        let held = self.store.claim(&[order], now)?;
+    pub(super) fn claim_known(&mut self, orders: &[Order], now: Time) -> Result<Vec<Held>, StoreError> {
+        let held = self.store.claim(orders, now)?;
         for no in held.iter().filter_map(|held| held.run) {
             if self.runs.get(no).is_none()
                 && let Some(info) = self.store.run_numbered(no)?
@@ -167,7 +170,8 @@ impl<S: Store> Engine<S> {
         let run = run.map(|id| id.to_string()).unwrap_or_default();
         let (queue, epoch) = (Arc::clone(self.queue_name(held.lane.queue)), self.store.epoch());
         let (checkpoint, lent) = (self.checkpoint_for(&held)?, lent.map(Box::new));
-        Ok(Start { flight, claim, queue, policy, epoch, held, number, run, checkpoint, lent, lot: None })
+        let fellows = Arc::default();
+        Ok(Start { flight, claim, queue, policy, epoch, held, fellows, number, run, checkpoint, lent, lot: None })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// What keeps new jobs from being started, the strongest reason first; `Serving` where nothing does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,16 +57,21 @@ impl fmt::Display for Condition {
     }
 }
 
-/// The condition where other threads can see it, with the number of stalemates: written after each turn.
+/// The condition where other threads can see it, with the number of stalemates and the time that turns have taken:
+/// written after each turn.
 #[derive(Debug)]
 pub struct Shown {
     condition: AtomicU8,
     stalemates: AtomicU64,
+    since: Instant,
+    /// In nanoseconds.
+    worked: AtomicU64,
 }
 
 impl Default for Shown {
     fn default() -> Shown {
-        let shown = Shown { condition: AtomicU8::new(0), stalemates: AtomicU64::new(0) };
+        let (condition, stalemates, worked) = (AtomicU8::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let shown = Shown { condition, stalemates, since: Instant::now(), worked };
         shown.set(Condition::Serving, 0);
         shown
     }
@@ -86,6 +92,17 @@ impl Shown {
     pub fn stalemates(&self) -> u64 {
         self.stalemates.load(Ordering::Relaxed)
     }
+
+    /// A turn took so long, with all that it led to.
+    pub fn worked(&self, time: Duration) {
+        self.worked.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The share of the time since the start that turns have taken.
+    pub fn busy(&self) -> f64 {
+        let passed = self.since.elapsed().as_nanos().max(1);
+        (self.worked.load(Ordering::Relaxed) as f64 / passed as f64).min(1.0)
+    }
 }
 
 #[cfg(test)]
@@ -100,5 +117,16 @@ mod tests {
             shown.set(condition, 3);
             assert_eq!((shown.get(), shown.stalemates()), (condition, 3));
         }
+    }
+
+    #[test]
+    fn the_busy_share_is_that_of_the_time_which_turns_took() {
+        let shown = Shown::default();
+        assert_eq!(shown.busy(), 0.0);
+        shown.worked(Duration::from_nanos(1));
+        let little = shown.busy();
+        shown.worked(Duration::from_secs(3600));
+        assert!(little > 0.0 && little <= 1.0, "{little}");
+        assert_eq!(shown.busy(), 1.0, "no more than all of it");
     }
 }

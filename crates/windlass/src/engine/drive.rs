@@ -43,6 +43,8 @@ pub struct Driver<S> {
     pub log: Log,
     /// How long failed and cancelled jobs are kept.
     pub keep_failed: Duration,
+    /// False where that is others' to decide: nothing old is removed.
+    pub keeps_house: bool,
     /// When old results are looked through next, and how often.
     pub retain_at: Time,
     pub retain_every: Duration,
@@ -78,7 +80,9 @@ impl<S: Store> Driver<S> {
             }
             self.shown.set(self.engine.condition(), self.engine.stalemates());
             self.perform(effects);
-            self.times.note(begun.elapsed());
+            let took = begun.elapsed();
+            self.times.note(took);
+            self.shown.worked(took);
         }
         self.ingest.stop();
         drop(self.archiver);
@@ -94,6 +98,9 @@ impl<S: Store> Driver<S> {
         let now = clock::now();
         if now >= self.retain_at {
             self.retain_at = now.after(self.retain_every);
+            if !self.keeps_house {
+                return;
+            }
             self.archiver.retain(now);
             let keep = i64::try_from(self.keep_failed.as_micros()).unwrap_or(i64::MAX);
             events.push(Event::Forget { before: Time(now.0.saturating_sub(keep)) });
@@ -123,6 +130,9 @@ impl<S: Store> Driver<S> {
         }
         for (flight, why) in effects.stops {
             self.runner.stop(flight, why);
+        }
+        for (flight, position) in effects.cancels {
+            self.runner.cancel(flight, position);
         }
         for lot in effects.confirms {
             self.runner.confirm(lot);

@@ -19,6 +19,8 @@ pub struct Effects {
     pub answers: Answers,
     pub starts: Vec<Start>,
     pub stops: Vec<(Flight, Stop)>,
+    /// Cancelled jobs that share a flight with jobs of other queues: the flight, and the position there.
+    pub cancels: Vec<(Flight, u16)>,
     /// Lots that are settled here: the servers that have them may forget their numbers.
     pub confirms: Vec<Arc<Departing>>,
     /// Bytes of memory that idle processes hold and a start lacks.
@@ -55,6 +57,10 @@ type Give = Box<dyn FnOnce(Option<Failure>) + Send>;
 impl Answers {
     pub fn add<T: Send + 'static>(&mut self, answer: Answer<T>, value: Result<T, Failure>) {
         self.0.push(Box::new(move |dropped| answer.give(dropped.map_or(value, Err))));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn give(self) {

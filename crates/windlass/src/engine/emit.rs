@@ -14,16 +14,11 @@ use windlass_core::particulars::Particulars;
 use windlass_core::policy::Policy;
 use windlass_core::scheduler::Scheduler;
 
-/// What a job that stands for another, a copy or a handler's, has of it: the trace and the record it is about.
-pub(super) fn same_lineage(particulars: Option<&Arc<Particulars>>) -> Option<Arc<Particulars>> {
-    let Particulars { trace, subject, .. } = particulars.map(|all| Particulars::clone(all))?;
-    Some(Arc::new(Particulars { trace, subject, ..Particulars::default() }))
-}
-
-/// The follow-ups of what was held by one start, in the order in which they were emitted within each queue.
+/// The follow-ups of what one start held of a queue, from position `begin` on, in the order in which they were emitted
+/// within each queue.
 pub(super) fn follow_ups<'a>(
     emitted: impl Iterator<Item = &'a Emitted>,
-    held: &Held,
+    (begin, held): (u16, &Held),
     ids: &IdSource,
     scheduler: &Scheduler,
 ) -> Vec<FollowUp> {
@@ -37,7 +32,7 @@ pub(super) fn follow_ups<'a>(
     for jobs in by_queue.into_values() {
         let (origin, first) = ids.take(jobs.len() as u64);
         let queue = &jobs[0].queue;
-        let particulars = unique::with_rules(&kept, queue, scheduler);
+        let particulars = unique::with_rules(&kept, scheduler.unique_of(queue.as_str()));
         let mut builder = ChunkBuilder::new(origin).with(Some(Arc::new(particulars)));
         let mut close = |builder: &mut ChunkBuilder| {
             let jobs = Arc::new(builder.finish());
@@ -47,7 +42,7 @@ pub(super) fn follow_ups<'a>(
             if builder.is_full() {
                 close(&mut builder);
             }
-            let parent = held.jobs.id(usize::from(held.first + job.by));
+            let parent = held.jobs.id(usize::from(held.first + job.by - begin));
             builder.push_from(parent, offset, &job.data);
         }
         close(&mut builder);
@@ -71,5 +66,5 @@ pub(super) fn passed_on(
         let to = flow.to.iter();
         passed.extend(to.map(|queue| Emitted { by, queue: queue.clone(), data: data.to_vec() }));
     }
-    follow_ups(passed.iter(), held, ids, scheduler)
+    follow_ups(passed.iter(), (0, held), ids, scheduler)
 }

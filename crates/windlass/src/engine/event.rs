@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use windlass_core::contention::HeldFor;
 use windlass_core::job::{JobId, LaneKind, Priority, QueueName, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
@@ -196,6 +197,10 @@ pub enum Event {
     Flights {
         answer: Answer<Vec<FlightInfo>>,
     },
+    /// For how long ready jobs of each queue were held since the engine began, and by what.
+    Contention {
+        answer: Answer<BTreeMap<String, HeldFor>>,
+    },
     /// Everything that a person may want to know of the engine at once.
     Dump {
         answer: Answer<super::dump::Dump>,
@@ -263,6 +268,8 @@ pub struct ScheduleInfo {
     /// As a person may have changed it.
     pub enabled: bool,
     pub next: Option<Time>,
+    /// Where it fires nothing before then, because the clock was there once.
+    pub silent_until: Option<Time>,
 }
 
 /// Overrides to be made and dropped together.

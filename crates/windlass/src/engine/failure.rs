@@ -4,7 +4,7 @@
 //! What both are told is the job as `windlass show --json` has it, and its errors. Who is told of what is core's to say
 //! (`windlass_core::failure`).
 
-use super::{Engine, EngineOptions, emit};
+use super::{Engine, EngineOptions, unique};
 use crate::api;
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{AttemptError, FollowUp, JobInfo, Settlement, Store, StoreError};
@@ -14,7 +14,7 @@ use windlass_core::failure::{Handlers, Listener};
 use windlass_core::job::{DATA_MAX, JobId, Origin, Priority, QueueName, Record, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::notify::Ending;
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Scope};
 use windlass_core::time::Time;
 
 /// Of a job that would be too large to be told with its own data, this much is, and its length.
@@ -38,12 +38,14 @@ impl Key {
         run: Option<RunNo>,
         of: Option<&Arc<Particulars>>,
         parents: Origin,
+        rule: impl Fn(&QueueName) -> Option<Scope>,
     ) -> Key {
         let (queue, run) = match listener {
             Listener::Handler(queue) => (queue.clone(), run),
             Listener::Channel(queue) => (queue.clone(), None),
         };
-        Key { queue, priority, run, lineage: emit::same_lineage(of), parents }
+        let lineage = unique::lineage(of, rule(&queue));
+        Key { queue, priority, run, lineage, parents }
     }
 }
 
@@ -60,7 +62,8 @@ impl<S: Store> Engine<S> {
             let Some((_, policy)) = self.scheduler.policy_of(lane.queue) else { continue };
             let listeners = self.handlers.listeners(&policy, self.queue_name(lane.queue), ending);
             let of = held.jobs.particulars();
-            let key = |listener| Key::new(listener, lane.priority, held.run, of, held.jobs.origin());
+            let rule = |queue: &QueueName| self.scheduler.unique_of(queue.as_str());
+            let key = |listener| Key::new(listener, lane.priority, held.run, of, held.jobs.origin(), rule);
             let keys: Vec<Key> = listeners.into_iter().map(key).collect();
             if keys.is_empty() {
                 continue;
@@ -144,8 +147,12 @@ pub(super) fn of_failed(
     let Some(reason) = info.reason else { return Vec::new() };
     let ending = Ending::of_failure(reason);
     let listeners = handlers.listeners_among(&options.policies, &options.files, &info.queue, ending);
+    let rule = |queue: &QueueName| {
+        let serving = options.policies.iter().find(|policy| policy.serves(queue.as_str(), &options.files));
+        serving.and_then(|policy| policy.unique)
+    };
     let told = listeners.into_iter().map(|listener| {
-        let key = Key::new(listener, info.priority, run, info.particulars.as_ref(), info.id.origin);
+        let key = Key::new(listener, info.priority, run, info.particulars.as_ref(), info.id.origin, rule);
         let (origin, offset) = options.ids.take(1);
         let mut builder = ChunkBuilder::new(origin).with(key.lineage.clone());
         builder.push_from(info.id, offset, &words(info, ending, None));

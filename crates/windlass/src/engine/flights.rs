@@ -1,12 +1,13 @@
 //! What is in flight: every start that was stored and has not been settled.
 //!
 //! It owns the flight numbers and which slot each flight occupies. One claim may come as several stretches; they
-//! share one slot, which is free when the last of them has ended.
+//! share one slot, which is free when the last of them has ended. Jobs that are alone in their queues go many to a
+//! flight, and their slots are free when the last of them has ended.
 
 use crate::archiver::Ran;
 use crate::lot::Departing;
 use crate::numbered::ByNumber;
-use crate::runner::{Flight, Stop};
+use crate::runner::{Fellow, Finished, Flight, Stop};
 use crate::store::Held;
 use std::sync::Arc;
 use windlass_core::job::JobId;
@@ -19,6 +20,9 @@ use windlass_core::time::Time;
 #[derive(Debug)]
 pub struct InFlight {
     pub held: Held,
+    /// Jobs that are alone in their queues and go with it, at the positions behind that of its own. Each was planned a
+    /// slot of its own.
+    pub fellows: Arc<[Fellow]>,
     pub terms: Terms,
     pub started: Time,
     /// Why it was told to end, if it was.
@@ -46,6 +50,44 @@ impl InFlight {
     /// The store says who else has it, or may have it: it goes on without this server.
     pub fn stays(&self) -> bool {
         self.leased || self.lot.is_some()
+    }
+
+    /// How many jobs it is of.
+    pub fn count(&self) -> u16 {
+        self.held.count + self.fellows.len() as u16
+    }
+
+    /// What it holds: stretches of one queue each, and the position at which each begins.
+    pub fn stretches(&self) -> impl Iterator<Item = (u16, &Held)> {
+        let fellows = (self.held.count..).zip(self.fellows.iter());
+        std::iter::once((0, &self.held)).chain(fellows.map(|(position, fellow)| (position, &fellow.held)))
+    }
+
+    /// The same, to be kept.
+    pub fn all(&self) -> Vec<Held> {
+        self.stretches().map(|(_, held)| held.clone()).collect()
+    }
+
+    /// The stretches of one queue each that some of its jobs are in, and the position at which each begins.
+    pub fn parts(&self, first: u16, count: u16) -> impl Iterator<Item = (u16, Held)> {
+        let (own, end) = (self.held.count, first + count);
+        let of_held = (first < own).then(|| (first, self.held.part(first, count.min(own - first))));
+        let fellows = &self.fellows[usize::from(first.max(own) - own)..usize::from(end.max(own) - own)];
+        of_held.into_iter().chain((first.max(own)..).zip(fellows.iter().map(|fellow| fellow.held.clone())))
+    }
+
+    /// The job at this position has no report yet.
+    fn is_open(&self, position: u16) -> bool {
+        let reported = bits(position, 1).any(|(word, bit)| self.reported.get(word).is_some_and(|bits| bits & bit != 0));
+        self.left > 0 && !reported
+    }
+
+    /// How much data so many of its jobs have.
+    fn bytes(&self, first: u16, count: u16) -> u64 {
+        let (own, end) = (self.held.count, first + count);
+        let of_held = if first < own { self.held.bytes(first, count.min(own - first)) } else { 0 };
+        let fellows = &self.fellows[usize::from(first.max(own) - own)..usize::from(end.max(own) - own)];
+        of_held + fellows.iter().map(|fellow| fellow.held.bytes(0, 1)).sum::<u64>()
     }
 }
 
@@ -101,36 +143,59 @@ impl Flights {
         }
     }
 
+    /// Puts jobs in flight that are alone in their queues, as one flight of as many slots.
+    pub fn depart_together(
+        &mut self,
+        crew: CrewNo,
+        policy: &Policy,
+        held: Held,
+        fellows: Arc<[Fellow]>,
+        now: Time,
+    ) -> (u64, Flight) {
+        self.last += 1;
+        let booking = self.last;
+        self.bookings.insert(booking, 1);
+        (booking, self.fly(booking, crew, policy, (held, fellows), now))
+    }
+
     fn take_off(&mut self, crew: CrewNo, policy: &Policy, held: Vec<Held>, now: Time) -> (u64, Vec<(Flight, Held)>) {
         let booking = self.last;
-        let terms = Terms::from(policy);
-        let ran = if policy.service.jobs_a_slot() > 1 { Ran::Together } else { Ran::Alone };
-        let mut departed = Vec::with_capacity(held.len());
-        for held in held {
-            self.last += 1;
-            let load = self.loads.entry(crew).or_default();
-            load.jobs += u64::from(held.count);
-            load.bytes += held.bytes(0, held.count);
-            let flight = InFlight {
-                held: held.clone(),
-                terms,
-                started: now,
-                stopped: None,
-                crew,
-                ran,
-                booking,
-                reported: Vec::new(),
-                left: held.count,
-                left_bytes: held.bytes(0, held.count),
-                released: false,
-                leased: policy.service.is_remote(),
-                spoken: 0,
-                lot: None,
-            };
-            self.by_number.insert(self.last, flight);
-            departed.push((Flight(self.last), held));
-        }
-        (booking, departed)
+        let fly = |held: Held| (self.fly(booking, crew, policy, (held.clone(), Arc::default()), now), held);
+        (booking, held.into_iter().map(fly).collect())
+    }
+
+    fn fly(
+        &mut self,
+        booking: u64,
+        crew: CrewNo,
+        policy: &Policy,
+        (held, fellows): (Held, Arc<[Fellow]>),
+        now: Time,
+    ) -> Flight {
+        let mut flight = InFlight {
+            held,
+            fellows,
+            terms: Terms::from(policy),
+            started: now,
+            stopped: None,
+            crew,
+            ran: if policy.service.jobs_a_slot() > 1 { Ran::Together } else { Ran::Alone },
+            booking,
+            reported: Vec::new(),
+            left: 0,
+            left_bytes: 0,
+            released: false,
+            leased: policy.service.is_remote(),
+            spoken: 0,
+            lot: None,
+        };
+        (flight.left, flight.left_bytes) = (flight.count(), flight.bytes(0, flight.count()));
+        let load = self.loads.entry(crew).or_default();
+        load.jobs += u64::from(flight.left);
+        load.bytes += flight.left_bytes;
+        self.last += 1;
+        self.by_number.insert(self.last, flight);
+        Flight(self.last)
     }
 
     /// Takes a report of `count` jobs from `first` on; false where any of them has been reported before, or the
@@ -138,17 +203,17 @@ impl Flights {
     pub fn take_report(&mut self, flight: Flight, first: u16, count: u16) -> bool {
         let Some(flight) = self.by_number.get_mut(&flight.0) else { return false };
         let end = u32::from(first) + u32::from(count);
-        if end > u32::from(flight.held.count) || count > flight.left || count == 0 {
+        if end > u32::from(flight.count()) || count > flight.left || count == 0 {
             return false;
         }
-        if count < flight.held.count {
-            flight.reported.resize(usize::from(flight.held.count).div_ceil(64), 0);
+        if count < flight.count() {
+            flight.reported.resize(usize::from(flight.count()).div_ceil(64), 0);
             if bits(first, count).any(|(word, bit)| flight.reported[word] & bit != 0) {
                 return false;
             }
             bits(first, count).for_each(|(word, bit)| flight.reported[word] |= bit);
         }
-        let bytes = flight.held.bytes(first, count);
+        let bytes = flight.bytes(first, count);
         flight.left -= count;
         flight.left_bytes -= bytes;
         reduce(&mut self.loads, flight.crew, count, bytes);
@@ -158,13 +223,13 @@ impl Flights {
     /// The turn that took a report was dropped: it will come again.
     pub fn give_report_back(&mut self, flight: Flight, first: u16, count: u16) {
         let Some(flight) = self.by_number.get_mut(&flight.0) else { return };
-        let bytes = flight.held.bytes(first, count);
+        let bytes = flight.bytes(first, count);
         flight.left += count;
         flight.left_bytes += bytes;
         let load = self.loads.entry(flight.crew).or_default();
         load.jobs += u64::from(count);
         load.bytes += bytes;
-        if count < flight.held.count {
+        if count < flight.count() {
             bits(first, count).for_each(|(word, bit)| flight.reported[word] &= !bit);
         }
     }
@@ -172,6 +237,12 @@ impl Flights {
     /// True once every job of a flight has been reported.
     pub fn is_over(&self, flight: Flight) -> bool {
         self.by_number.get(&flight.0).is_some_and(|flight| flight.left == 0)
+    }
+
+    /// How many ends a report is of: stretches that ended alike, and each fellow by itself.
+    pub fn ends_in(&self, end: &Finished) -> usize {
+        let fellows = self.get(end.flight).map_or(0, |flight| flight.fellows.len());
+        end.outcomes.len() + fellows.min(usize::from(end.count()))
     }
 
     pub fn get(&self, flight: Flight) -> Option<&InFlight> {
@@ -196,7 +267,7 @@ impl Flights {
         *left -= 1;
         if *left == 0 {
             self.bookings.remove(&ended.booking);
-            scheduler.finished(ended.crew, ended.held.lane);
+            ended.stretches().for_each(|(_, held)| scheduler.finished(ended.crew, held.lane));
         }
     }
 
@@ -223,9 +294,19 @@ impl Flights {
         told
     }
 
-    /// A job that has a process of its own can be stopped; one in a batch ends with its batch.
+    /// Stops the flight of a job that has it for itself.
     pub fn stop_job(&mut self, job: JobId, why: Stop) -> Vec<(Flight, Stop)> {
-        self.stop(|flight| flight.held.count == 1 && flight.held.ids().any(|id| id == job), why)
+        self.stop(|flight| flight.count() == 1 && flight.held.find(job).is_some(), why)
+    }
+
+    /// Where a job is that shares a flight with others; of one that has ended in one and is in another, that other.
+    pub fn find_shared(&self, job: JobId) -> Option<(Flight, u16)> {
+        let shared = self.iter().filter(|(_, flight)| flight.count() > 1);
+        let places = shared.flat_map(|(number, flight)| {
+            flight.stretches().filter_map(move |(at, held)| Some((number, flight, at + held.find(job)?)))
+        });
+        let mut open = places.filter(|(_, flight, position)| flight.is_open(*position));
+        open.next().map(|(number, _, position)| (number, position))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Flight, &InFlight)> {

@@ -46,6 +46,11 @@ impl EngineHandle {
         self.shown.stalemates()
     }
 
+    /// The share of the time since the engine began that its turns have taken.
+    pub fn busy(&self) -> f64 {
+        self.shown.busy()
+    }
+
     /// Where the engine's thread writes its condition.
     pub fn shown(&self) -> Arc<Shown> {
         Arc::clone(&self.shown)

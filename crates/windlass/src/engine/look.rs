@@ -9,67 +9,50 @@ use super::event::Event;
 use super::turn::Progress;
 use super::{Engine, Stopping, failure};
 use crate::archiver::Entry;
-use crate::error::{Failure, Kind};
-use crate::runner::Stop;
+use crate::runner::{Finished, Stop};
 use crate::store::late::{self, Ends};
-use crate::store::{FollowUp, JobInfo, Settlement, Store, StoreError};
+use crate::store::{FollowUp, JobInfo, Occasion, Settlement, Store, StoreError};
 use std::collections::HashSet;
+use std::time::Duration;
 use windlass_core::job::JobId;
-use windlass_core::time::Time;
+use windlass_core::time::{Steady, Time};
 
-/// Why a turn was dropped.
-#[derive(Debug)]
-pub(super) enum Dropped {
-    Full(String),
-    Away(String),
+/// How far a server is with stopping what others may soon run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fence {
+    /// It was told to end, and is killed at this time.
+    Told {
+        kill_at: Steady,
+    },
+    Killed,
 }
 
-impl Dropped {
-    /// What those are told who asked for something in it.
-    pub(super) fn failure(&self) -> Failure {
-        match self {
-            Dropped::Full(what) => {
-                Failure::new(Kind::Full, format!("rejected, nothing was stored: no space left: {what}"))
-            }
-            Dropped::Away(what) => {
-                Failure::new(Kind::TryLater, format!("rejected, nothing was stored: the database is away: {what}"))
-            }
-        }
-    }
-
-    pub(super) fn note(&self) -> String {
-        match self {
-            Dropped::Full(what) => format!("no space left ({what}): nothing is admitted or started until there is"),
-            Dropped::Away(what) => {
-                format!(
-                    "the database is away ({what}): what runs goes on, nothing is admitted or started until it answers"
-                )
-            }
-        }
-    }
+/// What ended in rows that another program has locked.
+#[derive(Debug, Default)]
+pub(super) struct Locked {
+    pub(super) ends: Vec<Finished>,
+    /// When they are tried next; none where no row was found to be locked.
+    pub(super) again_at: Option<Time>,
 }
+
+/// How often locked rows are tried.
+const LOCKED_RETRY: Duration = Duration::from_secs(1);
 
 impl<S: Store> Engine<S> {
-    /// Why nothing is taken in while `full_until` holds.
-    pub(super) fn dropped_before(&self) -> Dropped {
-        match self.away {
-            true => Dropped::Away("a moment ago".into()),
-            false => Dropped::Full("the disk was full a moment ago".into()),
-        }
-    }
-
     /// Looks for what others did to the store, where it is time or somebody said that there is work.
     pub(super) fn look(&mut self, now: Time, progress: &mut Progress) -> Result<(), StoreError> {
-        let Some(at) = self.store.next_look() else { return Ok(()) };
-        if self.asked_to_look || at <= now {
+        // Nobody looks at a store that is away or full; whoever asked for it is remembered.
+        let Some(at) = self.store.next_look().filter(|_| self.full_until.is_none()) else { return Ok(()) };
+        if self.look_because > Occasion::Time || at <= now {
             let (options, handlers) = (&self.options, &self.handlers);
             let convicted = |info: &JobInfo, run| failure::of_failed(info, run, options, handlers);
-            self.store.look(self.asked_to_look, &convicted, now)?;
-            // What people said to another server holds here, too.
-            self.fill_overrides()?;
+            if self.store.look(self.look_because, &convicted, now)? {
+                // What people said to another server holds here, too.
+                self.fill_overrides()?;
+            }
             if self.store.controls() && !std::mem::replace(&mut self.controls, true) {
                 // What the one before has fired is in the notes.
-                self.schedules.load(&self.options.schedules, &mut self.store)?;
+                self.schedules.load(&self.options.schedules, &mut self.store, now)?;
             }
             self.controls = self.store.controls();
             if self.store.drains() && self.stopping == Stopping::No {
@@ -88,23 +71,63 @@ impl<S: Store> Engine<S> {
                 Err(StoreError::Away(_)) => return Ok(false),
                 read => read?,
             }
-            (self.away, self.fenced) = (false, false);
+            (self.away, self.fence) = (false, None);
         }
         Ok(true)
     }
 
-    /// Where this server could not say for too long that it lives, others will run what it runs: that has to end first.
-    pub(super) fn stop_before_others_start(&mut self, effects: &mut Effects) {
-        let late = self.away && self.store.fenced_at().is_some_and(|at| at <= self.steady);
-        if late && !self.fenced {
-            self.fenced = true;
-            let stopped = self.flights.stop(|flight| !flight.leased, Stop::Interrupt);
+    /// Where this server could not say for too long that it lives, others will run what it runs: that has to end
+    /// first. It is told to, has half of the time that is left, and is killed then; meanwhile the store is not tried,
+    /// because who does not answer is waited for. True where the runner has to hear of it at once.
+    pub(super) fn stop_before_others_start(&mut self, now: Time, effects: &mut Effects) -> bool {
+        let Some(at) = self.store.fenced_at().filter(|_| self.away) else { return false };
+        let why = match self.fence {
+            None if at.told <= self.steady => Stop::Interrupt,
+            Some(Fence::Told { kill_at }) if kill_at <= self.steady => Stop::Kill,
+            None | Some(Fence::Told { .. } | Fence::Killed) => return false,
+        };
+        let stopped = self.flights.stop(|flight| !flight.leased, why);
+        if why == Stop::Kill {
+            self.fence = Some(Fence::Killed);
+        } else {
+            let left = at.overtaken.since(self.steady) / 2;
+            self.fence = Some(Fence::Told { kill_at: self.steady.after(left) });
+            self.full_until = Some(now.after(left));
             effects.notes.push(format!(
                 "the database is away for too long: {} starts are stopped, before another server runs their jobs",
                 stopped.len()
             ));
-            effects.stops.extend(stopped);
         }
+        effects.stops.extend(stopped);
+        true
+    }
+
+    /// After a turn that could not have some rows: what ended there waits, and is tried once a second, so that all else
+    /// goes on.
+    pub(super) fn leave_what_is_locked(&mut self, ended: &mut Vec<Finished>, now: Time) -> Result<(), StoreError> {
+        let Some(again_at) = self.locked.again_at.filter(|_| self.full_until.is_none()) else { return Ok(()) };
+        let due = again_at <= now || again_at > now.after(LOCKED_RETRY);
+        if due {
+            ended.append(&mut self.locked.ends);
+        }
+        let starts_of = |end: &Finished| {
+            let parts =
+                self.flights.get(end.flight).into_iter().flat_map(|flight| flight.parts(end.first, end.count()));
+            parts.flat_map(|(_, held)| held.ids().map(|id| (id, held.start())).collect::<Vec<_>>()).collect::<Vec<_>>()
+        };
+        let starts: Vec<Vec<(JobId, u32)>> = ended.iter().map(starts_of).collect();
+        if !ended.is_empty() {
+            let locked: HashSet<JobId> = self.store.locked(&starts.concat())?.into_iter().collect();
+            let mut starts = starts.iter();
+            let waits = |_: &mut Finished| starts.next().is_some_and(|of| of.iter().any(|(id, _)| locked.contains(id)));
+            self.locked.ends.extend(ended.extract_if(.., waits));
+        }
+        self.locked.again_at = match self.locked.ends.is_empty() {
+            true => None,
+            false if due => Some(now.after(LOCKED_RETRY)),
+            false => Some(again_at),
+        };
+        Ok(())
     }
 
     /// Writes the ends of those starts that are still held; the others came too late, and that is said.

@@ -9,9 +9,11 @@ pub mod ask;
 mod checkpoint;
 mod claim;
 pub mod condition;
+mod contention;
 mod destinations;
 mod drained;
 pub mod drive;
+mod dropped;
 pub mod dump;
 pub mod effects;
 mod emit;
@@ -20,6 +22,7 @@ mod failure;
 pub mod flights;
 pub mod handle;
 pub mod linger;
+mod lonely;
 mod look;
 mod lots;
 pub mod merge;
@@ -44,7 +47,7 @@ pub mod waiters;
 
 use crate::runner::Start;
 use crate::schedule::Schedule;
-use crate::store::{Durability, Evidence, JobInfo, Recovered, Store, StoreError};
+use crate::store::{Durability, Evidence, JobInfo, Occasion, Recovered, Store, StoreError};
 use ask::Leases;
 use event::NewRules;
 use flights::Flights;
@@ -56,6 +59,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use waiters::Waiters;
+use windlass_core::contention::Contention;
 use windlass_core::destination::Destinations;
 use windlass_core::failure::Handlers;
 use windlass_core::job::{QueueName, QueueNo};
@@ -71,6 +75,9 @@ pub use effects::Effects;
 pub use event::Event;
 pub use handle::{EngineHandle, IdSource};
 pub use turn_times::TurnTimes;
+
+/// What the archive holds of several turns is forgotten together, so long after the first of them.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// While commits in mode `os` are not on disk yet, they are brought there within this time.
 pub const OS_SYNC: Duration = Duration::from_secs(1);
@@ -138,6 +145,7 @@ pub struct Engine<S> {
     /// Ready jobs of all queues, as the store tells it.
     ready: u64,
     stalemates: stalemate::Stalemates,
+    contention: Contention,
     jitter: Jitter,
     /// How long the jobs of each crew of commands take, and how long turns take that settle jobs.
     paces: HashMap<CrewNo, Pace>,
@@ -160,17 +168,21 @@ pub struct Engine<S> {
     full_until: Option<Time>,
     /// It is not for lack of space but because the store is away; what memory holds of it is to be read anew.
     away: bool,
+    locked: look::Locked,
+    one_by_one: dropped::OneByOne,
     /// Somebody said that there may be work in the store.
-    asked_to_look: bool,
+    look_because: Occasion,
     /// This server is the one that fires schedules.
     controls: bool,
     /// What runs was told to end, because others may soon take this server for dead.
-    fenced: bool,
+    fence: Option<look::Fence>,
     /// Somebody asked for quiet: nothing is started until somebody asks for work.
     hushed: bool,
     /// The last turn that settled anything, and the last one that the archive holds.
     settled: u64,
     archived: u64,
+    /// When the store forgets what the archive holds, where there is any of that.
+    forget_at: Option<Time>,
     /// False while the archive is too far behind: what runs goes on, nothing new is started.
     archive_keeps_up: bool,
     /// Something may wait that no event tells of: the engine is new, or its last plan was cut by its budget.
@@ -233,6 +245,7 @@ impl<S: Store> Engine<S> {
             queues: Queues::default(),
             ready: 0,
             stalemates: stalemate::Stalemates::default(),
+            contention: Contention::default(),
             jitter: Jitter(options.seed | 1),
             paces: HashMap::new(),
             turns: Pace::default(),
@@ -244,11 +257,14 @@ impl<S: Store> Engine<S> {
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
             sync_by: None,
+            forget_at: None,
             full_until,
             away: false,
-            asked_to_look: false,
+            locked: look::Locked::default(),
+            one_by_one: dropped::OneByOne::default(),
+            look_because: Occasion::Time,
             controls: false,
-            fenced: false,
+            fence: None,
             hushed: false,
             settled: 0,
             archived: 0,
@@ -257,15 +273,20 @@ impl<S: Store> Engine<S> {
             was_wide: false,
             options,
         };
-        engine.scheduler.subscribe(engine.options.router.clone());
-        engine.scheduler.set_memory(engine.options.memory);
-        engine.scheduler.hold_suspects();
-        engine.scheduler.set_stall(engine.stall());
-        engine.controls = engine.store.controls();
-        engine.fill()?;
-        engine.resume(leases)?;
-        engine.resume_lots(lots, now)?;
+        engine.begin(leases, lots, now)?;
         Ok((engine, recovered))
+    }
+
+    /// Learns what the store has, and goes on with what went on without it.
+    fn begin(&mut self, leases: Leases, lots: Travelling, now: Time) -> Result<(), StoreError> {
+        self.scheduler.subscribe(self.options.router.clone());
+        self.scheduler.set_memory(self.options.memory);
+        self.scheduler.hold_suspects();
+        self.scheduler.set_stall(self.stall());
+        self.controls = self.store.controls();
+        self.fill()?;
+        self.resume(leases)?;
+        self.resume_lots(lots, now)
     }
 
     /// The starts that go on elsewhere: for the runner, before anybody may speak for them. Once.
@@ -286,7 +307,7 @@ impl<S: Store> Engine<S> {
         changes.moves.iter_mut().for_each(|step| step.run = None);
         self.learn(changes, &mut Effects::default());
         self.sweeping = true;
-        self.schedules.load(&self.options.schedules, &mut self.store)?;
+        self.schedules.load(&self.options.schedules, &mut self.store, self.now)?;
         self.operations.load(&mut self.store)
     }
 
@@ -305,6 +326,7 @@ impl<S: Store> Engine<S> {
         // A number that was given out in the dropped turn will be another queue's: its crew must not stick to it.
         for (no, _) in known.iter().filter(|(no, _)| !self.queues.has(*no)) {
             self.scheduler.queue_vanished(no);
+            self.contention.forget(no);
         }
         Ok(())
     }
@@ -325,12 +347,15 @@ impl<S: Store> Engine<S> {
             Some(_) => None,
         };
         let beat = self.store.next_look().filter(|_| self.full_until.is_none());
+        let locked = self.locked.again_at.filter(|_| self.full_until.is_none());
         let lingers = if self.full_until.is_none() { self.lingering.next() } else { None };
         let steering = self.next_steering();
         let (paced, schedule) = (self.next_paced(), self.next_schedule());
         let look = self.stalemates.look_at.filter(|_| self.full_until.is_none() && self.stopping == Stopping::No);
         let within = [due, beat, self.sync_by, self.full_until, self.drain_until, self.suspects_at, look];
-        let beside = [steering, lingers, schedule, paced, self.next_run_limit()];
+        let refused = self.one_by_one.again_at.filter(|_| self.full_until.is_none());
+        let forgets = self.forget_at.filter(|_| self.full_until.is_none());
+        let beside = [locked, refused, steering, lingers, schedule, paced, self.next_run_limit(), forgets];
         Ok(within.into_iter().chain(beside).flatten().min())
     }
 
@@ -339,7 +364,7 @@ impl<S: Store> Engine<S> {
         if self.stopping == Stopping::No {
             return false;
         }
-        if self.full_until.is_none() {
+        if self.full_until.is_none() && self.locked.ends.is_empty() {
             return self.flights.end_here() == 0 && self.pending.is_empty();
         }
         // Without space nobody waits for the inbox, which is read again; nor, when told to end at once, for ends that
@@ -347,7 +372,7 @@ impl<S: Store> Engine<S> {
         let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
         let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
         let left = self.flights.end_here();
-        let settled = left == 0 || self.stopping == Stopping::Halting && left <= ends;
+        let settled = left == 0 || self.stopping == Stopping::Halting && left <= ends + self.locked.ends.len();
         settled && ends + unread == self.pending.len()
     }
 

@@ -2,12 +2,13 @@
 
 use super::effects::Effects;
 use super::event::{Answer, Event, FlightInfo, Follower, OpenRun, RunService, Wish};
+use super::turn::Progress;
 use super::waiters::{DrainedWaiter, Then};
-use super::{Engine, Stopping, spec};
+use super::{Engine, Stopping, TOGETHER, spec};
 use crate::audit::Audited;
 use crate::error::{Failure, Kind};
 use crate::runner::{Flight, Stop};
-use crate::store::{Amended, Amendment, Durability, Lot, NewRun, RunInfo, Seal, Store, StoreError};
+use crate::store::{Amended, Amendment, Durability, Lot, NewRun, Occasion, RunInfo, Seal, Store, StoreError};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use windlass_core::job::{JobId, Origin, QueueName, RunId};
 use windlass_core::policy::Service;
@@ -38,7 +39,7 @@ impl<S: Store> Engine<S> {
                 effects.answers.add(answer, Ok(()));
             }
             Event::InboxRead { waiter } => return self.inbox_was_read(waiter, now, effects),
-            Event::Archived { turn } => return self.archived_up_to(turn, effects),
+            Event::Archived { turn } => self.archived_up_to(turn, now, effects),
             Event::Forget { before } => return self.forget(before, now),
             Event::SealRun { run, answer } => self.after_inbox(Then::Seal(run, answer), effects),
             Event::AwaitRun { run, answer } => {
@@ -68,6 +69,7 @@ impl<S: Store> Engine<S> {
             }
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
+            Event::Contention { answer } => effects.answers.add(answer, Ok(self.held_for())),
             Event::Dump { answer } => effects.answers.add(answer, Ok(self.dump())),
             Event::KnownLot { number, answer } => self.tell_of_lot(number, answer, effects)?,
             Event::Parcel { parcel, answer } => return self.take_parcel(parcel, answer, now, effects),
@@ -75,10 +77,10 @@ impl<S: Store> Engine<S> {
             Event::Unask { number } => self.unask(number),
             Event::Nudge => {
                 self.hushed = false;
-                self.asked_to_look = true;
+                self.look_because = Occasion::Asked;
                 effects.nudge = true;
             }
-            Event::Look => self.asked_to_look = true,
+            Event::Look => self.look_because = self.look_because.max(Occasion::Word),
             // Every turn looks at the clocks: that there is one is all that was asked for.
             Event::ClockSet => {}
             Event::Quiet => self.hushed = true,
@@ -90,13 +92,24 @@ impl<S: Store> Engine<S> {
         Ok(false)
     }
 
-    fn archived_up_to(&mut self, turn: u64, effects: &mut Effects) -> Result<Wrote, StoreError> {
-        // Where the store has no space for it, who waits is told so; a later turn's word holds for this too.
+    /// The archive holds everything up to this turn; the store may forget it.
+    fn archived_up_to(&mut self, turn: u64, now: Time, effects: &mut Effects) {
         self.archived = turn;
+        self.forget_at.get_or_insert(now.after(TOGETHER));
         let caught_up = self.waiters.archive.extract_if(.., |(until, _)| *until <= turn);
         caught_up.for_each(|(_, answer)| effects.answers.add(answer, Ok(())));
-        self.store.archived(turn)?;
-        Ok(true)
+    }
+
+    /// What the archive holds goes, that of several turns together: to forget is a good part of what a job costs that
+    /// was alone in its queue, and while there is work others wait for it.
+    pub(super) fn forget_what_is_archived(&mut self, now: Time, progress: &mut Progress) -> Result<(), StoreError> {
+        let ends = self.stopping != Stopping::No;
+        if self.forget_at.is_some_and(|at| at <= now || at > now.after(TOGETHER) || ends) {
+            self.store.archived(self.archived)?;
+            progress.forgets = true;
+            progress.needs(self.options.durability);
+        }
+        Ok(())
     }
 
     /// What ended long ago goes, and what was taken from other servers long ago.
@@ -234,12 +247,13 @@ impl<S: Store> Engine<S> {
         let mut infos: Vec<FlightInfo> = self
             .flights
             .iter()
-            .map(|(number, flight)| FlightInfo {
+            .flat_map(|(number, flight)| flight.stretches().map(move |(_, held)| (number, flight, held)))
+            .map(|(number, flight, held)| FlightInfo {
                 stocked: stocked.contains(&number),
-                job: flight.held.jobs.id(usize::from(flight.held.first)),
-                count: flight.held.count,
-                queue: self.queue_name(flight.held.lane.queue).to_string(),
-                start: flight.held.start(),
+                job: held.jobs.id(usize::from(held.first)),
+                count: held.count,
+                queue: self.queue_name(held.lane.queue).to_string(),
+                start: held.start(),
                 started: flight.started,
             })
             .collect();

@@ -354,7 +354,7 @@ impl Operation {
                             done.deleted.push(last);
                             store.note(&checkpoint::key(*id), None)?;
                         }
-                        Deleted::Running => report.refuse(State::Running),
+                        Deleted::Running => report.refuse(State::Running.word()),
                         Deleted::Unknown => report.unknown += 1,
                     }
                 }
@@ -378,14 +378,15 @@ impl Report {
             Amended::Same(_) => self.already += 1,
             Amended::Running => self.running += 1,
             Amended::Refused(state) if is_so(amendment, state) => self.already += 1,
-            Amended::Refused(state) => self.refuse(state),
+            Amended::Refused(state) => self.refuse(state.word()),
+            Amended::Taken(_) => self.refuse("unique key taken"),
             Amended::Unknown => self.unknown += 1,
         }
     }
 
-    fn refuse(&mut self, state: State) {
+    fn refuse(&mut self, why: &str) {
         self.refused += 1;
-        *self.why.entry(state.word().to_owned()).or_default() += 1;
+        *self.why.entry(why.to_owned()).or_default() += 1;
     }
 }
 
@@ -423,7 +424,9 @@ impl Wish {
         let (from, to) = match amended {
             Amended::Done { from, to } => (from, Some(to)),
             Amended::Running if self == Wish::Amend(Amendment::Cancel) => (State::Running, None),
-            Amended::Running | Amended::Same(_) | Amended::Refused(_) | Amended::Unknown => return None,
+            Amended::Running | Amended::Same(_) | Amended::Refused(_) | Amended::Taken(_) | Amended::Unknown => {
+                return None;
+            }
         };
         Some(What::Job { verb: self.verb(), id, from, to })
     }

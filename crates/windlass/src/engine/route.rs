@@ -6,7 +6,7 @@
 
 use super::effects::Effects;
 use super::turn;
-use super::{Engine, IdSource, emit};
+use super::{Engine, IdSource, unique};
 use crate::runner::Output;
 use crate::sabotage::{self, Sabotage};
 use crate::store::chunk::{Chunk, ChunkBuilder};
@@ -16,6 +16,7 @@ use windlass_core::job::{Origin, QueueName, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::outcome::Outcome;
 use windlass_core::particulars::Particulars;
+use windlass_core::scheduler::Scheduler;
 use windlass_core::time::Time;
 
 /// So many copies are made in one turn; the next turn goes on.
@@ -59,7 +60,7 @@ impl<S: Store> Engine<S> {
         now: Time,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        let follow_ups = copies(&held, listeners, &self.options.ids);
+        let follow_ups = copies(&held, listeners, &self.options.ids, &self.scheduler);
         let message = told(listeners);
         let outcome = Outcome::Succeeded { message: String::new() }.word();
         let settle = |held| {
@@ -78,16 +79,16 @@ impl<S: Store> Engine<S> {
 
 /// A copy of each message for each listener, which knows the message as its parent. Messages that lie together share
 /// their data with all copies; lonely ones are laid together for each listener.
-fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource) -> Vec<FollowUp> {
+fn copies(held: &[Held], listeners: &[QueueName], ids: &IdSource, scheduler: &Scheduler) -> Vec<FollowUp> {
     let mut follow_ups = Vec::new();
     for run in held.chunk_by(|one, next| alike(one) == alike(next) && !shares(one) && !shares(next)) {
-        let lineage = emit::same_lineage(run[0].jobs.particulars());
         let shared = shares(&run[0]).then(|| run[0].jobs.laid(run[0].range()));
         for queue in listeners {
+            let lineage = unique::lineage(run[0].jobs.particulars(), scheduler.unique_of(queue.as_str()));
             let (origin, base) = ids.take(run.iter().map(|held| u64::from(held.count)).sum());
             let chunks = match &shared {
-                Some(messages) => vec![messages.copied(origin, base, lineage.clone())],
-                None => lay(run, ChunkBuilder::new(origin).with(lineage.clone()), base),
+                Some(messages) => vec![messages.copied(origin, base, lineage)],
+                None => lay(run, ChunkBuilder::new(origin).with(lineage), base),
             };
             let (priority, run) = (run[0].lane.priority, run[0].run);
             let follow_up = |jobs| FollowUp { queue: queue.clone(), priority, run, jobs: Arc::new(jobs) };

@@ -75,15 +75,23 @@ impl Runs {
         self.by_no.insert(info.no, Run { info, service, crew, limit: None, waiting, followers });
     }
 
-    /// Runs that are to be stopped. One that is seen for the first time is given the time that it has left.
-    pub fn beyond_terms(&mut self, now: Time, steady: Steady) -> Vec<(RunNo, RunId, Stopped)> {
-        let mut beyond = Vec::new();
+    /// Gives each run that is seen for the first time the time that it has left. Every turn does so, also one that
+    /// could not stop any: a clock that is set before the next would change what is left.
+    pub fn give_time(&mut self, now: Time, steady: Steady) {
         for no in &self.limited {
             let Some(run) = self.by_no.get_mut(no) else { continue };
-            let RunInfo { terms, counts, created, id, .. } = &run.info;
-            if let (Some(limit), None) = (terms.time_limit, run.limit) {
-                run.limit = Some(steady.after(created.after(limit).since(now)));
+            if let (Some(limit), None) = (run.info.terms.time_limit, run.limit) {
+                run.limit = Some(steady.after(run.info.created.after(limit).since(now)));
             }
+        }
+    }
+
+    /// Runs that are to be stopped.
+    pub fn beyond_terms(&self, steady: Steady) -> Vec<(RunNo, RunId, Stopped)> {
+        let mut beyond = Vec::new();
+        for no in &self.limited {
+            let Some(run) = self.by_no.get(no) else { continue };
+            let RunInfo { terms, counts, id, .. } = &run.info;
             let why = match run.limit {
                 Some(limit) if limit <= steady => Some(Stopped::TimeLimit),
                 _ => terms.fails(counts).then_some(Stopped::Failures),

@@ -8,7 +8,7 @@ use super::effects::Effects;
 use super::event::{Answer, ScheduleInfo};
 use super::obey::Wrote;
 use super::turn::Progress;
-use super::{Engine, Stopping};
+use super::{Engine, Stopping, unique};
 use crate::audit::{Audited, What};
 use crate::error::{Failure, Kind};
 use crate::schedule::Schedule;
@@ -16,6 +16,7 @@ use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, Lot, NewJobs, NewRun, Seal, Store, StoreError};
 use crate::when;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::job::{Origin, RunId};
 use windlass_core::overrides::{Key, Target};
@@ -24,10 +25,16 @@ use windlass_core::time::Time;
 
 /// Notes of schedules: this and the name.
 const NOTES: &str = crate::store::SHARED;
+/// More schedules than a config has.
+const NOTES_MAX: usize = 1 << 20;
 
 /// The schedules of the config, each with what is remembered of it.
 #[derive(Debug, Default)]
-pub(super) struct Schedules(Vec<Kept>);
+pub(super) struct Schedules {
+    all: Vec<Kept>,
+    /// Notes of schedules that the config has no more: they are struck with the next look.
+    gone: Vec<String>,
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -36,26 +43,42 @@ struct Kept {
     memory: Option<Memory>,
     /// When its next time comes.
     next: Option<Time>,
+    /// What is remembered is not in the notes yet.
+    unsaved: bool,
+    /// It was said that its mark lies far ahead of the clock.
+    told_silent: bool,
+}
+
+impl Kept {
+    /// What a note says of a schedule. One whose times are others now begins anew, from now on: it never had the times
+    /// that passed.
+    fn new(schedule: &Schedule, note: Option<&[u8]>, now: Time) -> Kept {
+        let mut memory = note.and_then(decode);
+        let times = note.and_then(times_in);
+        let edited = times.is_some_and(|times| times != times_of(schedule));
+        if let Some(memory) = memory.as_mut().filter(|_| edited) {
+            memory.mark = memory.mark.max(now);
+        }
+        let next = memory.as_ref().and_then(|memory| schedule.cron.next(memory.mark));
+        let unsaved = edited || memory.is_none();
+        Kept { schedule: schedule.clone(), memory, next, unsaved, told_silent: false }
+    }
 }
 
 impl Schedules {
     /// Takes over a set of schedules; what is remembered of them is in the notes.
-    pub(super) fn load(&mut self, all: &[Schedule], store: &mut impl Store) -> Result<(), StoreError> {
-        self.0.clear();
-        for schedule in all {
-            let key = key_of(&schedule.name);
-            let found = store.notes(&key, 1)?.into_iter().find(|(name, _)| *name == key);
-            let memory = found.and_then(|(_, value)| decode(&value));
-            let next = memory.as_ref().and_then(|memory| schedule.cron.next(memory.mark));
-            self.0.push(Kept { schedule: schedule.clone(), memory, next });
-        }
+    pub(super) fn load(&mut self, all: &[Schedule], store: &mut impl Store, now: Time) -> Result<(), StoreError> {
+        let mut notes: BTreeMap<String, Vec<u8>> = store.notes(NOTES, NOTES_MAX)?.into_iter().collect();
+        let kept = |schedule: &Schedule| Kept::new(schedule, notes.remove(&key_of(&schedule.name)).as_deref(), now);
+        self.all = all.iter().map(kept).collect();
+        self.gone = notes.into_keys().collect();
         Ok(())
     }
 
     /// Whether the end of this run lets a schedule go on that waits for it.
     pub(super) fn waits_for(&self, run: RunId) -> bool {
-        let waiting = |memory: &Memory| memory.run == Some(run) && !memory.waiting.is_empty();
-        self.0.iter().filter_map(|kept| kept.memory.as_ref()).any(waiting)
+        let waiting = |memory: &Memory| memory.runs.contains(&run) && !memory.waiting.is_empty();
+        self.all.iter().filter_map(|kept| kept.memory.as_ref()).any(waiting)
     }
 }
 
@@ -72,8 +95,10 @@ impl<S: Store> Engine<S> {
         if !self.fires_schedules() {
             return None;
         }
-        let new = self.schedules.0.iter().any(|kept| kept.memory.is_none()).then_some(Time::ZERO);
-        let times = self.schedules.0.iter().filter(|kept| self.is_enabled(&kept.schedule)).filter_map(|kept| kept.next);
+        let unsaved = self.schedules.all.iter().any(|kept| kept.unsaved) || !self.schedules.gone.is_empty();
+        let new = unsaved.then_some(Time::ZERO);
+        let times =
+            self.schedules.all.iter().filter(|kept| self.is_enabled(&kept.schedule)).filter_map(|kept| kept.next);
         new.into_iter().chain(times).min()
     }
 
@@ -88,8 +113,8 @@ impl<S: Store> Engine<S> {
         if !self.fires_schedules() {
             return Ok(());
         }
-        for at in 0..self.schedules.0.len() {
-            let kept = &self.schedules.0[at];
+        for at in 0..self.schedules.all.len() {
+            let kept = &self.schedules.all[at];
             let target = Target::Schedule(kept.schedule.name.clone());
             let until = self.scheduler.overrides().get(&target, Key::Enabled).and_then(|made| made.until);
             let off_until = until.map_or(now, |until| until.min(now));
@@ -115,17 +140,22 @@ impl<S: Store> Engine<S> {
         if !self.fires_schedules() {
             return Ok(());
         }
-        for at in 0..self.schedules.0.len() {
-            let kept = &self.schedules.0[at];
+        for gone in std::mem::take(&mut self.schedules.gone) {
+            self.store.note(&gone, None)?;
+            progress.needs(Durability::Full);
+        }
+        for at in 0..self.schedules.all.len() {
+            let kept = &self.schedules.all[at];
             let off = !self.is_enabled(&kept.schedule);
             let waits = kept.memory.as_ref().is_none_or(|memory| {
-                let ended = memory.run.is_some_and(|run| self.runs.by_id(run).is_none());
+                let ended = !memory.runs.iter().any(|run| self.runs.by_id(*run).is_some());
                 kept.next.is_some_and(|next| next <= now) || !memory.waiting.is_empty() && (ended || off)
             });
-            if waits {
+            if waits || kept.unsaved {
                 self.look_at_schedule(at, now, progress, effects)?;
             }
         }
+        self.tell_of_silence(now, effects);
         Ok(())
     }
 
@@ -136,10 +166,10 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        let kept = &self.schedules.0[at];
+        let kept = &self.schedules.all[at];
         let schedule = kept.schedule.clone();
         let mut memory = kept.memory.clone().unwrap_or_else(|| Memory { mark: now, ..Memory::default() });
-        memory.run = memory.run.filter(|run| self.runs.by_id(*run).is_some());
+        memory.runs.retain(|run| self.runs.by_id(*run).is_some());
         let policies = (schedule.overlap, schedule.catch_up);
         let next = |after: Time| schedule.cron.next(after);
         let steps = if self.is_enabled(&schedule) {
@@ -156,20 +186,18 @@ impl<S: Store> Engine<S> {
         for step in steps {
             match step {
                 Step::Fire { nominal, run, replace } => {
-                    if let Some(old) = replace {
+                    for old in replace {
                         self.sweep(old, &format!("schedule {}", schedule.name))?;
                     }
                     self.fire(&schedule, nominal, run, now)?;
                 }
-                Step::Skip { nominal, count } => effects.notes.push(skipped(&schedule, nominal, count, memory.run)),
+                Step::Skip { nominal, count } => {
+                    effects.notes.push(skipped(&schedule, nominal, count, memory.runs.last()))
+                }
             }
         }
-        self.store.note(&key_of(&schedule.name), Some(&encode(&memory)))?;
         progress.needs(Durability::Full);
-        let next = next(memory.mark);
-        let kept = &mut self.schedules.0[at];
-        (kept.memory, kept.next) = (Some(memory), next);
-        Ok(())
+        self.remember(at, memory)
     }
 
     /// One run with one job, sealed: a job that lists the others emits them within it.
@@ -183,7 +211,9 @@ impl<S: Store> Engine<S> {
         let (queue, priority) = (schedule.first_queue.clone(), schedule.push.priority);
         let new = NewJobs { queue, priority, run: Some(run), not_before: None, jobs };
         let seals = vec![Seal { run, after: Vec::new() }];
-        self.store.admit(&Lot { jobs: vec![new], seals, ..Lot::default() }, now)
+        let mut lot = Lot { jobs: vec![new], seals, ..Lot::default() };
+        unique::stamp(&mut lot, &self.scheduler);
+        self.store.admit(&lot, now)
     }
 
     /// A person wants it now, whatever its times and its policies say.
@@ -199,11 +229,14 @@ impl<S: Store> Engine<S> {
             effects.answers.add(answer, Err(failure));
             return Ok(false);
         }
-        let Some(at) = self.schedules.0.iter().position(|kept| kept.schedule.name == name) else { return Ok(false) };
-        let schedule = self.schedules.0[at].schedule.clone();
+        let Some(at) = self.schedules.all.iter().position(|kept| kept.schedule.name == name) else { return Ok(false) };
+        let schedule = self.schedules.all[at].schedule.clone();
         let run = RunId::first(Origin::from_random(self.jitter.next()));
         self.fire(&schedule, now, run, now)?;
         self.remember_run(at, run, now)?;
+        // It is under way from now on: a time that waits must not find it unknown, which is what an ended run is.
+        let changes = self.store.changes();
+        self.learn(changes, effects);
         let what = What::Fired { schedule: schedule.name, run };
         effects.audit.push(Audited { at: now, by, what });
         effects.answers.add(answer, Ok(run));
@@ -215,16 +248,49 @@ impl<S: Store> Engine<S> {
         if !self.controls {
             return Ok(());
         }
-        let kept = &mut self.schedules.0[at];
-        let memory = kept.memory.get_or_insert_with(|| Memory { mark: now, ..Memory::default() });
-        memory.run = Some(run);
+        let known = self.schedules.all[at].memory.clone();
+        let mut memory = known.unwrap_or_else(|| Memory { mark: now, ..Memory::default() });
+        memory.runs.retain(|run| self.runs.by_id(*run).is_some());
+        memory.began(run);
+        self.remember(at, memory)
+    }
+
+    fn remember(&mut self, at: usize, memory: Memory) -> Result<(), StoreError> {
+        let kept = &mut self.schedules.all[at];
+        self.store.note(&key_of(&kept.schedule.name), Some(&encode(&memory, &kept.schedule)))?;
         kept.next = kept.schedule.cron.next(memory.mark);
-        self.store.note(&key_of(&kept.schedule.name), Some(&encode(memory)))
+        (kept.memory, kept.unsaved) = (Some(memory), false);
+        Ok(())
+    }
+
+    /// A schedule that is switched on fires from now on, though a clock that was once far ahead has dealt with times
+    /// that are yet to come.
+    pub(super) fn end_silence(&mut self, name: &str, now: Time) -> Result<(), StoreError> {
+        let Some(at) = self.schedules.all.iter().position(|kept| kept.schedule.name == name) else { return Ok(()) };
+        let memory = self.schedules.all[at].memory.clone();
+        match memory.filter(|memory| self.controls && memory.silent_until(now).is_some()) {
+            Some(memory) => self.remember(at, Memory { mark: now, ..memory }),
+            None => Ok(()),
+        }
+    }
+
+    fn tell_of_silence(&mut self, now: Time, effects: &mut Effects) {
+        for kept in &mut self.schedules.all {
+            let silent = kept.memory.as_ref().and_then(|memory| memory.silent_until(now));
+            if let Some(until) = silent.filter(|_| !kept.told_silent) {
+                let (name, until) = (&kept.schedule.name, when::rfc3339(until));
+                effects.notes.push(format!(
+                    "schedule `{name}` is silent until {until}: the clock was there once, and a time fires at most \
+                     once; windlass schedule enable {name} ends that"
+                ));
+            }
+            kept.told_silent = silent.is_some();
+        }
     }
 
     /// Refuses a name that the config does not have.
     pub(super) fn check_schedule(&self, name: &str) -> Result<(), Failure> {
-        let known: Vec<&str> = self.schedules.0.iter().map(|kept| kept.schedule.name.as_str()).collect();
+        let known: Vec<&str> = self.schedules.all.iter().map(|kept| kept.schedule.name.as_str()).collect();
         let failure = Failure::new(Kind::NotFound, format!("no schedule `{name}`"));
         match known.len() {
             _ if known.contains(&name) => Ok(()),
@@ -238,14 +304,16 @@ impl<S: Store> Engine<S> {
             let memory = kept.memory.clone().unwrap_or_default();
             let enabled = self.is_enabled(&kept.schedule);
             let next = kept.next.filter(|_| enabled);
-            let run = memory.run.filter(|run| self.runs.by_id(*run).is_some());
-            ScheduleInfo { schedule: kept.schedule.clone(), memory: Memory { run, ..memory }, enabled, next }
+            let silent_until = memory.silent_until(self.now);
+            let runs = memory.runs.iter().copied().filter(|run| self.runs.by_id(*run).is_some()).collect();
+            let memory = Memory { runs, ..memory };
+            ScheduleInfo { schedule: kept.schedule.clone(), memory, enabled, next, silent_until }
         };
-        self.schedules.0.iter().map(info).collect()
+        self.schedules.all.iter().map(info).collect()
     }
 }
 
-fn skipped(schedule: &Schedule, nominal: Time, count: u64, under_way: Option<RunId>) -> String {
+fn skipped(schedule: &Schedule, nominal: Time, count: u64, under_way: Option<&RunId>) -> String {
     let (name, time) = (&schedule.name, when::rfc3339(nominal));
     match (count, under_way) {
         (1, Some(run)) => format!("schedule `{name}`: {time} is left out, run {run} has not ended"),
@@ -258,12 +326,24 @@ fn key_of(name: &str) -> String {
     format!("{NOTES}{name}")
 }
 
-fn encode(memory: &Memory) -> Vec<u8> {
+/// The times of a schedule, as its note has them: where they are others later, what it knows of times is not theirs.
+fn times_of(schedule: &Schedule) -> String {
+    format!("{} {}", schedule.cron, schedule.cron.zone_name())
+}
+
+/// Notes that were made before they had the times have none, and are taken for those of the schedule as it is.
+fn times_in(note: &[u8]) -> Option<String> {
+    let note: Value = serde_json::from_slice(note).ok()?;
+    note["times"].as_str().map(str::to_owned)
+}
+
+fn encode(memory: &Memory, schedule: &Schedule) -> Vec<u8> {
     let micros = |time: &Time| time.0;
     let note = json!({
+        "times": times_of(schedule),
         "mark": memory.mark.0,
         "waiting": memory.waiting.iter().map(micros).collect::<Vec<_>>(),
-        "run": memory.run.map(|run| run.to_string()),
+        "runs": memory.runs.iter().map(RunId::to_string).collect::<Vec<_>>(),
         "fired": memory.fired.as_ref().map(micros),
         "fired_count": memory.fired_count,
         "skipped_count": memory.skipped_count,
@@ -274,10 +354,12 @@ fn encode(memory: &Memory) -> Vec<u8> {
 fn decode(note: &[u8]) -> Option<Memory> {
     let note: Value = serde_json::from_slice(note).ok()?;
     let waiting = note["waiting"].as_array()?.iter().map(|time| time.as_i64().map(Time));
+    // Before there could be several runs, there was one.
+    let runs = note["runs"].as_array().map_or(std::slice::from_ref(&note["run"]), Vec::as_slice);
     Some(Memory {
         mark: Time(note["mark"].as_i64()?),
         waiting: waiting.collect::<Option<_>>()?,
-        run: note["run"].as_str().and_then(|run| run.parse().ok()),
+        runs: runs.iter().filter_map(|run| run.as_str()?.parse().ok()).collect(),
         fired: note["fired"].as_i64().map(Time),
         fired_count: note["fired_count"].as_u64()?,
         skipped_count: note["skipped_count"].as_u64()?,

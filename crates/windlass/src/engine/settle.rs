@@ -5,6 +5,7 @@
 
 use super::destinations::Heard;
 use super::effects::Effects;
+use super::flights::InFlight;
 use super::stock::Spells;
 use super::turn::{Progress, entry};
 use super::{Engine, emit};
@@ -25,7 +26,7 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        let ends = finished.iter().map(|end| end.outcomes.len()).sum();
+        let ends = finished.iter().map(|end| self.flights.ends_in(end)).sum();
         let mut settlements = Vec::with_capacity(ends);
         effects.archive.reserve(ends);
         let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
@@ -44,34 +45,34 @@ impl<S: Store> Engine<S> {
             let policy = self.scheduler.rules(flight.crew);
             let keyed = policy.is_some_and(|policy| policy.rate_key.is_some());
             let stage = policy.filter(|policy| policy.flow.is_some());
-            let mut first = begin;
-            let mut output = Some(&end.output);
-            for (count, outcome) in &end.outcomes {
-                let held = flight.held.part(first, *count);
-                let positions = first..first + count;
-                first += count;
-                progress.hears(Heard::of(flight.crew, &held, outcome.sign(), keyed));
-                leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
-                let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
-                let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
-                let verdict = in_time(verdict, finish_by, now);
-                let verdict = match (&flight.lot, outcome) {
-                    (Some(lot), Outcome::NotMoved { .. }) => progress.lots.back(lot, &held, verdict),
-                    _ => verdict,
-                };
-                flight.lot.iter().for_each(|lot| progress.lots.ended(lot, *count, outcome));
-                if matches!(verdict, Verdict::Succeed { .. }) {
-                    let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
-                    let (ids, scheduler) = (&self.options.ids, &self.scheduler);
-                    follow_ups.extend(emit::follow_ups(emitted, &flight.held, ids, scheduler));
-                    follow_ups.extend(emit::passed_on(stage, &verdict, &held, ids, scheduler));
+            let (mut first, mut output) = (begin, Some(&end.output));
+            for (count, outcome) in outcomes_of(end, flight) {
+                for (position, held) in flight.parts(first, *count) {
+                    progress.hears(Heard::of(flight.crew, &held, outcome.sign(), keyed));
+                    leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
+                    let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
+                    let finish_by = held.jobs.particulars().and_then(|particulars| particulars.finish_by);
+                    let verdict = in_time(verdict, finish_by, now);
+                    let verdict = match (&flight.lot, outcome) {
+                        (Some(lot), Outcome::NotMoved { .. }) => progress.lots.back(lot, &held, verdict),
+                        _ => verdict,
+                    };
+                    if matches!(verdict, Verdict::Succeed { .. }) {
+                        let positions = position..position + held.count;
+                        let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
+                        let (ids, scheduler) = (&self.options.ids, &self.scheduler);
+                        follow_ups.extend(emit::follow_ups(emitted, (position, &held), ids, scheduler));
+                        follow_ups.extend(emit::passed_on(stage, &verdict, &held, ids, scheduler));
+                    }
+                    let (word, started, finished) = (outcome.word(), end.started, end.finished);
+                    let settlement = Settlement { held, verdict, outcome: word, started, finished };
+                    let output = output.take().cloned().unwrap_or_default();
+                    let entry = entry(&self.queues, &self.runs, &settlement, output);
+                    effects.archive.push(Entry { ran: flight.ran, ..entry });
+                    settlements.push(settlement);
                 }
-                let (word, started, finished) = (outcome.word(), end.started, end.finished);
-                let settlement = Settlement { held, verdict, outcome: word, started, finished };
-                let output = output.take().cloned().unwrap_or_default();
-                let entry = entry(&self.queues, &self.runs, &settlement, output);
-                effects.archive.push(Entry { ran: flight.ran, ..entry });
-                settlements.push(settlement);
+                first += count;
+                flight.lot.iter().for_each(|lot| progress.lots.ended(lot, *count, outcome));
             }
             if self.flights.is_over(end.flight) {
                 self.flights.release(end.flight, &mut self.scheduler);
@@ -108,11 +109,17 @@ impl<S: Store> Engine<S> {
         match self.store.settle(&ends, &all, now) {
             Ok(()) => Ok(ends),
             Err(StoreError::Stale(why)) => self.write_what_is_held(ends, &all, why, now, effects),
-            Err(StoreError::Away(why)) => {
+            Err(why @ (StoreError::Away(_) | StoreError::Busy(_))) => {
                 self.store.set_aside(&ends, &all)?;
-                Err(StoreError::Away(why))
+                Err(why)
             }
             Err(other) => Err(other),
         }
     }
+}
+
+/// What became of so many jobs each.
+fn outcomes_of<'a>(end: &'a Finished, flight: &InFlight) -> impl Iterator<Item = (&'a u16, &'a Outcome)> {
+    let alike = sabotage::on(Sabotage::FellowsAlike) && !flight.fellows.is_empty();
+    end.outcomes.iter().map(move |(count, outcome)| (count, if alike { &end.outcomes[0].1 } else { outcome }))
 }

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use windlass_core::job::QueueNo;
 use windlass_core::life_cycle::State;
-use windlass_core::scheduler::Reason;
 use windlass_core::time::Time;
 
 /// So few queues are looked through in any turn that starts nothing.
@@ -104,29 +103,6 @@ impl<S: Store> Engine<S> {
             return BTreeSet::new();
         }
         let ready = self.queues.iter().filter(|(_, queue)| queue.by_state[State::Ready.index()] > 0);
-        ready.map(|(no, _)| no).filter(|no| is_unheld(&self.scheduler.why(*no))).collect()
-    }
-}
-
-fn is_unheld(reason: &Reason) -> bool {
-    match reason {
-        Reason::Runnable | Reason::Barren | Reason::NothingWaits => true,
-        Reason::NoRunner
-        | Reason::Paused(_)
-        | Reason::Disabled
-        | Reason::OutsideHours { .. }
-        | Reason::RateReached { .. }
-        | Reason::DestinationDead { .. }
-        | Reason::Lingering
-        | Reason::Draining
-        | Reason::Stalled(_)
-        | Reason::SuspectHeld
-        | Reason::SuspectRunning
-        | Reason::QueueSlotsTaken { .. }
-        | Reason::CrewSlotsTaken { .. }
-        | Reason::ServerSlotsTaken { .. }
-        | Reason::MemoryShort(_)
-        | Reason::NextStageFull { .. }
-        | Reason::NoWorkerAsks { .. } => false,
+        ready.map(|(no, _)| no).filter(|no| self.scheduler.why(*no).holds_nobody()).collect()
     }
 }

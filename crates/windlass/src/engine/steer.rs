@@ -51,6 +51,9 @@ impl<S: Store> Engine<S> {
         for new in set {
             let new = Override { by: by.clone(), since: now, ..new };
             self.store.steer(&Steer::Set(new.clone()))?;
+            if let (Target::Schedule(name), Key::Enabled, 1..) = (&new.target, new.key, new.value) {
+                self.end_silence(name, now)?;
+            }
             overrides.set(new.clone());
             effects.audit.push(Audited { at: now, by: by.clone(), what: What::Override(Action::Set, new) });
         }
@@ -160,7 +163,9 @@ impl<S: Store> Engine<S> {
     fn withdraw(&mut self, effects: &mut Effects) {
         let scheduler = &self.scheduler;
         let closed = |queue: QueueNo| scheduler.is_closed(queue);
-        effects.stops.extend(self.flights.stop(|flight| closed(flight.held.lane.queue), Stop::Withdraw));
+        effects.stops.extend(
+            self.flights.stop(|flight| flight.stretches().any(|(_, held)| closed(held.lane.queue)), Stop::Withdraw),
+        );
     }
 
     /// Handler files came or went: their queues are served by others from this turn's plan on.
@@ -182,7 +187,7 @@ impl<S: Store> Engine<S> {
         self.handlers = Handlers::of(&new.policies, &new.router);
         self.scheduler.set_memory(new.memory);
         self.changed.extend(self.queues.iter().map(|(no, _)| no));
-        self.schedules.load(&new.schedules, &mut self.store)?;
+        self.schedules.load(&new.schedules, &mut self.store, now)?;
         self.rules_changed(effects);
         let (changed, restart) = (new.changed.clone(), new.restart.clone());
         effects.audit.push(Audited { at: now, by: new.by.clone(), what: What::Reload { changed, restart } });

@@ -23,8 +23,9 @@ const CALLED_MOST: u32 = 1000;
 const STOCK_BYTES: u64 = 32 << 20;
 /// So many batches of a slot wait while it has one, where processes are shorter than turns.
 const BATCHES_AHEAD: u32 = 4;
-/// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end.
-const CLAIMS_MOST: u32 = 4096;
+/// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end. It is twice what a turn
+/// should have, so that workers have one half in hand while the engine turns with the other.
+const CLAIMS_MOST: u32 = 8192;
 
 /// What kept workers ended in one turn, by crew.
 #[derive(Debug, Default)]

@@ -60,10 +60,9 @@ fn changes_of(entry: &Entry) -> impl Iterator<Item = Change> + '_ {
 }
 
 fn begun_of(start: &Start, now: Time) -> impl Iterator<Item = Change> + '_ {
-    let held = &start.held;
-    held.range().map(move |index| Change {
+    (0..start.count()).map(|position| start.job(position)).map(move |(queue, held, index)| Change {
         id: held.jobs.id(index),
-        queue: Arc::clone(&start.queue),
+        queue: Arc::clone(queue),
         run: start.run.parse().ok(),
         priority: held.lane.priority,
         state: State::Running,

@@ -23,10 +23,11 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
+        self.runs.give_time(now, self.steady);
         if self.full_until.is_some() || sabotage::on(Sabotage::RunLimitForgotten) {
             return Ok(());
         }
-        let beyond: Vec<(RunNo, RunId, Stopped)> = self.runs.beyond_terms(now, self.steady);
+        let beyond: Vec<(RunNo, RunId, Stopped)> = self.runs.beyond_terms(self.steady);
         for (no, id, why) in &beyond {
             self.store.stop_run(*no, *why, now)?;
             self.sweep(*id, why.sentence())?;

@@ -1,9 +1,12 @@
 //! Turns on the model store: what is answered, started, settled and told, and when.
 
 mod asks;
+mod away;
 mod checkpoint;
 mod clock;
 mod failure;
+mod forget;
+mod lonely;
 mod lots;
 mod nightly;
 mod rates;
@@ -31,8 +34,8 @@ use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Batch, Command, HandlerFile, HandlerFiles, Service};
 
 /// An engine on virtual time, whose runner is the test.
-struct World {
-    engine: Engine<Memory>,
+struct World<S: Store = Memory> {
+    engine: Engine<S>,
     now: Time,
     pushed: u64,
     under_way: Vec<Start>,
@@ -40,6 +43,12 @@ struct World {
 
 impl World {
     fn new(policies: Vec<Policy>) -> World {
+        World::on(Memory::new(1), policies)
+    }
+}
+
+impl<S: Store> World<S> {
+    fn on(store: S, policies: Vec<Policy>) -> World<S> {
         let options = EngineOptions {
             policies,
             slots: 4,
@@ -56,7 +65,7 @@ impl World {
         };
         let evidence =
             Evidence { begun: &|_, _| true, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };
-        let (engine, _) = Engine::new(Memory::new(1), options, evidence, Time(0)).unwrap();
+        let (engine, _) = Engine::new(store, options, evidence, Time(0)).unwrap();
         World { engine, now: Time(1_000_000), pushed: 0, under_way: Vec::new() }
     }
 

@@ -5,9 +5,10 @@
 //! finds no space is dropped as a whole and memory is filled from the store again.
 
 use super::destinations::Heard;
+use super::dropped::Dropped;
 use super::effects::Effects;
 use super::event::{Answer, Event, Followed};
-use super::look::Dropped;
+use super::look::Fence;
 use super::lots::LotNews;
 use super::stalemate::LOOK_AFTER;
 use super::waiters::{DrainedWaiter, Then};
@@ -17,10 +18,9 @@ use crate::error::{Failure, Kind};
 use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::Duplicate;
-use crate::store::{Changes, Durability, JobInfo, Lot, Settlement, Store, StoreError};
+use crate::store::{Changes, Durability, JobInfo, Lot, Occasion, Settlement, Store, StoreError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use windlass_core::circuit::Sign;
 use windlass_core::life_cycle::State;
 use windlass_core::suspicion;
 use windlass_core::time::Time;
@@ -56,13 +56,16 @@ impl InboxRoom {
 
 /// What a turn took from the pending events; given back if the turn is dropped.
 #[derive(Debug, Default)]
-struct Absorbed {
-    finished: Vec<Finished>,
-    ingested: Vec<Lot>,
+pub(super) struct Absorbed {
+    pub(super) finished: Vec<Finished>,
+    pub(super) ingested: Vec<Lot>,
     /// What was taken in from the inbox is enough for this turn.
     wide: bool,
+    /// What has ended is settled; and the turn has begun to take in what came through the doors.
+    pub(super) settled: bool,
+    pub(super) admitted: bool,
     /// What is left in a lot here may turn out to be duplicates.
-    pushed: Vec<(Lot, Durability, Answer<Vec<Duplicate>>)>,
+    pub(super) pushed: Vec<(Lot, Durability, Answer<Vec<Duplicate>>)>,
     commands: Vec<Event>,
 }
 
@@ -79,6 +82,8 @@ pub(super) struct Progress {
     pub(super) lots: LotNews,
     /// What waits was told that the clock was set.
     shifted: bool,
+    /// The store forgets what the archive holds.
+    pub(super) forgets: bool,
 }
 
 impl Progress {
@@ -98,6 +103,7 @@ impl Progress {
 impl<S: Store> Engine<S> {
     /// Turns once. An error other than "no space" is final: the process ends and starts over from what is durable.
     pub fn turn(&mut self, now: Time, events: impl IntoIterator<Item = Event>) -> Result<Effects, StoreError> {
+        self.measure_contention();
         self.turn_again = false;
         self.operations_wait = false;
         if self.suspects_at.is_some_and(|at| at <= now) {
@@ -109,28 +115,32 @@ impl<S: Store> Engine<S> {
         self.cure_stalemate()?;
         self.look_at_the_steady_clock(now);
         let mut effects = Effects::default();
+        if self.stop_before_others_start(now, &mut effects) {
+            // Whoever does not answer may take long to be asked, and what is said here is said with the turn's end.
+            self.turn_again = true;
+            return Ok(effects);
+        }
         let settles = self.look_at_the_clock(now, &mut effects)?;
-        self.stop_before_others_start(&mut effects);
         let said = effects.notes.len();
+        self.queue_behind_the_refused();
         let mut absorbed = self.absorb(settles);
         let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
+        let remarks = self.store.remarks();
         match worked {
             Ok(()) => {
+                effects.notes.extend(remarks);
                 self.watch_for_stalemate(happened, now, &mut effects);
                 self.after_commit(absorbed, progress, now, &mut effects);
                 Ok(effects)
             }
-            // What a dropped turn said of itself did not happen; whoever does it will say it.
-            Err(StoreError::Full(what)) => {
+            Err(error) => {
+                let why = Dropped::of(error)?;
+                // What a dropped turn said of itself did not happen; whoever does it will say it.
                 effects.notes.truncate(said);
-                self.give_back(absorbed, &progress, Dropped::Full(what), now, effects)
+                effects.notes.extend(remarks);
+                self.give_back(absorbed, &progress, why, now, effects)
             }
-            Err(StoreError::Away(what)) => {
-                effects.notes.truncate(said);
-                self.give_back(absorbed, &progress, Dropped::Away(what), now, effects)
-            }
-            Err(other) => Err(other),
         }
     }
 
@@ -140,12 +150,14 @@ impl<S: Store> Engine<S> {
     fn look_at_the_clock(&mut self, now: Time, effects: &mut Effects) -> Result<bool, StoreError> {
         let was_full = self.full_until;
         let set_back = |by: Time, most| by > now.after(most) && !sabotage::on(Sabotage::WallClockTrusted);
-        let due = was_full.is_none_or(|until| until <= now || set_back(until, FULL_RETRY));
+        let retries = !matches!(self.fence, Some(Fence::Told { .. }));
+        let due = was_full.is_none_or(|until| retries && (until <= now || set_back(until, FULL_RETRY)));
         if was_full.is_some() && due {
             let was_away = self.away;
             let room = self.store.has_room() && self.read_what_was_missed()?;
             self.full_until = if room { None } else { Some(now.after(FULL_RETRY)) };
             if room {
+                self.forget_at = Some(now);
                 let back = if was_away { "the database answers again" } else { "there is space again" };
                 effects.notes.push(format!("{back}: jobs are accepted and started"));
             }
@@ -169,7 +181,9 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), StoreError> {
         // First of all: the times that this turn writes are on the new clock already.
         self.go_along_with_the_clock(progress, effects)?;
+        self.leave_what_is_locked(&mut absorbed.finished, now)?;
         self.settle(&absorbed.finished, now, progress, effects)?;
+        absorbed.settled = true;
         self.look_at_the_hours(now, effects);
         self.pass_over_times(now, progress, effects)?;
         self.end_overrides(now, progress, effects)?;
@@ -195,6 +209,7 @@ impl<S: Store> Engine<S> {
         } else {
             self.route(now, effects)?;
             self.claim(now, progress, effects)?;
+            self.forget_what_is_archived(now, progress)?;
         }
         self.stop_what_overstays(now, effects);
         if self.sync_by.is_some_and(|by| by <= now) {
@@ -225,14 +240,12 @@ impl<S: Store> Engine<S> {
         let mut absorbed = Absorbed::default();
         let rests = std::mem::take(&mut self.was_wide);
         let (mut budget, mut inbox) = (PUSHED_MOST, InboxRoom { bytes: 0, chunks: 0, shut: rests });
-        let accepts = self.full_until.is_none();
-        let mut archived = Vec::new();
+        let (accepts, mut most) = (self.full_until.is_none(), self.one_by_one.take_turn());
         for event in std::mem::take(&mut self.pending) {
             match event {
-                Event::Finished(finished) if settles => absorbed.finished.push(finished),
-                Event::Ingested(lot) if accepts && inbox.takes(&lot) => absorbed.ingested.push(lot),
-                Event::Archived { .. } => archived.push(event),
-                Event::Pushed { lot, durability, answer } if accepts && budget > 0 => {
+                Event::Finished(finished) if settles && most.takes_end() => absorbed.finished.push(finished),
+                Event::Ingested(lot) if accepts && inbox.takes(&lot) && most.takes_lot() => absorbed.ingested.push(lot),
+                Event::Pushed { lot, durability, answer } if accepts && budget > 0 && most.takes_lot() => {
                     budget = budget.saturating_sub(footprint(&lot));
                     absorbed.pushed.push((lot, durability, answer));
                 }
@@ -243,6 +256,7 @@ impl<S: Store> Engine<S> {
                 Event::Finished(_) | Event::Ingested(_) | Event::Pushed { .. } => self.pending.push_back(event),
                 Event::OpenRun { .. }
                 | Event::SealRun { .. }
+                | Event::Archived { .. }
                 | Event::Amend { .. }
                 | Event::Operate { .. }
                 | Event::OpenOperation { .. }
@@ -268,6 +282,7 @@ impl<S: Store> Engine<S> {
                 | Event::Explain { .. }
                 | Event::Closed { .. }
                 | Event::Flights { .. }
+                | Event::Contention { .. }
                 | Event::Dump { .. }
                 | Event::Depart { .. }
                 | Event::KnownLot { .. }
@@ -285,11 +300,6 @@ impl<S: Store> Engine<S> {
         }
         absorbed.wide = absorbed.ingested.iter().map(|lot| lot.jobs.len()).sum::<usize>() >= WIDE;
         self.was_wide = absorbed.wide;
-        if absorbed.wide {
-            self.pending.extend(archived);
-        } else {
-            absorbed.commands.append(&mut archived);
-        }
         absorbed
     }
 
@@ -301,6 +311,7 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
+        absorbed.admitted = true;
         for lot in &mut absorbed.ingested {
             unique::stamp(lot, &self.scheduler);
             // An inbox file may be removed once its lot is committed, so that commit must be on disk.
@@ -324,12 +335,10 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             progress.needs(*durability);
-            match unique::may_be_refused(lot) {
-                true => together.jobs.extend(lot.jobs.iter().cloned()),
-                false => together.jobs.append(&mut lot.jobs),
-            }
+            // Where the turn is refused, what it is made of comes again.
+            together.jobs.extend(lot.jobs.iter().cloned());
             if lot.taken.is_some() || !lot.seals.is_empty() {
-                let rest = Lot { taken: lot.taken.take(), seals: std::mem::take(&mut lot.seals), ..Lot::default() };
+                let rest = Lot { taken: lot.taken, seals: lot.seals.clone(), ..Lot::default() };
                 self.store.admit(&rest, now)?;
             }
         }
@@ -456,8 +465,9 @@ impl<S: Store> Engine<S> {
 
     /// The turn is on disk: now others may hear of it.
     fn after_commit(&mut self, absorbed: Absorbed, progress: Progress, now: Time, effects: &mut Effects) {
-        self.asked_to_look = false;
+        self.look_because = Occasion::Time;
         self.jumped = if progress.shifted { 0 } else { self.jumped };
+        self.forget_at = self.forget_at.filter(|_| !progress.forgets);
         self.turn_again |= self.store.has_news();
         self.keep_rules();
         self.lots.keep(progress.lots, now, effects);
@@ -470,6 +480,7 @@ impl<S: Store> Engine<S> {
         }
         for job in std::mem::take(&mut effects.cancelled) {
             effects.stops.extend(self.flights.stop_job(job, Stop::Cancel));
+            effects.cancels.extend(self.flights.find_shared(job));
         }
         let duplicates =
             std::mem::take(&mut effects.duplicates).into_iter().map(|found| (found.id, found.of)).collect();
@@ -495,61 +506,13 @@ impl<S: Store> Engine<S> {
     fn look_if_drained(&mut self, effects: &mut Effects) {
         let (quiet, idle) = (self.is_quiet(), self.is_idle());
         let satisfied = |waiter: &DrainedWaiter| if waiter.due_only { idle } else { quiet };
-        if self.waiters.reading_for_drained || !self.waiters.drained.iter().any(satisfied) {
+        // What waits in the inbox for a database that refuses it is not done.
+        let waits = self.waiters.reading_for_drained || !self.one_by_one.waiting.is_empty();
+        if waits || !self.waiters.drained.iter().any(satisfied) {
             return;
         }
         self.waiters.reading_for_drained = true;
         effects.read_inbox.push(self.waiters.read_inbox(Then::Drained));
-    }
-
-    /// No space, or nobody there: the turn never was. Finished attempts and inbox lots wait for the next one; pushers
-    /// are told.
-    fn give_back(
-        &mut self,
-        absorbed: Absorbed,
-        progress: &Progress,
-        why: Dropped,
-        now: Time,
-        dropped: Effects,
-    ) -> Result<Effects, StoreError> {
-        for (flight, first, count) in &progress.reports {
-            self.flights.give_report_back(*flight, *first, *count);
-        }
-        for flight in &progress.departed {
-            if let Some((crew, held)) = self.flights.get(*flight).map(|flight| (flight.crew, flight.held.clone())) {
-                self.hear_of_destinations(crew, &held, Sign::None);
-            }
-            self.flights.release(*flight, &mut self.scheduler);
-            self.flights.forget(*flight);
-        }
-        self.drop_rules();
-        self.asks.give_back();
-        self.waiters.missed_now = self.waiters.missed;
-        self.lots.drop_packed(&progress.lots, &why.failure());
-        match &why {
-            Dropped::Full(_) => self.start_over()?,
-            Dropped::Away(_) => self.store.rollback()?,
-        }
-        dropped.answers.refuse(&why.failure());
-        self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(why.failure())));
-        // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.
-        let Effects { stops, read_inbox, nudge, notes, starts, .. } = dropped;
-        let mut effects = Effects { stops, read_inbox, nudge, notes, ..Effects::default() };
-        if sabotage::on(Sabotage::StartBeforeCommit) {
-            effects.starts = starts;
-        }
-        for (_, _, answer) in absorbed.pushed {
-            effects.answers.add(answer, Err(why.failure()));
-        }
-        let finished = absorbed.finished.into_iter().map(Event::Finished);
-        let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
-        self.pending = finished.chain(ingested).chain(std::mem::take(&mut self.pending)).collect();
-        if self.full_until.is_none() {
-            effects.notes.push(why.note());
-        }
-        self.full_until = Some(now.after(FULL_RETRY));
-        self.away = matches!(why, Dropped::Away(_));
-        Ok(effects)
     }
 }
 

@@ -9,26 +9,38 @@ use crate::store::keys::Duplicate;
 use crate::store::{Lot, NewJobs, Store, StoreError};
 use std::collections::HashMap;
 use std::sync::Arc;
-use windlass_core::job::{JobId, QueueName};
-use windlass_core::particulars::{OnConflict, Particulars, Unique};
+use windlass_core::job::JobId;
+use windlass_core::particulars::{OnConflict, Particulars, Scope, Unique};
 use windlass_core::scheduler::Scheduler;
 
-/// What jobs have that come into this queue with these particulars.
-pub(super) fn with_rules(particulars: &Particulars, queue: &QueueName, scheduler: &Scheduler) -> Particulars {
+/// What jobs have that come with these particulars into a queue with this rule.
+pub(super) fn with_rules(particulars: &Particulars, rule: Option<Scope>) -> Particulars {
     let by_data = |scope| Unique { scope, on_conflict: OnConflict::Ignore, key: None };
-    let unique = particulars.unique.clone().or_else(|| scheduler.unique_of(queue.as_str()).map(by_data));
+    let unique = particulars.unique.clone().or_else(|| rule.map(by_data));
     Particulars { unique, ..particulars.clone() }
+}
+
+/// What a job that stands for another, a copy or a handler's, has of it, the trace and the record it is about, and of
+/// the queue that it comes into.
+pub(super) fn lineage(of: Option<&Arc<Particulars>>, rule: Option<Scope>) -> Option<Arc<Particulars>> {
+    let of = of.filter(|of| of.trace.is_some() || of.subject.is_some());
+    if of.is_none() && rule.is_none() {
+        return None;
+    }
+    let Particulars { trace, subject, .. } = of.map(|all| Particulars::clone(all)).unwrap_or_default();
+    Some(Arc::new(with_rules(&Particulars { trace, subject, ..Particulars::default() }, rule)))
 }
 
 /// The same for jobs that a door has laid out already.
 pub(super) fn stamp(lot: &mut Lot, scheduler: &Scheduler) {
     for new in &mut lot.jobs {
         let own = new.jobs.particulars();
-        if own.is_some_and(|own| own.unique.is_some()) || scheduler.unique_of(new.queue.as_str()).is_none() {
+        let rule = scheduler.unique_of(new.queue.as_str());
+        if own.is_some_and(|own| own.unique.is_some()) || rule.is_none() {
             continue;
         }
         let own = own.map(|own| Particulars::clone(own)).unwrap_or_default();
-        let particulars = with_rules(&own, &new.queue, scheduler);
+        let particulars = with_rules(&own, rule);
         new.jobs = Arc::new(new.jobs.rebuilt(Some(Arc::new(particulars)), |_| true));
     }
 }
@@ -37,13 +49,11 @@ fn unique_of(new: &NewJobs) -> Option<&Unique> {
     new.jobs.particulars().and_then(|particulars| particulars.unique.as_ref())
 }
 
-/// Whether some of its jobs may turn out to be duplicates, so that their pusher must be told.
-pub(super) fn may_be_refused(lot: &Lot) -> bool {
-    lot.jobs.iter().any(|new| unique_of(new).is_some())
-}
-
 /// Those of the turn's duplicates that were in this lot.
 pub(super) fn duplicates_in(lot: &Lot, duplicates: &HashMap<JobId, JobId>) -> Vec<Duplicate> {
+    if duplicates.is_empty() {
+        return Vec::new();
+    }
     let ids = lot.jobs.iter().flat_map(|new| (0..new.jobs.len()).map(|index| new.jobs.id(index)));
     ids.filter_map(|id| duplicates.get(&id).map(|of| Duplicate { id, of: *of })).collect()
 }

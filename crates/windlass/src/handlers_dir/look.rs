@@ -1,8 +1,8 @@
 //! What makes a file a handler: a look through the directory.
 //!
-//! Whoever can write a handler, or put one there, runs programs as this server: a directory or file that everybody can
-//! write, or that somebody else owns, is refused in words, and so is a link that leads out of the directory. A file
-//! that somebody still writes is not taken before it is closed. It must not watch or wait.
+//! Whoever can write a handler, or put one there, runs programs as this server: a directory or file that everybody or
+//! another group can write, or that somebody else owns, is refused in words, and so is a link that leads out of the
+//! directory. A file that somebody still writes is not taken before it is closed. It must not watch or wait.
 
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -125,11 +125,13 @@ fn take(looked: &mut Looked, name: String, queue: QueueName, kind: HandlerFile) 
     }
 }
 
-/// Why what somebody else could have written must not be run; none where only this user and root could.
+/// Why what somebody else could have written must not be run; none where only this user, its own group and root could.
 fn untrusted(meta: &Metadata) -> Option<String> {
-    let us = rustix::process::geteuid().as_raw();
+    let (us, ours) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if meta.mode() & 0o002 != 0 {
         Some("can be written by everybody".into())
+    } else if meta.mode() & 0o020 != 0 && meta.gid() != ours && meta.gid() != 0 {
+        Some(format!("can be written by the group {}, expected {ours} or 0, or no right to write", meta.gid()))
     } else if meta.uid() != us && meta.uid() != 0 {
         Some(format!("belongs to uid {}, expected {us} or 0", meta.uid()))
     } else {

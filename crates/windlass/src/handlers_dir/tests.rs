@@ -89,6 +89,25 @@ fn a_directory_that_everybody_can_write_serves_nothing() {
     assert!(check(&place.path().join("b")).unwrap_err().starts_with("cannot use the directory of handlers"));
 }
 
+#[test]
+fn what_another_group_can_write_serves_nothing() {
+    assert!(rustix::process::geteuid().is_root(), "this test gives files to another group, which needs root");
+    let place = tempfile::tempdir().unwrap();
+    let give = |path: &Path, group| std::os::unix::fs::chown(path, None, Some(group)).unwrap();
+    for (name, mode, group) in [("ours", 0o775, 0), ("theirs", 0o775, 4242), ("read", 0o755, 4242)] {
+        put(place.path(), name, mode);
+        give(&place.path().join(name), group);
+        std::fs::set_permissions(place.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let looked = Looker::default().look(place.path()).unwrap();
+    assert_eq!(names(&looked.files), ["ours", "read"]);
+    assert!(looked.refused["theirs"].starts_with("can be written by the group 4242"), "{:?}", looked.refused);
+    give(place.path(), 4242);
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o775)).unwrap();
+    let why = check(place.path()).unwrap_err();
+    assert!(why.contains("can be written by the group 4242"), "{why}");
+}
+
 fn watch(dir: &Path, board: &Arc<Board>) -> (HandlersDir, Receiver<HandlerFiles>) {
     let (tell, told) = channel();
     let tell = Box::new(move |files| drop(tell.send(files)));

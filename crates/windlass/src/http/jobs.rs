@@ -193,6 +193,9 @@ async fn amend_one(call: Call, amendment: Amendment) -> Result<Response, Problem
             json(StatusCode::OK, &changed(id, "already", Some(state), Some(state)))
         }
         Amended::Refused(state) => Err(refused(id, state)),
+        Amended::Taken(holder) => Err(Failure::new(Kind::Conflict, format!("{holder} has the unique key of {id}"))
+            .hint("windlass cancel the one or wait for its end")
+            .into()),
         Amended::Unknown => Err(unknown(&call.app, id).await?),
     }
 }

@@ -6,11 +6,13 @@ use super::selection::{self, Choice};
 use crate::api::{self, StatsRow};
 use crate::archiver::Group;
 use crate::clock;
+use crate::engine::event::Event;
 use crate::store::{DELETED, MOVED};
 use axum::http::StatusCode;
 use axum::response::Response;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use windlass_core::contention::HeldFor;
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -52,6 +54,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, Problem> {
     };
     // What ended before this was asked is in it.
     call.app.catch_up().await?;
+    let held = call.app.ask(|answer| Event::Contention { answer }).await?;
     let counted = call.app.read(move |reads| {
         let mut account = Account { by, since, rows: BTreeMap::new(), total: Tally::default() };
         (reads.archive.groups)(since, &mut |group| {
@@ -59,11 +62,11 @@ pub(super) async fn stats(call: Call) -> Result<Response, Problem> {
                 account.add(group);
             }
         })?;
-        let waiting = account.waiting(&choice, &(reads.view)()?.queues()?);
-        Ok((account, waiting))
+        let live = account.live(&choice, &(reads.view)()?.queues()?, held);
+        Ok((account, live))
     });
-    let (account, waiting) = counted.await?;
-    json(StatusCode::OK, &account.answer(now, waiting))
+    let (account, live) = counted.await?;
+    json(StatusCode::OK, &account.answer(now, call.app.handle.busy(), live))
 }
 
 struct Account {
@@ -79,6 +82,24 @@ enum Key {
     Name(String),
     Priority(std::cmp::Reverse<i8>),
     Hour(i64),
+}
+
+/// What is known of a queue besides what ended.
+#[derive(Default)]
+struct Live {
+    waiting: BTreeMap<String, u64>,
+    held_s: BTreeMap<String, f64>,
+}
+
+impl Live {
+    fn add(&mut self, other: &Live) {
+        for (state, count) in &other.waiting {
+            *self.waiting.entry(state.clone()).or_default() += count;
+        }
+        for (code, seconds) in &other.held_s {
+            *self.held_s.entry(code.clone()).or_default() += seconds;
+        }
+    }
 }
 
 #[derive(Default)]
@@ -104,24 +125,35 @@ impl Account {
         self.total.add(group);
     }
 
-    /// Jobs that have not ended, by queue, from the counters; only where rows are queues.
-    fn waiting(&self, choice: &Choice, queues: &[crate::store::QueueInfo]) -> BTreeMap<String, BTreeMap<String, u64>> {
-        let wanted = queues.iter().filter(|queue| self.by == By::Queue && choice.may_want_queue(queue.name.as_str()));
+    /// Jobs that have not ended, by queue, from the counters, and how long they were held; only where rows are queues.
+    fn live(
+        &self,
+        choice: &Choice,
+        queues: &[crate::store::QueueInfo],
+        held: BTreeMap<String, HeldFor>,
+    ) -> BTreeMap<String, Live> {
+        let mut known: BTreeMap<String, Live> = BTreeMap::new();
+        let wanted = |name: &str| self.by == By::Queue && choice.may_want_queue(name);
         let live = |stats: &crate::store::QueueStats| -> BTreeMap<String, u64> {
             let live = State::ALL.iter().filter(|state| !state.is_end() && stats.by_state[state.index()] > 0);
             live.map(|state| (state.word().to_owned(), stats.by_state[state.index()])).collect()
         };
-        let counted = wanted.map(|queue| (queue.name.to_string(), live(&queue.stats)));
-        counted.filter(|(_, live)| !live.is_empty()).collect()
+        let counted = queues.iter().map(|queue| (queue.name.to_string(), live(&queue.stats)));
+        for (name, waiting) in counted.filter(|(name, live)| wanted(name) && !live.is_empty()) {
+            known.entry(name).or_default().waiting = waiting;
+        }
+        for (name, held) in held.into_iter().filter(|(name, _)| wanted(name)) {
+            let seconds = held.into_iter().map(|(code, time)| (code.to_owned(), time.as_secs_f64()));
+            known.entry(name).or_default().held_s = seconds.collect();
+        }
+        known
     }
 
-    fn answer(mut self, now: Time, mut waiting: BTreeMap<String, BTreeMap<String, u64>>) -> api::Stats {
-        for name in waiting.keys() {
+    fn answer(mut self, now: Time, busy: f64, mut live: BTreeMap<String, Live>) -> api::Stats {
+        let mut all = Live::default();
+        for (name, live) in &live {
             self.rows.entry(Key::Name(name.clone())).or_default();
-        }
-        let mut all_waiting = BTreeMap::new();
-        for (state, count) in waiting.values().flatten() {
-            *all_waiting.entry(state.clone()).or_default() += count;
+            all.add(live);
         }
         let minutes = (now.since(self.since).as_secs_f64() / 60.0).max(1.0 / 60.0);
         let rows = self.rows.iter().map(|(key, tally)| {
@@ -130,8 +162,8 @@ impl Account {
                 Key::Priority(std::cmp::Reverse(value)) => (value.to_string(), minutes),
                 Key::Hour(hour) => (api::time_text(Time(*hour)), 60.0),
             };
-            let waiting = waiting.remove(&key).unwrap_or_default();
-            tally.row(key, minutes, waiting)
+            let live = live.remove(&key).unwrap_or_default();
+            tally.row(key, minutes, live)
         });
         let rows = rows.collect();
         let word = match self.by {
@@ -144,8 +176,9 @@ impl Account {
             by: word.to_owned(),
             since: api::time_text(self.since),
             until: api::time_text(now),
+            busy,
             rows,
-            total: self.total.row("total".to_owned(), minutes, all_waiting),
+            total: self.total.row("total".to_owned(), minutes, all),
         }
     }
 }
@@ -166,7 +199,7 @@ impl Tally {
         self.ran.add(group.finished.since(group.started), group.count);
     }
 
-    fn row(&self, key: String, minutes: f64, waiting: BTreeMap<String, u64>) -> StatsRow {
+    fn row(&self, key: String, minutes: f64, live: Live) -> StatsRow {
         let [succeeded, failed, cancelled] =
             [State::Succeeded, State::Failed, State::Cancelled].map(|state| self.by_state[state.index()]);
         StatsRow {
@@ -181,7 +214,8 @@ impl Tally {
             per_minute: self.attempts as f64 / minutes,
             wait_s: self.waited.percentiles(),
             run_s: self.ran.percentiles(),
-            waiting,
+            waiting: live.waiting,
+            held_s: live.held_s,
         }
     }
 }

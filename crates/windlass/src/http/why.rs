@@ -14,8 +14,9 @@ use crate::when;
 use axum::http::StatusCode;
 use axum::response::Response;
 use std::collections::BTreeSet;
-use windlass_core::job::{Arrival, JobId, QueueName, RunId};
+use windlass_core::job::{Arrival, JobId, Origin, QueueName, RunId};
 use windlass_core::life_cycle::State;
+use windlass_core::run::RunCounts;
 use windlass_core::scheduler::Reason;
 use windlass_core::time::Time;
 
@@ -46,7 +47,7 @@ async fn explain(app: &App, queue: &str) -> Result<QueueExplained, Failure> {
 
 async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     QueueName::new(name.as_bytes()).map_err(|bad| Problem::refused(format!("{name:?} is no queue: {bad}")))?;
-    app.catch_up().await?;
+    app.catch_up_in_time().await;
     let explained = explain(app, name).await?;
     let noted = without_handler(app, name).await?;
     if !explained.known && explained.table.is_none() && noted.is_none() {
@@ -78,7 +79,7 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
     let mut found = app.read(move |reads| Ok((reads.view)()?.job(id)?)).await?;
     if found.is_none() {
         // Its id was told before it was read in.
-        app.catch_up().await?;
+        app.catch_up_in_time().await;
         found = app.read(move |reads| Ok((reads.view)()?.job(id)?)).await?;
     }
     let Some(info) = found else {
@@ -193,7 +194,7 @@ async fn running(app: &App, info: &JobInfo) -> Result<WhyReason, Failure> {
 }
 
 async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
-    app.catch_up().await?;
+    app.catch_up_in_time().await;
     let found = app.read(move |reads| {
         let view = (reads.view)()?;
         let Some(run) = view.run(id)? else { return Ok(None) };
@@ -215,7 +216,9 @@ async fn run(app: &App, id: RunId) -> Result<Why, Problem> {
         let explained = explain(app, &queue).await?;
         let ailing = ailing(app, explained.table.as_deref()).await?;
         let noted = without_handler(app, &queue).await?;
-        for mut reason in [Some(told(&explained.reason)), stalemate(&explained), ailing, noted].into_iter().flatten() {
+        // What runs waits for no start, so that nothing more of its queue is ready holds nobody back.
+        let held = Some(&explained.reason).filter(|reason| **reason != Reason::NothingWaits).map(told);
+        for mut reason in [held, stalemate(&explained), ailing, noted].into_iter().flatten() {
             reason.text = format!("queue `{queue}`: {}", reason.text);
             reasons.push(reason);
         }
@@ -250,7 +253,7 @@ fn awaited(waiting: &[JobInfo]) -> Option<WhyReason> {
 fn counted(info: &RunInfo, waiting: &[JobInfo]) -> Vec<WhyReason> {
     let counts = &info.counts;
     if counts.ended {
-        let reason = WhyReason::new("ended", "it has ended");
+        let reason = WhyReason::new("ended", format!("it has ended{}", ends(counts)));
         return vec![match info.ended_at {
             Some(at) => reason.at(at),
             None => reason,
@@ -259,8 +262,7 @@ fn counted(info: &RunInfo, waiting: &[JobInfo]) -> Vec<WhyReason> {
     let now = clock::now();
     let mut reasons = Vec::new();
     if !info.seal_after.is_empty() {
-        let text = "it is sealed once the inbox has been read up to the place of the seal";
-        reasons.push(WhyReason::new("inbox_not_read", text));
+        reasons.push(WhyReason::new("inbox_not_read", unread(info)));
     } else if !counts.sealed {
         let text = "it is not sealed: more jobs may be added from outside";
         reasons.push(WhyReason::new("not_sealed", text));
@@ -281,6 +283,22 @@ fn counted(info: &RunInfo, waiting: &[JobInfo]) -> Vec<WhyReason> {
         }
     }
     reasons
+}
+
+/// The files of the inbox that a seal waits for: one that is not there any more will never be read.
+fn unread(info: &RunInfo) -> String {
+    let file = |(origin, position): &(Origin, u64)| format!("{origin} up to byte {position}");
+    let files: Vec<String> = info.seal_after.iter().map(file).collect();
+    let (files, run) = (files.join(", "), info.id);
+    format!("it is sealed once the inbox has been read: file {files}; if that is gone, `windlass seal {run}` seals it")
+}
+
+/// How the jobs of a run ended.
+fn ends(counts: &RunCounts) -> String {
+    let ends = State::ALL.into_iter().filter(|state| state.is_end());
+    let ends = ends.map(|state| (counts.by_state[state.index()], state)).filter(|(count, _)| *count > 0);
+    let told: Vec<String> = ends.map(|(count, state)| format!("{count} {state}")).collect();
+    if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) }
 }
 
 /// Ready work, a free slot, and nothing starts: whoever asks in the meantime is told.
@@ -332,4 +350,36 @@ fn wait(count: u64) -> &'static str {
 
 fn go(count: u64) -> &'static str {
     if count == 1 { "goes" } else { "go" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::tests::rig::{run_id, run_info};
+
+    /// The codes of what holds the end of a run back, and the first sentence.
+    fn held_back(info: &RunInfo) -> (Vec<String>, String) {
+        let reasons = counted(info, &[]);
+        (reasons.iter().map(|reason| reason.code.clone()).collect(), reasons[0].text.clone())
+    }
+
+    #[test]
+    fn a_run_that_nobody_sealed_and_one_whose_seal_has_not_been_read_say_so() {
+        let open = run_info(false);
+        let (codes, text) = held_back(&open);
+        assert_eq!((codes.as_slice(), text.contains("not sealed")), (["not_sealed".to_owned()].as_slice(), true));
+        let mut running = RunInfo { seal_after: vec![(run_id().origin, 4096)], ..open.clone() };
+        running.counts.admit(State::Running, 3);
+        let (codes, text) = held_back(&running);
+        assert_eq!((codes, text.contains("inbox")), (vec!["inbox_not_read".into(), "running".into()], true));
+        let mut sealed = RunInfo { seal_after: Vec::new(), ..running };
+        sealed.counts.sealed = true;
+        assert_eq!(held_back(&sealed), (vec!["running".into()], "3 jobs are running".into()));
+        let mut over = run_info(true);
+        over.counts.by_state = Default::default();
+        assert_eq!(held_back(&over), (vec!["ended".into()], "it has ended".into()));
+        over.counts.admit(State::Succeeded, 3);
+        over.counts.admit(State::Failed, 1);
+        assert_eq!(held_back(&over), (vec!["ended".into()], "it has ended: 3 succeeded, 1 failed".into()));
+    }
 }

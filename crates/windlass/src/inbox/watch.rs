@@ -117,6 +117,11 @@ impl Watch {
         }
     }
 
+    /// One that is told nothing.
+    pub(crate) fn blind() -> Watch {
+        Watch { inotify: None }
+    }
+
     /// It is told nothing: whoever waits looks for himself when he wakes.
     pub(crate) fn is_blind(&self) -> bool {
         self.inotify.is_none()
@@ -146,13 +151,27 @@ impl Watch {
 
     /// The same, but no longer than this.
     pub(crate) fn wait_up_to(&self, bell: &Bell, most: Option<Duration>) -> Result<(), Failure> {
-        let Some(inotify) = &self.inotify else {
-            return bell.wait_up_to(most.map_or(LOOK_EVERY, |most| most.min(LOOK_EVERY)));
+        self.wait_beside(bell, None, most).map(drop)
+    }
+
+    /// The same, or until there is something to read; true where there is.
+    pub(crate) fn wait_beside(
+        &self,
+        bell: &Bell,
+        other: Option<BorrowedFd<'_>>,
+        most: Option<Duration>,
+    ) -> Result<bool, Failure> {
+        let most = match &self.inotify {
+            Some(_) => most,
+            None => Some(most.map_or(LOOK_EVERY, |most| most.min(LOOK_EVERY))),
         };
-        let mut both = [PollFd::new(inotify, PollFlags::IN), PollFd::new(&bell.0.ear, PollFlags::IN)];
-        wait_for(&mut both, most.and_then(|most| Timespec::try_from(most).ok()))?;
+        let told = [Some(bell.0.ear.as_fd()), other, self.inotify.as_ref().map(AsFd::as_fd)];
+        let mut fds: Vec<PollFd<'_>> =
+            told.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        wait_for(&mut fds, most.and_then(|most| Timespec::try_from(most).ok()))?;
+        let has_other = other.is_some() && !fds[1].revents().is_empty();
         bell.hear();
-        Ok(())
+        Ok(has_other)
     }
 
     /// Sleeps until a file changes, where there is a watch, or there is something to read; no longer than this.

@@ -10,12 +10,13 @@ use crate::engine::Event;
 use crate::error::{Failure, Kind};
 use crate::runner::handler::{Batch, Handlers, Verdicts};
 use crate::spool::directory::{Directory, Facts};
-use crate::spool::pipeline::limit_of;
+use crate::spool::pipeline::{Writers, limit_of};
 use crate::spool::{LOOK, Order, Task};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{Durability, Lot, NewJobs};
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use windlass_core::document::{DocId, Name};
 use windlass_core::job::{DATA_MAX, JobId, Priority, QueueName};
 use windlass_core::outcome::Outcome;
@@ -29,6 +30,7 @@ const SUBJECT: &str = "document";
 
 pub(super) struct Entry {
     directory: Directory,
+    fed: Arc<AtomicBool>,
     queue: QueueName,
     /// So many may be on their way at once; nought for any number.
     limit: u64,
@@ -37,25 +39,22 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(
-        directory: Directory,
-        rules: &Policy,
-        part: Arc<Part>,
-        tally: &Arc<Tally>,
-    ) -> Result<Entry, Failure> {
+    pub(super) fn new(before: &Writers, rules: &Policy, part: Arc<Part>, tally: &Arc<Tally>) -> Result<Entry, Failure> {
         let queue = QueueName::new(rules.pattern.as_bytes());
         let queue = queue.map_err(|e| Failure::new(Kind::Internal, e.to_string()))?;
-        Ok(Entry { directory, queue, limit: limit_of(rules).documents, part, tally: Arc::clone(tally) })
+        let (directory, fed) = (before.directory.clone(), Arc::clone(&before.have_left));
+        Ok(Entry { directory, fed, queue, limit: limit_of(rules).documents, part, tally: Arc::clone(tally) })
     }
 
     /// Drivers that hand in. Whatever kills them is no fault of a document.
     pub(super) fn order(self) -> Order {
         let name = self.queue.as_str().to_owned();
         let input = self.directory.path().to_owned();
+        let fed = Arc::clone(&self.fed);
         let policy = Policy::new(&name, Service::Handler { name: name.clone(), batch: 1 });
         let handlers = Handlers::new().on(name, move |batch| self.hand_in(batch)).on_threads(DRIVERS as usize);
         let files = Task::Files { output: None };
-        Order { drivers: DRIVERS, handlers, tries: 0, closes: false, ..Order::new(input, files, policy) }
+        Order { drivers: DRIVERS, handlers, tries: 0, closes: false, fed, ..Order::new(input, files, policy) }
     }
 
     fn hand_in(&self, batch: &Batch<'_>) -> Verdicts {

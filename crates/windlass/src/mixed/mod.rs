@@ -20,19 +20,26 @@ use crate::error::{Failure, Kind};
 use crate::log::Log;
 use crate::runner::handler::Handlers;
 use crate::server::{Server, ServerOptions};
+use crate::spool::directory::Directory;
 use crate::spool::drive::{Counts, Say};
 use crate::spool::pipeline::{self, RESULTS, Stages, Then, Writers, cannot_hold, is_of_files, makes_output};
 use crate::store::place::StorePlace;
 use entry::Entry;
 use exit::Exit;
 use part::Part;
-use std::collections::{BTreeSet, HashMap};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tally::Tally;
 use windlass_core::pipeline::Plan;
 use windlass_core::policy::Policy;
+
+/// What whoever runs a pipeline holds, in the place of its directories.
+const LOCK: &str = ".running";
 
 /// Where a stage is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +82,8 @@ pub struct Line {
     stations: Vec<Station>,
     servers: Vec<Server>,
     tally: Arc<Tally>,
+    /// Nobody else runs a pipeline here meanwhile.
+    _locks: Vec<File>,
 }
 
 /// A stage at work.
@@ -105,6 +114,11 @@ impl std::fmt::Debug for Line {
     }
 }
 
+/// Refuses what cannot be, and makes nothing.
+pub fn check(loaded: &Loaded, pipeline: &Pipeline, layout: Layout) -> Result<(), Failure> {
+    Drawing::new(loaded, pipeline, layout).map(drop)
+}
+
 impl Line {
     /// Opens all directories and stores and starts to work on them.
     pub fn start(loaded: &Loaded, pipeline: &Pipeline, layout: Layout, log: &Log, say: &Say) -> Result<Line, Failure> {
@@ -112,11 +126,10 @@ impl Line {
         let rules = &drawing.rules[0];
         let takes_files = drawing.stores[0].is_none() && is_of_files(rules);
         let mut ways = Ways::default();
-        let first = drawing.directory(0);
-        ways.to(&first)?;
+        let locks = drawing.lock()?;
+        let first = ways.to(&drawing.directory(0))?;
         let stages = Stages::new(&first, rules, takes_files)?;
-        let stations = Vec::new();
-        let mut line = Line { stages, stations, servers: Vec::new(), tally: Arc::default() };
+        let mut line = Line { stages, stations: Vec::new(), servers: Vec::new(), tally: Arc::default(), _locks: locks };
         match line.begin(loaded, &drawing, &mut ways, log, say) {
             Ok(()) => Ok(line),
             Err(failure) => {
@@ -159,15 +172,15 @@ impl Line {
                     let after: Vec<Arc<Writers>> =
                         next.iter().map(|path| ways.to(path)).collect::<Result<_, Failure>>()?;
                     after.iter().for_each(|writers| writers.add());
-                    let order =
-                        pipeline::order(drawing.pipeline, &drawing.rules[stage], drawing.directory(stage), &next);
+                    let before = ways.to(&drawing.directory(stage))?;
+                    let order = pipeline::order(drawing.pipeline, &drawing.rules[stage], &before, &next);
                     let then: Then = Box::new(move || after.iter().try_for_each(|writers| writers.leave()));
                     self.stages.employ(order, then, say)?;
                     true
                 }
                 (Some(_), Some(part)) => {
-                    let directory = ways.to(&drawing.directory(stage))?.directory.clone();
-                    let entry = Entry::new(directory, &drawing.rules[stage], Arc::clone(part), &self.tally)?;
+                    let before = ways.to(&drawing.directory(stage))?;
+                    let entry = Entry::new(&before, &drawing.rules[stage], Arc::clone(part), &self.tally)?;
                     let then = Arc::clone(part);
                     self.stages.employ(entry.order(), Box::new(move || then.an_entry_has_ended()), say)?;
                     part.note_way(&drawing.directory(stage))?;
@@ -193,6 +206,8 @@ impl Line {
         let of_it = |stage: usize| drawing.stores[stage] == Some(number);
         let stages = (0..drawing.rules.len()).filter(|stage| of_it(*stage));
         let mut policies: Vec<Policy> = stages.map(|stage| drawing.rules[stage].clone()).collect();
+        // What leads to a stage elsewhere goes by that stage's name, and is none of its jobs.
+        let own: HashSet<String> = policies.iter().map(|policy| policy.pattern.clone()).collect();
         let (mut handlers, mut slots) = (Handlers::new(), 0);
         for exit in drawing.exits(of_it) {
             let directory = ways.to(&drawing.directory(exit))?.directory.clone();
@@ -226,7 +241,7 @@ impl Line {
         });
         let tally = Arc::clone(&self.tally);
         let follower = Follower(Box::new(move |what| {
-            tally.hear(&what);
+            tally.hear(&what, &own);
             true
         }));
         handle.ask(|answer| Event::Watch { follower, answer })?;
@@ -293,6 +308,33 @@ impl<'p> Drawing<'p> {
             cannot.map_or(Ok(()), Err)?;
         }
         Ok(drawing)
+    }
+
+    /// Takes the places of its directories for this process: two that run a pipeline in one place would each say `done`
+    /// to the stages of the other.
+    fn lock(&self) -> Result<Vec<File>, Failure> {
+        let directories = (0..self.rules.len()).filter(|stage| self.stores[*stage].is_none() || self.is_entry(*stage));
+        let places = directories.filter_map(|stage| self.directory(stage).parent().map(Path::to_owned));
+        let places: BTreeSet<PathBuf> = places.chain([self.layout.root.clone()]).collect();
+        let mut held: Vec<(PathBuf, File)> = Vec::new();
+        for place in places {
+            let place = Directory::make(&place)?.path().to_owned();
+            if held.iter().any(|(known, _)| *known == place) {
+                continue;
+            }
+            let path = place.join(LOCK);
+            let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
+            let file = File::options().create(true).append(true).open(&path).map_err(cannot)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => {
+                    let text = format!("another process runs a pipeline here: it holds {}", path.display());
+                    return Err(Failure::new(Kind::TryLater, text));
+                }
+                // A file system without locks keeps nobody out.
+                Ok(()) | Err(_) => held.push((place, file)),
+            }
+        }
+        Ok(held.into_iter().map(|(_, file)| file).collect())
     }
 
     /// Where the documents of a stage wait: those of a directory in it, those for a store in front of it.

@@ -22,10 +22,10 @@ struct Told {
 }
 
 impl Tally {
-    /// An engine tells of an attempt that has ended.
-    pub(super) fn hear(&self, what: &Followed) {
+    /// An engine tells of an attempt that has ended; counted are those of its own stages' queues.
+    pub(super) fn hear(&self, what: &Followed, own: &HashSet<String>) {
         let Followed::Change(change) = what else { return };
-        if !change.state.is_end() {
+        if !change.state.is_end() || !own.contains(change.queue.as_str()) {
             return;
         }
         let mut queues = self.queues();

@@ -11,7 +11,8 @@ use super::reply::{self, Emits, Said};
 use super::tally::Tally;
 use super::{Finished, Flight, Output, Start, Stream};
 use crate::clock;
-use std::collections::HashMap;
+use crate::store::Held;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub(super) struct Batch {
     todo: Vec<Vec<Job>>,
     /// The jobs of the process that runs or is about to.
     piece: Vec<Job>,
+    /// Jobs that a person cancelled while their process had others: they end with it, or are not run again.
+    unwanted: BTreeSet<Job>,
     stopped: bool,
 }
 
@@ -52,7 +55,7 @@ impl Batch {
             all.extend((0..start.held.count).map(|position| (at, position)));
         }
         let tallies = starts.into_iter().map(Tally::new).collect();
-        Batch { tallies, todo: vec![all], piece: Vec::new(), stopped: false }
+        Batch { tallies, todo: vec![all], piece: Vec::new(), unwanted: BTreeSet::new(), stopped: false }
     }
 
     /// The first start, whose flight stands for the batch.
@@ -161,6 +164,34 @@ impl Batch {
         self.stopped = true;
     }
 
+    /// A person cancels jobs of one flight, all of them where no position is named: those that wait end now. True where
+    /// the process has no others, so that it is to end.
+    pub(super) fn cancel(&mut self, flight: Flight, position: Option<u16>) -> bool {
+        let is_meant = |(tally, at): &Job| {
+            let start = &self.tallies[*tally as usize].start;
+            start.flight == flight && position.is_none_or(|position| position == *at)
+        };
+        let waiting: Vec<Job> =
+            self.todo.iter_mut().flat_map(|jobs| jobs.extract_if(.., |job| is_meant(job))).collect();
+        let running: Vec<Job> = self.piece.iter().copied().filter(is_meant).collect();
+        waiting.into_iter().for_each(|job| self.end(job, Outcome::Cancelled));
+        self.unwanted.extend(&running);
+        !running.is_empty() && self.piece.iter().all(|job| self.unwanted.contains(job))
+    }
+
+    /// Its launcher died: what a process may have done to it is found out as after any other death.
+    pub(super) fn lost(&mut self, begun: bool) -> Vec<Finished> {
+        if begun {
+            self.charge_one(&Outcome::Lost);
+        } else {
+            self.put_back();
+        }
+        if self.stopped {
+            self.end_all(&Outcome::Interrupted);
+        }
+        self.tell(Output::default())
+    }
+
     /// Ends everything that has no outcome yet.
     pub(super) fn end_all(&mut self, outcome: &Outcome) {
         let waiting: Vec<Job> = self.piece.drain(..).chain(self.todo.drain(..).flatten()).collect();
@@ -179,14 +210,13 @@ impl Batch {
             End::CannotStart { step, errno } => self.end_piece(&reading::refusal(step, errno, self.leader())),
             End::NotBegun | End::Up { .. } => self.put_back(),
             End::Exit(exit) => {
-                self.take_checkpoint(report);
+                self.take_checkpoints(report);
                 let told = self.take_replies(report);
                 self.read_end(exit, report, told);
             }
         }
         if self.stopped {
-            let cancelled = report.cut == Some(Cut::Cancel);
-            self.end_all(if cancelled { &Outcome::Cancelled } else { &Outcome::Interrupted });
+            self.end_all(&Outcome::Interrupted);
         }
         self.tell(output)
     }
@@ -208,7 +238,14 @@ impl Batch {
     /// The piece never began.
     fn put_back(&mut self) {
         let piece = std::mem::take(&mut self.piece);
-        self.todo.push(piece);
+        self.run_again(piece);
+    }
+
+    /// These go first, but for those that somebody cancelled meanwhile.
+    fn run_again(&mut self, mut jobs: Vec<Job>) {
+        let cancelled: Vec<Job> = jobs.extract_if(.., |job| self.unwanted.contains(job)).collect();
+        cancelled.into_iter().for_each(|job| self.end(job, Outcome::Cancelled));
+        self.todo.push(jobs);
     }
 
     /// Gives each reply to its job; says what was wrong with them as a whole.
@@ -216,7 +253,7 @@ impl Batch {
         let mut emitted = self.take_emitted(report)?;
         let stdout = &report.stdout;
         if self.policy().reply == Reply::Exit {
-            if matches!(report.end, End::Exit(Exit::Code(0))) {
+            if report.cut.is_none() && matches!(report.end, End::Exit(Exit::Code(0))) {
                 let done = Outcome::Succeeded { message: String::new() };
                 for ((tally, position), emits) in emitted {
                     self.tallies[tally as usize].end(position, done.clone(), emits);
@@ -247,13 +284,33 @@ impl Batch {
         told
     }
 
-    /// A control file names no job, so a checkpoint in it is believed where there is but one.
-    fn take_checkpoint(&mut self, report: &Report) {
-        if let [(tally, position)] = self.piece[..]
-            && let Some(text) = Said::read(&report.control).checkpoint
-        {
-            self.tallies[tally as usize].checkpoint(position, text);
+    /// A line of a control file that names no job is believed where there is but one.
+    fn take_checkpoints(&mut self, report: &Report) {
+        if report.control.is_empty() {
+            return;
         }
+        let by_id = self.by_id();
+        for line in report.control.split(|b| *b == b'\n') {
+            let (id, line) = reply::addressed(line);
+            let job = match (id, &self.piece[..]) {
+                (Some(id), _) => by_id.get(&id).copied(),
+                (None, [only]) => Some(*only),
+                (None, _) => None,
+            };
+            if let Some(((tally, position), text)) = job.zip(Said::read(line).checkpoint) {
+                self.tallies[tally as usize].checkpoint(position, text);
+            }
+        }
+    }
+
+    /// The jobs of the piece by what they are called.
+    fn by_id(&self) -> HashMap<JobId, Job> {
+        self.piece.iter().map(|job| (self.id(*job), *job)).collect()
+    }
+
+    /// All that came with the claim, whichever of it the process has.
+    pub(super) fn held(&self) -> Vec<Held> {
+        self.tallies.iter().map(|tally| tally.start.held.clone()).collect()
     }
 
     /// What the process emitted, by the job that each line names.
@@ -265,7 +322,7 @@ impl Batch {
         if report.emitted.len() as u64 > EMIT_MAX {
             return Err(format!("it emitted more than {EMIT_MAX} bytes"));
         }
-        let ids: HashMap<JobId, Job> = self.piece.iter().map(|job| (self.id(*job), *job)).collect();
+        let ids = self.by_id();
         for (id, queue, data) in reply::read_emit_file(&report.emitted)? {
             let job = match (id, &self.piece[..]) {
                 (Some(id), _) => *ids.get(&id).ok_or_else(|| format!("it emitted for {id}, which it was not given"))?,
@@ -277,38 +334,45 @@ impl Batch {
         Ok(by_job)
     }
 
-    /// What becomes of the jobs that no reply spoke of.
+    /// What becomes of the jobs that no reply spoke of. Once we have told a process to end, its exit says nothing of
+    /// them, however politely it left: nobody knows how far it was.
     fn read_end(&mut self, exit: Exit, report: &Report, told: Result<(), String>) {
         if self.piece.is_empty() {
             return;
         }
-        let well = exit == Exit::Code(0);
+        let policy = &self.leader().policy;
         match (report.cut, told) {
-            (Some(Cut::Cancel), _) => self.end_all(&Outcome::Cancelled),
-            (Some(Cut::Interrupt), _) if !well => self.end_all(&Outcome::Interrupted),
+            (Some(Cut::Cancel), _) => self.end_piece(&Outcome::Cancelled),
+            (Some(Cut::Interrupt), _) => self.end_piece(&Outcome::Interrupted),
+            (Some(Cut::Limit(resource, seen)), _) => {
+                let outcome = reading::over_limit(resource, seen, policy.limits);
+                self.charge_one(&outcome);
+            }
             (_, Err(error)) => self.end_piece(&Outcome::Failed { error }),
-            (_, Ok(())) if well => {
+            (Some(Cut::TimeLimit), Ok(())) => {
+                let outcome = Outcome::TimedOut { limit: policy.time_limit.unwrap_or(Duration::ZERO) };
+                self.charge_one(&outcome);
+            }
+            (None, Ok(())) if exit == Exit::Code(0) => {
                 let error = "the batch ended well and gave no reply for this job".into();
                 self.end_piece(&Outcome::Failed { error });
             }
             // It said so of all of them.
             (None, Ok(())) if exit == Exit::Code(75) => self.end_piece(&reading::exit_outcome(exit, report)),
-            (cut, Ok(())) if self.piece.len() == 1 => {
-                let policy = &self.leader().policy;
-                let outcome = match cut {
-                    Some(Cut::TimeLimit) => Outcome::TimedOut { limit: policy.time_limit.unwrap_or(Duration::ZERO) },
-                    Some(Cut::Limit(resource, seen)) => reading::over_limit(resource, seen, policy.limits),
-                    Some(Cut::Cancel | Cut::Interrupt) | None => reading::exit_outcome(exit, report),
-                };
-                self.end_piece(&outcome);
-            }
-            (_, Ok(())) => {
-                let mut first = std::mem::take(&mut self.piece);
-                let second = first.split_off(first.len() / 2);
-                self.todo.push(second);
-                self.todo.push(first);
-            }
+            (None, Ok(())) => self.charge_one(&reading::exit_outcome(exit, report)),
         }
+    }
+
+    /// Something happened that one of the jobs may be at fault for: where there are several, they are run again in
+    /// halves.
+    fn charge_one(&mut self, outcome: &Outcome) {
+        if self.piece.len() == 1 {
+            return self.end_piece(outcome);
+        }
+        let mut first = std::mem::take(&mut self.piece);
+        let second = first.split_off(first.len() / 2);
+        self.run_again(second);
+        self.run_again(first);
     }
 
     /// Replies are no output; what it wrote to standard error is, and all of it where it does not reply.

@@ -8,7 +8,7 @@
 
 use super::batch::Batch;
 use super::launcher::{self, Outbox, Report};
-use super::progress::Board;
+use super::progress::{Board, Said};
 use super::worker::{News, WorkerRunner};
 use super::{Finished, Flight, Runner, Start, Stop, control_dir};
 use crate::data_dir::DataDir;
@@ -28,11 +28,13 @@ use std::thread::JoinHandle;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Service};
+use wishes::Wish;
 use work::{Gone, Work};
 
 mod launchers;
 pub(super) mod order;
 pub(super) mod reading;
+mod wishes;
 mod work;
 
 /// More launchers than this give no more starts.
@@ -137,6 +139,9 @@ struct State {
     /// The flights of batches but their first, and that first one, under which the batch is aloft.
     members: HashMap<Flight, Flight>,
     crews: HashMap<String, Crew>,
+    /// How many batches are out of the books while their replies are read, and what was wished meanwhile.
+    being_read: usize,
+    late: Vec<Wish>,
     stopping: bool,
 }
 
@@ -246,33 +251,12 @@ impl Runner for CommandRunner {
 
     fn stop(&mut self, flight: Flight, why: Stop) {
         self.workers.stop(flight, why);
-        let mut state = self.shared.state();
-        let flight = state.members.get(&flight).copied().unwrap_or(flight);
-        let Some(aloft) = state.aloft.get_mut(&flight) else { return };
-        if let Some((index, _)) = aloft.hand {
-            // What of a batch has not begun yet is not begun any more.
-            if let Work::Batch(batch) = &mut aloft.work {
-                batch.stop();
-            }
-            if let Some(worker) = aloft.worker.as_mut().filter(|_| why != Stop::Withdraw) {
-                worker.stop();
-            }
-            state.hands[index].tell(&launcher::lay_stop(flight, why));
-            state.flush();
-            return;
-        }
-        let pattern = aloft.work.leader().map(|start| start.policy.pattern.clone()).unwrap_or_default();
-        if let Some(crew) = state.crews.get_mut(&pattern) {
-            crew.waiting.retain(|waiting| *waiting != flight);
-        }
-        let Some(work) = state.remove(flight) else { return };
-        state.let_go(&pattern);
-        drop(state);
-        let outcome = match why {
-            Stop::Cancel => Outcome::Cancelled,
-            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
-        };
-        work.end(outcome).into_iter().for_each(&self.shared.hear);
+        self.shared.obey(&[Wish { flight, position: None, why }]);
+    }
+
+    fn cancel(&mut self, flight: Flight, position: u16) {
+        self.workers.cancel(flight, position);
+        self.shared.obey(&[Wish { flight, position: Some(position), why: Stop::Cancel }]);
     }
 
     fn make_room(&mut self, bytes: u64) {
@@ -353,7 +337,7 @@ impl State {
             let control = order::Control { dir: &dir, launcher: index, number, http: None };
             let laid = match &mut aloft.work {
                 Work::Job(start) => order::lay(start, &control, &settings.board).map(|record| (record, Vec::new())),
-                Work::Batch(batch) => order::lay_batch(batch, &control),
+                Work::Batch(batch) => order::lay_batch(batch, &control, &settings.board),
                 Work::Worker => continue,
             };
             match laid {
@@ -390,6 +374,9 @@ impl State {
         if let Work::Job(start) = &work {
             // Before its control files are another's: what it says over HTTP from now on must not be taken for theirs.
             settings.board.ended(start.held.jobs.id(start.held.range().start));
+        }
+        if let Work::Batch(_) = &work {
+            settings.board.batch_ended(flight);
         }
         let pattern = work.leader().map(|start| start.policy.pattern.clone());
         if let Some((index, number)) = hand {
@@ -514,6 +501,14 @@ impl Shared {
         }
     }
 
+    /// What it said last may have been said since anybody looked.
+    fn copy_last_words(&self, report: &Report, start: &Start) {
+        if let Some(copies) = self.settings.board.copies() {
+            let job = start.held.jobs.id(start.held.range().start);
+            copies.said(job, || Said::read(&report.control).words());
+        }
+    }
+
     /// Reports of processes that ended, or that are up.
     fn land(&self, reports: Vec<Report>) {
         let mut ends = Vec::with_capacity(reports.len());
@@ -527,12 +522,17 @@ impl Shared {
             let work = state.land(report.flight, Gone::of(&report), &self.settings, &mut ends);
             landed.extend(work.map(|work| (report, work)));
         }
+        let batches = landed.iter().filter(|(_, work)| matches!(work, Work::Batch(_))).count();
+        state.being_read += batches;
         state.flush();
         drop(state);
         let mut unfinished = Vec::new();
         for (report, work) in landed {
             match work {
-                Work::Job(start) => ends.push(reading::finished(report, &start)),
+                Work::Job(start) => {
+                    self.copy_last_words(&report, &start);
+                    ends.push(reading::finished(report, &start));
+                }
                 Work::Batch(mut batch) => {
                     ends.extend(batch.heard(&report));
                     unfinished.extend((!batch.is_over()).then_some(batch));
@@ -540,9 +540,10 @@ impl Shared {
                 Work::Worker => self.news.add(report),
             }
         }
-        if !unfinished.is_empty() {
+        if batches > 0 {
             let mut state = self.state();
             unfinished.into_iter().for_each(|batch| state.go_on(batch, &self.settings, &mut ends));
+            state.are_read(batches, &mut ends);
             state.flush();
         }
         if sabotage::on(Sabotage::OutcomeTwice) {

@@ -77,14 +77,18 @@ pub(super) fn make_for_user(path: &Path, gid: u32) -> std::io::Result<()> {
 /// Makes it, or takes over what an earlier server left; its files are emptied when they are used.
 pub(super) fn make(path: &Path) -> Result<(), Failure> {
     let cannot = |e: &std::io::Error| Failure::io(format_args!("cannot make {}", path.display()), e);
-    match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            let meta = std::fs::symlink_metadata(path).map_err(|e| cannot(&e))?;
-            let ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
-            if ours { Ok(()) } else { Err(cannot(&std::io::Error::other("something else is there already"))) }
+    loop {
+        match std::fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map_err(|e| cannot(&e)),
         }
-        Err(e) => Err(cannot(&e)),
+        let meta = match std::fs::symlink_metadata(path) {
+            // Somebody who clears up was here between the two.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            meta => meta.map_err(|e| cannot(&e))?,
+        };
+        let ours = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
+        return if ours { Ok(()) } else { Err(cannot(&std::io::Error::other("something else is there already"))) };
     }
 }
 

@@ -94,6 +94,9 @@ impl Runner for ForwardRunner {
     /// What has been sent cannot be called back, and a lot that waits is asked about by the next server.
     fn stop(&mut self, _flight: Flight, _why: Stop) {}
 
+    /// Nor can a part of it.
+    fn cancel(&mut self, _flight: Flight, _position: u16) {}
+
     fn confirm(&mut self, lot: Arc<Departing>) {
         // A server that is not told forgets the lot after a long time.
         let _ended = self.send(Message::Settled(lot));

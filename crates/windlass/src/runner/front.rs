@@ -24,6 +24,7 @@ pub struct Runners {
     urls: UrlRunner,
     forwards: ForwardRunner,
     counter: Arc<Counter>,
+    board: Arc<Board>,
 }
 
 impl Runners {
@@ -45,9 +46,11 @@ impl Runners {
         let shown = Arc::clone(&board);
         let handlers = HandlerRunner::new(handlers, threads, shown, Box::new(move |finished| theirs(finished)))?;
         let hear = Box::new(move |finished| hear(finished));
-        let commands = dir.map(|dir| CommandRunner::new(Settings { board, ..Settings::of(dir) }, hear, crewed, fatal));
+        let shared = Arc::clone(&board);
+        let commands =
+            dir.map(|dir| CommandRunner::new(Settings { board: shared, ..Settings::of(dir) }, hear, crewed, fatal));
         let commands = commands.transpose()?;
-        Ok(Runners { commands, handlers, urls, forwards, counter })
+        Ok(Runners { commands, handlers, urls, forwards, counter, board })
     }
 }
 
@@ -61,6 +64,11 @@ impl Runner for Runners {
     fn start(&mut self, starts: Vec<Start>) {
         let (mut commands, mut handlers, mut urls) = (Vec::new(), Vec::new(), Vec::new());
         let (mut remote, mut forwards) = (Vec::new(), Vec::new());
+        if let Some(copies) = self.board.copies() {
+            // Noted before any of them can say a word; what goes to another server does not run here.
+            let here = starts.iter().filter(|start| !matches!(start.policy.service, Service::Forward(_)));
+            here.for_each(|start| copies.begun(start));
+        }
         for start in starts {
             match start.policy.service {
                 Service::Command(_) | Service::Batch(_) | Service::Worker(_) => commands.push(start),
@@ -95,6 +103,14 @@ impl Runner for Runners {
         self.handlers.stop(flight, why);
         self.urls.stop(flight, why);
         self.counter.stop(flight, why);
+    }
+
+    fn cancel(&mut self, flight: Flight, position: u16) {
+        if let Some(commands) = &mut self.commands {
+            commands.cancel(flight, position);
+        }
+        self.handlers.cancel(flight, position);
+        self.urls.cancel(flight, position);
     }
 
     fn confirm(&mut self, lot: Arc<Departing>) {

@@ -33,7 +33,7 @@ const CHECKPOINT_MAX: usize = 4096;
 /// What a handler is called with.
 pub struct Batch<'a> {
     start: &'a Start,
-    stopping: &'a AtomicBool,
+    asked: &'a Asked,
     hear: &'a Hear,
     board: &'a Board,
     worker: &'a Worker,
@@ -173,7 +173,13 @@ impl<'a> Batch<'a> {
 
     /// True once the batch was cancelled or the server stops: the sooner it ends, the better.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.asked.to_stop.load(Ordering::Relaxed)
+    }
+
+    /// True once a person has cancelled the job at this position: where it has not begun it need not, and its outcome
+    /// is then `Cancelled`.
+    pub fn is_cancelled(&self, position: u16) -> bool {
+        self.asked.cancelled().contains(&position)
     }
 }
 
@@ -208,7 +214,7 @@ impl Verdicts {
         let mut stretches: Vec<(u16, Outcome)> = Vec::new();
         for outcome in outcomes {
             match stretches.last_mut() {
-                Some((count, last)) if *last == outcome => *count += 1,
+                Some((count, last)) if last.is_same(&outcome) => *count += 1,
                 _ => stretches.push((1, outcome)),
             }
         }
@@ -273,11 +279,23 @@ impl fmt::Debug for Handlers {
     }
 }
 
+/// What the handler of a batch is asked for.
+#[derive(Default)]
+struct Asked {
+    to_stop: AtomicBool,
+    cancelled: Mutex<BTreeSet<u16>>,
+}
+
+impl Asked {
+    fn cancelled(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Start>,
-    /// Those being handled, with the flag that asks them to stop.
-    handled: HashMap<Flight, Arc<AtomicBool>>,
+    waiting: VecDeque<(Start, Arc<Asked>)>,
+    handled: HashMap<Flight, Arc<Asked>>,
     closed: bool,
 }
 
@@ -323,7 +341,7 @@ impl HandlerRunner {
 impl Runner for HandlerRunner {
     fn start(&mut self, starts: Vec<Start>) {
         let count = starts.len();
-        self.shared.state().waiting.extend(starts);
+        self.shared.state().waiting.extend(starts.into_iter().map(|start| (start, Arc::default())));
         match count {
             1 => self.shared.work.notify_one(),
             _ => self.shared.work.notify_all(),
@@ -332,15 +350,15 @@ impl Runner for HandlerRunner {
 
     fn stop(&mut self, flight: Flight, why: Stop) {
         let mut state = self.shared.state();
-        if let Some(flag) = state.handled.get(&flight) {
+        if let Some(asked) = state.handled.get(&flight) {
             if why == Stop::Withdraw {
                 return;
             }
-            flag.store(true, Ordering::Relaxed);
+            asked.to_stop.store(true, Ordering::Relaxed);
             return;
         }
-        let Some(at) = state.waiting.iter().position(|start| start.flight == flight) else { return };
-        let Some(start) = state.waiting.remove(at) else { return };
+        let Some(at) = state.waiting.iter().position(|(start, _)| start.flight == flight) else { return };
+        let Some((start, _)) = state.waiting.remove(at) else { return };
         drop(state);
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
@@ -348,6 +366,15 @@ impl Runner for HandlerRunner {
         };
         let now = clock::now();
         (self.shared.hear)(Finished::all(flight, start.held.count, outcome, now, now));
+    }
+
+    /// The handler is told; one that takes its jobs one by one passes it over.
+    fn cancel(&mut self, flight: Flight, position: u16) {
+        let state = self.shared.state();
+        let waiting = state.waiting.iter().find(|(start, _)| start.flight == flight).map(|(_, asked)| asked);
+        if let Some(asked) = state.handled.get(&flight).or(waiting) {
+            asked.cancelled().insert(position);
+        }
     }
 }
 
@@ -357,7 +384,7 @@ impl Drop for HandlerRunner {
         let mut state = self.shared.state();
         state.closed = true;
         state.waiting.clear();
-        state.handled.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        state.handled.values().for_each(|asked| asked.to_stop.store(true, Ordering::Relaxed));
         drop(state);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
@@ -375,10 +402,10 @@ impl Shared {
 
     fn serve(&self, mut worker: Worker) {
         worker.happens(&[WorkerEvent::Up]);
-        while let Some((start, flag)) = self.next() {
+        while let Some((start, asked)) = self.next() {
             worker.happens(&[WorkerEvent::Take]);
             worker.is_at(start.held.ids().next(), u32::from(start.held.count));
-            let (finished, emitted) = self.handle(&start, &flag, &worker);
+            let (finished, emitted) = self.handle(&start, &asked, &worker);
             if emitted {
                 worker.happens(&[WorkerEvent::Emit]);
             }
@@ -391,13 +418,12 @@ impl Shared {
     }
 
     /// Waits for work; none means that the runner ends.
-    fn next(&self) -> Option<(Start, Arc<AtomicBool>)> {
+    fn next(&self) -> Option<(Start, Arc<Asked>)> {
         let mut state = self.state();
         loop {
-            if let Some(start) = state.waiting.pop_front() {
-                let flag = Arc::<AtomicBool>::default();
-                state.handled.insert(start.flight, Arc::clone(&flag));
-                return Some((start, flag));
+            if let Some((start, asked)) = state.waiting.pop_front() {
+                state.handled.insert(start.flight, Arc::clone(&asked));
+                return Some((start, asked));
             }
             if state.closed {
                 return None;
@@ -407,10 +433,10 @@ impl Shared {
     }
 
     /// What is said at the end, and whether anything was emitted.
-    fn handle(&self, start: &Start, stopping: &AtomicBool, worker: &Worker) -> (Vec<Finished>, bool) {
+    fn handle(&self, start: &Start, asked: &Asked, worker: &Worker) -> (Vec<Finished>, bool) {
         let batch = Batch {
             start,
-            stopping,
+            asked,
             hear: &self.hear,
             board: &self.board,
             worker,

@@ -5,8 +5,9 @@
 use super::{Flight, Start, given};
 use crate::api::base64;
 use crate::particulars::Trace;
+use crate::store::Held;
 use std::io::{self, Write};
-use windlass_core::job::JobId;
+use windlass_core::job::{JobId, QueueName};
 use windlass_core::policy::Framing;
 
 const NEWLINE: &str = "the data holds a newline, and a raw line ends with it; `framing = \"json\"` carries any bytes";
@@ -16,9 +17,9 @@ const NO_FILES: &str = "its stage works on files (`framing` is \"in\" or \"in-ou
 /// Lays lines, and remembers what those of one start have in common.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
-    /// The start whose objects begin and go on so: up to that part of the id which is a job's own, and from there to
-    /// the data.
-    start: Option<Flight>,
+    /// The start, and the fellow of it, whose objects begin and go on so: up to that part of the id which is a job's
+    /// own, and from there to the data.
+    of: Option<(Flight, u16)>,
     front: Vec<u8>,
     middle: Vec<u8>,
 }
@@ -32,25 +33,28 @@ impl Layer {
         framing: Framing,
         into: &mut Vec<u8>,
     ) -> Result<(), String> {
-        let index = usize::from(start.held.first + position);
-        let data = given(&start.policy, start.held.jobs.data(index))?;
+        let (_, held, index) = start.job(position);
+        let data = given(&start.policy, held.jobs.data(index))?;
         match framing {
             Framing::Raw if memchr::memchr(b'\n', &data).is_some() => return Err(NEWLINE.to_owned()),
             Framing::Raw => into.extend_from_slice(&data),
             Framing::Paths { .. } => return Err(NO_FILES.to_owned()),
             Framing::Json | Framing::Array => {
                 // Writing into memory cannot fail.
-                let _infallible = self.add_object(start, index, &data, into);
+                let _infallible = self.add_object(start, position, &data, into);
             }
         }
         into.push(b'\n');
         Ok(())
     }
 
-    fn add_object(&mut self, start: &Start, index: usize, data: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
-        let id = start.held.jobs.id(index);
-        if self.start != Some(start.flight) {
-            self.begin(start, id)?;
+    fn add_object(&mut self, start: &Start, position: u16, data: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
+        let (queue, held, index) = start.job(position);
+        let id = held.jobs.id(index);
+        let of = (start.flight, (position + 1).saturating_sub(start.held.count));
+        if self.of != Some(of) {
+            self.begin((queue, held), &start.checkpoint, id)?;
+            self.of = Some(of);
         }
         into.extend_from_slice(&self.front);
         id.write_offset(into);
@@ -76,31 +80,30 @@ impl Layer {
         Ok(())
     }
 
-    fn begin(&mut self, start: &Start, id: JobId) -> io::Result<()> {
+    fn begin(&mut self, (queue, held): (&QueueName, &Held), checkpoint: &str, id: JobId) -> io::Result<()> {
         let Layer { front, middle, .. } = self;
         front.clear();
         front.extend_from_slice(b"{\"id\":\"");
         id.write_origin(front);
         middle.clear();
         middle.extend_from_slice(b"\",\"queue\":");
-        serde_json::to_writer(&mut *middle, start.queue.as_str())?;
-        write!(middle, ",\"attempt\":{},", start.held.start())?;
-        if !start.checkpoint.is_empty() {
+        serde_json::to_writer(&mut *middle, queue.as_str())?;
+        write!(middle, ",\"attempt\":{},", held.start())?;
+        if !checkpoint.is_empty() {
             middle.extend_from_slice(b"\"checkpoint\":");
-            serde_json::to_writer(&mut *middle, &start.checkpoint)?;
+            serde_json::to_writer(&mut *middle, checkpoint)?;
             middle.push(b',');
         }
-        if let Some((kind, id)) = start.subject() {
+        if let Some((kind, id)) = held.subject() {
             middle.extend_from_slice(b"\"subject\":");
             serde_json::to_writer(&mut *middle, &serde_json::json!({ "type": kind, "id": id }))?;
             middle.push(b',');
         }
-        if let Some(trace) = start.trace() {
+        if let Some(trace) = held.trace() {
             middle.extend_from_slice(b"\"trace\":");
             serde_json::to_writer(&mut *middle, &Trace::from(trace.clone()))?;
             middle.push(b',');
         }
-        self.start = Some(start.flight);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! `Service`, a file here that implements `Runner`, and a line in `front`. A runner must not touch the store.
 
 use crate::lot::Departing;
-use crate::store::{Held, subject_of};
+use crate::store::Held;
 use progress::Channel;
 use std::sync::Arc;
 use windlass_core::job::QueueName;
@@ -51,6 +51,9 @@ pub struct Start {
     pub epoch: u64,
     /// One job for a command, up to what a slot takes at once for all others.
     pub held: Held,
+    /// Jobs that share the flight, each alone in another queue of the crew: their positions are behind that of the one
+    /// in `held`. Kept workers alone get any.
+    pub fellows: Arc<[Fellow]>,
     /// The job's number for `{#}`.
     pub number: u64,
     /// The run's id in words, for the job's environment; empty without one.
@@ -66,13 +69,37 @@ pub struct Start {
 impl Start {
     /// The application's record that its jobs are about: its type and its id.
     pub fn subject(&self) -> Option<(&str, &str)> {
-        subject_of(self.held.jobs.particulars().map(|particulars| &**particulars))
+        self.held.subject()
     }
 
     /// The trace that its jobs belong to.
     pub fn trace(&self) -> Option<&Trace> {
-        self.held.jobs.particulars()?.trace.as_ref()
+        self.held.trace()
     }
+
+    /// How many jobs it is of, its fellows included.
+    pub fn count(&self) -> u16 {
+        self.held.count + self.fellows.len() as u16
+    }
+
+    /// The queue of the job at a position, the claim that holds it, and its index in that one's chunk.
+    pub fn job(&self, position: u16) -> (&Arc<QueueName>, &Held, usize) {
+        match position.checked_sub(self.held.count) {
+            None => (&self.queue, &self.held, usize::from(self.held.first + position)),
+            Some(at) => {
+                let Fellow { queue, held } = &self.fellows[usize::from(at)];
+                (queue, held, usize::from(held.first))
+            }
+        }
+    }
+}
+
+/// A job that is alone in its queue, in a flight that others of its crew share.
+#[derive(Clone, Debug)]
+pub struct Fellow {
+    pub queue: Arc<QueueName>,
+    /// One job, which was never started before.
+    pub held: Held,
 }
 
 /// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.
@@ -152,6 +179,10 @@ pub trait Runner {
 
     /// Ends one start: what runs it is killed, and what was not reported yet is reported.
     fn stop(&mut self, flight: Flight, why: Stop);
+
+    /// Ends one job of a flight that several share, and no other: one that has not begun does not begin, and whoever
+    /// is at it alone is ended. One of several that a process or a call has together ends with that.
+    fn cancel(&mut self, flight: Flight, position: u16);
 
     /// A lot is settled here and on disk: the server that has it need not remember it. Who sends none says nothing.
     fn confirm(&mut self, _lot: Arc<Departing>) {}

@@ -3,8 +3,11 @@
 //! A command's words are read out of its control file when somebody asks, and not before; a kept worker's come with
 //! its messages. It must not touch the engine.
 
+use super::Flight;
 pub use super::reply::Said;
 use crate::error::{Failure, Kind};
+use crate::memcached::Copies;
+use crate::store::Held;
 use crate::supervisor::Roster;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -45,9 +48,17 @@ enum Place {
     Said(Said),
 }
 
+/// Where the jobs of one process speak, each line with the name of its job.
+#[derive(Debug)]
+struct Together {
+    control: PathBuf,
+    jobs: Vec<Held>,
+}
+
 #[derive(Debug, Default)]
 struct Notes {
     running: HashMap<JobId, Place>,
+    batches: HashMap<Flight, Together>,
     /// Jobs whose output somebody reads along with, and how many do.
     followed: HashMap<JobId, usize>,
     troubles: BTreeMap<String, String>,
@@ -62,6 +73,7 @@ pub struct Board {
     /// Where the server is reached over HTTP, if it is.
     url: OnceLock<String>,
     shows: OnceLock<Shows>,
+    copies: OnceLock<Copies>,
     workers: Arc<Roster>,
 }
 
@@ -112,6 +124,17 @@ impl Board {
         }
     }
 
+    /// What is said is kept elsewhere, too.
+    pub(crate) fn copied_to(&self, copies: Copies) {
+        // It is told once.
+        let _first = self.copies.set(copies);
+    }
+
+    /// Where what is said is kept, too, if it is.
+    pub(super) fn copies(&self) -> Option<&Copies> {
+        self.copies.get().filter(|copies| copies.is_on())
+    }
+
     /// Who can show what a running job writes. The first one can; there is no other.
     pub(super) fn shown_by(&self, show: impl Fn(JobId) + Send + Sync + 'static) {
         let _first = self.shows.set(Shows(Box::new(show)));
@@ -145,7 +168,19 @@ impl Board {
 
     /// A job has begun and speaks in these files.
     pub(super) fn begun(&self, job: JobId, files: Files) {
+        if let Some(copies) = self.copies() {
+            copies.speaks_in(job, &files.control);
+        }
         self.notes().running.insert(job, Place::Files(files));
+    }
+
+    /// Many jobs have begun that share a control file.
+    pub(super) fn batch_begun(&self, flight: Flight, control: PathBuf, jobs: Vec<Held>) {
+        self.notes().batches.insert(flight, Together { control, jobs });
+    }
+
+    pub(super) fn batch_ended(&self, flight: Flight) {
+        self.notes().batches.remove(&flight);
     }
 
     /// Appends lines to a file of a running job whose token this is; an error says why nothing was written.
@@ -169,13 +204,17 @@ impl Board {
     pub(super) fn said(&self, job: JobId, line: &[u8]) {
         let mut notes = self.notes();
         match notes.running.entry(job).or_insert_with(|| Place::Said(Said::default())) {
-            Place::Said(said) => said.hear(line),
+            Place::Said(said) => {
+                said.hear(line);
+                self.copies().into_iter().for_each(|copies| copies.said(job, || said.words()));
+            }
             Place::Files(_) => {}
         }
     }
 
     pub(super) fn ended(&self, job: JobId) {
         self.notes().running.remove(&job);
+        self.copies().into_iter().for_each(|copies| copies.silent(job));
     }
 
     /// What keeps the workers of a policy entry from serving; none where nothing does.
@@ -189,10 +228,18 @@ impl Board {
 
     /// What a running job has said so far; nothing where it does not run or has said nothing.
     pub fn of(&self, job: JobId) -> Option<Said> {
-        let path = match self.notes().running.get(&job)? {
-            Place::Said(said) => return Some(said.clone()),
-            Place::Files(files) => files.control.clone(),
+        let notes = self.notes();
+        let path = match notes.running.get(&job) {
+            Some(Place::Said(said)) => return Some(said.clone()),
+            Some(Place::Files(files)) => files.control.clone(),
+            None => {
+                let has = |batch: &&Together| batch.jobs.iter().any(|held| held.find(job).is_some());
+                let control = notes.batches.values().find(has)?.control.clone();
+                drop(notes);
+                return said_together(&control, job);
+            }
         };
+        drop(notes);
         let said = Said::read(&end_of(&path).ok()?);
         // It may have ended while we read, and another may have begun to write there.
         let same = matches!(self.notes().running.get(&job), Some(Place::Files(now)) if now.control == path);
@@ -213,6 +260,12 @@ impl Board {
     pub fn troubles(&self) -> Vec<(String, String)> {
         self.notes().troubles.iter().map(|(pattern, why)| (pattern.clone(), why.clone())).collect()
     }
+}
+
+/// What a file says of one of the jobs that speak there. Its name there is its own, whoever writes there by now.
+fn said_together(control: &Path, job: JobId) -> Option<Said> {
+    let said = Said::read_of(&end_of(control).ok()?, job);
+    (said != Said::default()).then_some(said)
 }
 
 /// Compares without telling by the time it takes where the first difference is.

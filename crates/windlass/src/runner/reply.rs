@@ -4,6 +4,7 @@
 //! writes is believed beyond what is read here, and it must not decide what becomes of a job without a reply.
 
 use crate::api::base64;
+use crate::memcached::Words;
 use crate::when;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -239,11 +240,34 @@ pub struct Said {
     pub(super) stopping: bool,
 }
 
+/// A control line without the job that it names: `@ID LINE`.
+pub(super) fn addressed(line: &[u8]) -> (Option<JobId>, &[u8]) {
+    let named = line.strip_prefix(b"@").and_then(|named| {
+        let space = memchr::memchr(b' ', named)?;
+        let id: JobId = std::str::from_utf8(&named[..space]).ok()?.parse().ok()?;
+        Some((id, &named[space + 1..]))
+    });
+    named.map_or((None, line), |(id, rest)| (Some(id), rest))
+}
+
 impl Said {
+    /// What is said of one of several jobs that share a file.
+    pub(super) fn read_of(bytes: &[u8], job: JobId) -> Said {
+        let mut said = Said::default();
+        let lines = bytes.split(|b| *b == b'\n').map(addressed);
+        lines.filter(|(id, _)| *id == Some(job)).for_each(|(_, line)| said.hear(line));
+        said
+    }
+
     pub(super) fn read(bytes: &[u8]) -> Said {
         let mut said = Said::default();
         bytes.split(|b| *b == b'\n').for_each(|line| said.hear(line));
         said
+    }
+
+    /// What of it is kept where others look.
+    pub(crate) fn words(&self) -> Words {
+        Words { progress: self.progress.clone(), phase: self.phase.clone() }
     }
 
     /// Takes one control line; what it does not know it does not hear. Both the words of `docs/runners.md` and those

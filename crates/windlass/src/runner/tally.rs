@@ -27,9 +27,14 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new(start: Start) -> Tally {
-        let count = usize::from(start.held.count);
+        let count = usize::from(start.count());
         let (known, emitted, checkpoints) = (Vec::new(), Vec::new(), BTreeMap::new());
         Tally { start, is_open: vec![true; count], open: count, known, emitted, checkpoints, since: None }
+    }
+
+    /// Its jobs are of several queues.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.start.fellows.is_empty()
     }
 
     /// A job was begun.
@@ -75,7 +80,9 @@ impl Tally {
     fn note(&mut self, positions: Range<u16>, outcome: Outcome) {
         self.open -= positions.len();
         match self.known.last_mut() {
-            Some((before, same)) if before.end == positions.start && *same == outcome => before.end = positions.end,
+            Some((before, same)) if before.end == positions.start && same.is_same(&outcome) => {
+                before.end = positions.end;
+            }
             _ if positions.is_empty() => {}
             _ => self.known.push((positions, outcome)),
         }
@@ -100,7 +107,7 @@ impl Tally {
             let count = positions.len() as u16;
             match reports.last_mut().filter(|_| end == Some(positions.start)) {
                 Some(report) => match report.outcomes.last_mut() {
-                    Some((counted, last)) if *last == outcome => *counted += count,
+                    Some((counted, last)) if last.is_same(&outcome) => *counted += count,
                     _ => report.outcomes.push((count, outcome)),
                 },
                 None => reports.push(Finished {

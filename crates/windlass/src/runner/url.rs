@@ -92,6 +92,13 @@ impl Runner for UrlRunner {
             let _ended = desk.send(Message::Stop(flight, why));
         }
     }
+
+    fn cancel(&mut self, flight: Flight, position: u16) {
+        if let Some((desk, _)) = &self.desk {
+            // Nor has it any that wait.
+            let _ended = desk.send(Message::Cancel(flight, position));
+        }
+    }
 }
 
 impl Drop for UrlRunner {

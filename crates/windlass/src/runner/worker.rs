@@ -27,6 +27,8 @@ use std::thread::JoinHandle;
 enum Message {
     Starts(Vec<Start>),
     Stop(Flight, Stop),
+    /// One job of a flight is cancelled.
+    Cancel(Flight, u16),
     /// A launcher's word about a worker's process.
     Report(Box<Report>),
     /// A worker's launcher died; the worker is proven dead.
@@ -96,6 +98,10 @@ impl WorkerRunner {
     /// A flight that it does not know is somebody else's.
     pub(super) fn stop(&self, flight: Flight, why: Stop) {
         self.news.send(Message::Stop(flight, why));
+    }
+
+    pub(super) fn cancel(&self, flight: Flight, position: u16) {
+        self.news.send(Message::Cancel(flight, position));
     }
 
     pub(super) fn make_room(&self, bytes: u64) {

@@ -31,6 +31,8 @@ pub struct Ground<S> {
     pub view: OpenView,
     /// Who brings the bodies of large lots to disk before they are admitted, where the store has one.
     pub bodies: Option<BodyWriter>,
+    /// How the store is listened to, where it says of itself that there is work.
+    pub speaks: Option<SqlOptions>,
 }
 
 impl<S> std::fmt::Debug for Ground<S> {
@@ -45,7 +47,7 @@ impl Ground<Embedded> {
         let (store, opened) = Embedded::open(dir, &boot_id())?;
         let (bodies, state_db) = (Some(store.body_writer()), dir.state_db());
         let view: OpenView = Arc::new(move || Ok(Box::new(View::open(&state_db)?) as Box<dyn StoreView + Send>));
-        Ok(Ground { store, origin: opened.origin, same_boot: opened.same_boot, view, bodies })
+        Ok(Ground { store, origin: opened.origin, same_boot: opened.same_boot, view, bodies, speaks: None })
     }
 }
 
@@ -55,11 +57,12 @@ impl Ground<SqlStore> {
         let (outbox, server) = (Some(dir.root().join("outbox")), server_name(dir)?);
         let options = SqlOptions { outbox, server, ..options };
         let store = SqlStore::open(options.clone()).map_err(|error| unready(error, table))?;
+        let speaks = Some(options.clone()).filter(|_| table.speaks());
         let shared = Arc::new(SqlView::open(options)?);
         let view: OpenView = Arc::new(move || Ok(Box::new(Arc::clone(&shared)) as Box<dyn StoreView + Send>));
         let random = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
         let same_boot = same_boot(dir)?;
-        Ok(Ground { store, origin: Origin::from_random(random), same_boot, view, bodies: None })
+        Ok(Ground { store, origin: Origin::from_random(random), same_boot, view, bodies: None, speaks })
     }
 }
 
@@ -72,7 +75,7 @@ fn unready(error: StoreError, table: &JobsTable) -> Failure {
 
 /// What this server is called among others on the same table: the same after a restart, and another one for a copy of
 /// the data directory.
-pub(super) fn server_name(dir: &DataDir) -> Result<String, Failure> {
+fn server_name(dir: &DataDir) -> Result<String, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (host, machine) = (read("/proc/sys/kernel/hostname"), read("/etc/machine-id"));
     let file = dir.root().join(SERVER_NOTE);

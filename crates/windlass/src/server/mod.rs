@@ -13,7 +13,7 @@ pub use ground::Ground;
 pub use live_config::LiveConfig;
 pub use options::{ArchiveOptions, ReadConfig, ServerOptions};
 
-use crate::archiver::{Archiver, ArchiverOptions};
+use crate::archiver::{Archiver, ArchiverOptions, Told};
 use crate::audit::AuditLog;
 use crate::clock;
 use crate::clock::watch::ClockWatch;
@@ -25,10 +25,11 @@ use crate::handlers_dir::{self, HandlersDir};
 use crate::http::{self, OpenView, Reads};
 use crate::inbox::ingest::{Delivered, Ingest, IngestOptions};
 use crate::log::Log;
+use crate::memcached::Copies;
 use crate::nudge::Nudges;
 use crate::runner::front::Runners;
 use crate::runner::launcher::slots;
-use crate::runner::progress::Board;
+use crate::runner::progress::{Board, Said};
 use crate::runner::remote::Counter;
 use crate::runner::{Finished, Runner};
 use crate::spans::Spans;
@@ -49,7 +50,7 @@ pub struct Server {
     times: Arc<TurnTimes>,
     config: Arc<LiveConfig>,
     board: Arc<Board>,
-    spans: Spans,
+    told: Told,
     view: OpenView,
     nudges: Nudges,
     clock_watch: Option<ClockWatch>,
@@ -63,7 +64,8 @@ impl Server {
             StorePlace::Embedded => Server::start_on(options, Ground::embedded),
             StorePlace::Table(table) => {
                 let (keep_completed, slots, memory) = (options.archive.keep_succeeded, options.slots, options.memory);
-                let opened = SqlOptions { keep_completed, slots, memory, ..table.options("") };
+                let controls = options.keeps_house;
+                let opened = SqlOptions { keep_completed, slots, memory, controls, ..table.options("") };
                 Server::start_on(options, |dir| Ground::table(&table, dir, opened))
             }
         }
@@ -77,7 +79,7 @@ impl Server {
         let lock = options.dir.lock()?;
         ground::belongs(&options.dir, &options.store)?;
         let evidence = slots::prove_dead(&options.dir.run())?;
-        let Ground { store, origin, same_boot, view, bodies } = open(&options.dir)?;
+        let Ground { store, origin, same_boot, view, bodies, speaks } = open(&options.dir)?;
         let (events, receiver) = channel();
         let ids = Arc::new(IdSource::new(origin));
         let engine_options = engine_options(&options, &ids)?;
@@ -88,10 +90,10 @@ impl Server {
             options.log.warn("no space left: nothing is admitted or started until there is");
         }
         let trouble = Trouble::new(&events, &options);
-        let spans = start_spans(&options)?;
-        let archiver = start_archiver(&options, &spans, &events, &trouble)?;
-        replay::replay(engine.store(), &archiver)?;
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
+        let told = start_told(&options, &board)?;
+        let archiver = start_archiver(&options, told.clone(), &events, &trouble)?;
+        replay::replay(engine.store(), &archiver)?;
         let log = options.log.clone();
         board.workers().heard_by(move |what| log.warn(what));
         // Its files are told first of all, before anything could be given to a table that stands behind them.
@@ -101,8 +103,7 @@ impl Server {
         let mut runner = start_runners(&options, Arc::clone(&board), Arc::clone(&counter), &events, &trouble)?;
         // Known before anybody can ask: a worker that speaks for one must not be told that it is over.
         Runner::start(&mut runner, engine.take_resumed());
-        let name = ground::server_name(&options.dir)?;
-        let speaks = options.store.table().filter(|_| options.serves).and_then(|table| table.speaks(&name));
+        let speaks = speaks.filter(|_| options.serves);
         let nudges = Nudges::start(options.nudge, speaks, &events, &options.log)?;
         let clock_watch = if options.serves { ClockWatch::start(events.clone())? } else { None };
         let handle = EngineHandle::new(events, ids);
@@ -121,6 +122,7 @@ impl Server {
             ingest,
             log: options.log.clone(),
             keep_failed: options.archive.keep_failed,
+            keeps_house: options.keeps_house,
             retain_at: clock::now(),
             retain_every: retain_every(options.archive.keep_succeeded.min(options.archive.keep_failed)),
             times: Arc::clone(&times),
@@ -133,7 +135,7 @@ impl Server {
             .spawn(turns)
             .map_err(|e| Failure::io("cannot start the engine's thread", &e))?;
         let (http, engine) = (Some(http), Some(engine));
-        Ok(Server { handle, http, engine, recovered, times, config, board, spans, view, nudges, clock_watch, lock })
+        Ok(Server { handle, http, engine, recovered, times, config, board, told, view, nudges, clock_watch, lock })
     }
 
     pub fn handle(&self) -> &EngineHandle {
@@ -193,7 +195,8 @@ impl Server {
             http.stop();
         }
         // The archiver has ended with the engine: no more of them come.
-        self.spans.flush();
+        self.told.spans.flush();
+        self.told.copies.flush();
         drop(self.lock);
         ended
     }
@@ -258,17 +261,23 @@ impl Trouble {
     }
 }
 
-/// Who serves nothing finishes nothing that there could be spans of.
-fn start_spans(options: &ServerOptions) -> Result<Spans, Failure> {
-    match options.serves {
-        true => Spans::start(options.config.config.traces.clone(), options.log.clone()),
-        false => Ok(Spans::off()),
+/// Who is told of attempts. Who serves nothing finishes nothing that there could be spans of, and runs nothing that
+/// could say anything.
+fn start_told(options: &ServerOptions, board: &Arc<Board>) -> Result<Told, Failure> {
+    let (config, log) = (&options.config.config, options.log.clone());
+    if !options.serves {
+        return Ok(Told::log(log));
     }
+    let said = Arc::downgrade(board);
+    let look = move |job| said.upgrade()?.of(job).map(|said: Said| said.words());
+    let copies = Copies::start(config.progress.clone(), log.clone(), Box::new(look))?;
+    board.copied_to(copies.clone());
+    Ok(Told { spans: Spans::start(config.traces.clone(), log.clone())?, log, copies })
 }
 
 fn start_archiver(
     options: &ServerOptions,
-    spans: &Spans,
+    told: Told,
     events: &Sender<Event>,
     trouble: &Trouble,
 ) -> Result<Archiver, Failure> {
@@ -285,7 +294,7 @@ fn start_archiver(
         let _ = events.send(Event::Archived { turn });
     };
     let failed = move |failure| trouble.fatal(failure);
-    Archiver::spawn(archive, options.log.clone(), spans.clone(), Box::new(archived), Box::new(failed))
+    Archiver::spawn(archive, told, Box::new(archived), Box::new(failed))
 }
 
 /// What the reader of the inbox needs of the store.

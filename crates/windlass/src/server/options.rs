@@ -34,6 +34,9 @@ pub struct ServerOptions {
     /// How long what runs may go on after the order to stop.
     pub drain: Duration,
     pub archive: ArchiveOptions,
+    /// False for a process that was not told how long things are kept: it removes nothing that is old, and leaves the
+    /// control of a table that others share to them.
+    pub keeps_house: bool,
     /// Rust handlers of the embedding program.
     pub handlers: Handlers,
     /// The directory of handler files, where there is one.
@@ -80,6 +83,7 @@ impl ServerOptions {
             serves: false,
             drain: Duration::from_secs(25),
             archive: ArchiveOptions::default(),
+            keeps_house: true,
             handlers: Handlers::default(),
             handlers_dir: None,
             config: Loaded::default(),

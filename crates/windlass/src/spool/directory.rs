@@ -63,11 +63,18 @@ const OPEN: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEX
 impl Directory {
     pub fn open(path: &Path) -> std::result::Result<Directory, Failure> {
         let cannot = |e: Error| match e.kind() {
+            ErrorKind::NotFound if path.is_symlink() => {
+                let text = format!("{} is a link to what is not there, expected a directory", path.display());
+                Failure::new(Kind::NoInput, text).hint("make what it leads to, or name another directory")
+            }
             ErrorKind::NotFound => {
                 let failure = Failure::new(Kind::NoInput, format!("there is no directory {}", path.display()));
                 failure.hint(format!("if the name is right: mkdir {}", path.display()))
             }
-            ErrorKind::NotADirectory => Failure::new(Kind::NoInput, format!("{} is no directory", path.display())),
+            ErrorKind::NotADirectory => {
+                let text = format!("{} is no directory, expected one of documents", path.display());
+                Failure::new(Kind::NoInput, text).hint("a queue is a directory; its documents are the files in it")
+            }
             _ => Failure::io(format_args!("cannot use the directory {}", path.display()), &e),
         };
         let path = path.canonicalize().map_err(cannot)?;

@@ -9,9 +9,20 @@ use std::io::{ErrorKind, Read, Result};
 use std::ops::ControlFlow;
 use windlass_core::document::{DONE, DocId, Name, Standing};
 
+/// A number as long as ours are, and the usual extension: what a name must have room for on its way.
+const LONGEST: (&[u8], &[u8]) = (b"999999", b"xml");
+
 /// The name of a document, or the sentence why it cannot be one.
 pub fn doc_id(name: &[u8]) -> std::result::Result<DocId, Failure> {
     DocId::new(name).map_err(|why| Failure::new(Kind::BadData, format!("{}: {why}", String::from_utf8_lossy(name))))
+}
+
+/// The same of one that is to go into a queue: its file must have room for what it will be called on the way.
+pub fn doc_id_that_fits(name: &[u8]) -> std::result::Result<DocId, Failure> {
+    let doc = doc_id(name)?;
+    let fits = doc.fits(LONGEST.0, LONGEST.1);
+    fits.map_err(|why| Failure::new(Kind::BadData, format!("{doc}: {why}")))?;
+    Ok(doc)
 }
 
 /// What came of one document that somebody asked for.

@@ -7,7 +7,7 @@ use super::directory::{Directory, prove_rename};
 use super::driver::{Driver, timed};
 use super::hands::{Hands, PlaceOfHands};
 use super::keeper::Keeper;
-use super::lease::{About, Lease};
+use super::lease::{About, Doing, Lease};
 use super::queue::{self, Queue};
 use super::recover::{Heir, TakenOver, take_over};
 use super::room::{Limit, Room};
@@ -20,6 +20,7 @@ use crate::runner::Flight;
 use crate::runner::handler::Handlers;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,13 +45,27 @@ pub struct Order {
     pub lease: Duration,
     /// The output is told that nothing more will come when nothing more will. Others do it where several write there.
     pub closes: bool,
+    /// Until this is so, whoever feeds the input has more to come, and a file `done` there is not believed.
+    pub fed: Arc<AtomicBool>,
 }
 
 impl Order {
     /// With the defaults of everything else.
     pub fn new(input: PathBuf, task: Task, policy: Policy) -> Order {
         let (extension, limits, handlers) = ("xml".to_owned(), Vec::new(), Handlers::new());
-        Order { input, task, extension, drivers: 1, policy, handlers, tries: TRIES, limits, lease: LEASE, closes: true }
+        Order {
+            input,
+            task,
+            extension,
+            drivers: 1,
+            policy,
+            handlers,
+            tries: TRIES,
+            limits,
+            lease: LEASE,
+            closes: true,
+            fed: Arc::new(AtomicBool::new(true)),
+        }
     }
 }
 
@@ -64,6 +79,8 @@ pub struct Counts {
     /// Tries that failed and were not the last.
     pub failed: u64,
     pub aside: u64,
+    /// Were removed while they were worked on, without having been done.
+    pub gone: u64,
 }
 
 /// How it ended.
@@ -83,6 +100,7 @@ pub(super) struct Shared {
     pub(super) policy: Arc<Policy>,
     pub(super) rooms: Vec<(Directory, Room)>,
     closes: bool,
+    fed: Arc<AtomicBool>,
     state: Mutex<State>,
     pub(super) news: Condvar,
     pub(super) bell: Bell,
@@ -149,8 +167,6 @@ impl Drive {
             // It may be the input of others, and they have the same directory beside it.
             prove_rename(&Sidecar::open(directory)?.root, queue.sidecar.random())?;
         }
-        let noted = queue.sidecar.note_outputs(&way.directories());
-        noted.map_err(|e| Failure::io("cannot note where the output goes", &e))?;
         let place = PlaceOfHands::make()?;
         let about = About {
             lease: order.lease,
@@ -158,7 +174,11 @@ impl Drive {
             extension: order.extension.clone(),
             hands: place.path().to_owned(),
         };
+        // Before it is noted where these write: the dead may have written elsewhere.
         let taken = take_over(&queue, &Heir::driver(&way, order.tries))?;
+        let noted = queue.sidecar.note_outputs(&way.directories());
+        let at = queue.directory.path().display();
+        noted.map_err(|e| Failure::io(format_args!("cannot note in {at} where the output goes"), &e))?;
         let leases: Result<Vec<_>, Failure> = (0..order.drivers).map(|_| Lease::take(&queue.sidecar, &about)).collect();
         let leases: Vec<Arc<Lease>> = leases?.into_iter().map(Arc::new).collect();
         let shared = Arc::new(Shared::new(&order, queue, way, say)?);
@@ -262,6 +282,7 @@ impl Shared {
             policy: Arc::new(order.policy.clone()),
             rooms,
             closes: order.closes,
+            fed: Arc::clone(&order.fed),
             state: Mutex::new(state),
             news: Condvar::new(),
             bell: Bell::new()?,
@@ -273,6 +294,11 @@ impl Shared {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file `done` is to be believed.
+    pub(super) fn is_fed(&self) -> bool {
+        self.fed.load(Ordering::SeqCst)
     }
 
     pub(super) fn say(&self, sentence: impl AsRef<str>) {
@@ -304,8 +330,8 @@ impl Shared {
     }
 
     /// The next document for a driver, when there is one and room for what it becomes; none when there is nothing more
-    /// to do.
-    pub(super) fn next(&self, times: &mut Times) -> Result<Option<Box<[u8]>>, Failure> {
+    /// to do. Whenever it wakes it says how long it has waited, for those who look.
+    pub(super) fn next(&self, lease: &Lease, times: &mut Times) -> Result<Option<Box<[u8]>>, Failure> {
         let mut has_room = self.rooms.is_empty();
         let mut state = self.state();
         let mut idles = false;
@@ -320,7 +346,9 @@ impl Shared {
                     // The keeper may know where there are more, or that there are none.
                     self.bell.ring();
                 }
-                state = timed(&mut times.wait, || self.wait(state));
+                drop(timed(&mut times.wait, || self.wait(state)));
+                self.say_times(lease, times)?;
+                state = self.state();
             } else if has_room {
                 break state.arrivals.take();
             } else {
@@ -328,12 +356,19 @@ impl Shared {
                 has_room = self.has_room()?;
                 state = self.state();
                 if !has_room {
-                    state = timed(&mut times.block, || self.wait(state));
+                    drop(timed(&mut times.block, || self.wait(state)));
+                    self.say_times(lease, times)?;
+                    state = self.state();
                 }
             }
         };
         state.idle -= u32::from(idles);
         Ok(found)
+    }
+
+    fn say_times(&self, lease: &Lease, times: &Times) -> Result<(), Failure> {
+        let place = self.queue.directory.path().display();
+        lease.say(Doing::Own, times).map_err(|e| Failure::io(format_args!("cannot work on {place}"), &e))
     }
 
     /// Something of this size was handed on.

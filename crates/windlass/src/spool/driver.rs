@@ -34,8 +34,10 @@ impl Driver {
     /// To the end of the work, or until told otherwise.
     pub(super) fn drive(&mut self) -> Result<(), Failure> {
         let place = self.shared.queue.directory.path().display().to_string();
-        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot work on {place}"), &e);
-        while let Some(file) = self.shared.next(&mut self.times)? {
+        let output = self.shared.way.output().map(|output| output.directory.path().display());
+        let into = output.map(|output| format!(" with output to {output}")).unwrap_or_default();
+        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot work on {place}{into}"), &e);
+        while let Some(file) = self.shared.next(&self.lease, &mut self.times)? {
             self.attempt(&file).map_err(cannot)?;
             if let Some(why) = self.hand.trouble() {
                 let text = format!("the command for {place} cannot serve: {why}");
@@ -48,7 +50,6 @@ impl Driver {
 
     fn attempt(&mut self, file: &[u8]) -> std::io::Result<()> {
         let begun = Instant::now();
-        self.lease.say(Doing::Own, &self.times)?;
         let extension = self.shared.way.output().map_or("", |output| &output.extension);
         let mut claim = match self.shared.queue.claim(file, &self.lease.by(), extension)? {
             Claimed::Ours(claim) => claim,
@@ -64,21 +65,33 @@ impl Driver {
             }
         };
         let settled = self.work_on(&mut claim, begun);
-        if settled.is_err() && !claim.handed_on {
-            // The error ends the process; what it had goes back first, if that can be done at all. Otherwise it stays
-            // claimed, and whoever takes over knows what has become of it.
-            let _stays = self.leave(&claim);
+        match settled {
+            // What was said of this one must not be taken for the next, which may have its inode.
+            Ok(()) => self.lease.say(Doing::Own, &self.times),
+            Err(error) => {
+                if !claim.handed_on {
+                    // The error ends the process; what it had goes back first, if that can be done at all. Otherwise it
+                    // stays claimed, and whoever takes over knows what has become of it.
+                    let _stays = self.leave(&claim);
+                }
+                Err(error)
+            }
         }
-        settled
     }
 
     fn work_on(&mut self, claim: &mut Claim, begun: Instant) -> std::io::Result<()> {
+        let (used, most) = (claim.tries.used, self.shared.tries);
+        if most != 0 && used >= most {
+            let why = "it had used up its tries when it was found as failed";
+            self.shared.count(|counts| counts.aside += 1);
+            self.shared.say(format!("set aside {}: {why}", claim.doc));
+            return self.shared.queue.keep_aside(claim, why).map(drop);
+        }
         self.lease.say(Doing::Working { input: claim.facts.inode }, &self.times)?;
         let working = Instant::now();
         let (outcome, emitted) = self.have_done(claim);
         let work = working.elapsed();
         let settled = self.settle(claim, outcome, emitted);
-        self.times.documents += 1;
         self.times.work += work;
         self.times.overhead += begun.elapsed().saturating_sub(work);
         settled
@@ -87,6 +100,9 @@ impl Driver {
     /// Gives a document back as it was, of which nothing has been handed on.
     fn leave(&self, claim: &Claim) -> std::io::Result<()> {
         let shared = &self.shared;
+        if self.lease.holds() && shared.queue.recall(claim, shared.way.output())?.is_some() {
+            return Ok(());
+        }
         shared.queue.remove_output(claim, shared.way.output())?;
         self.lease.say(Doing::Own, &self.times)?;
         shared.queue.give_back(claim, None).map(drop)
@@ -166,10 +182,17 @@ impl Driver {
             match self.hand_on(claim, emitted)? {
                 Ok(()) => {
                     shared.count(|counts| counts.done += 1);
+                    self.times.documents += 1;
+                    self.times.done += 1;
                     return Ok(());
                 }
                 Err(error) => settlement = settle(Outcome::Failed { error }, claim.tries.used, shared.tries),
             }
+        }
+        if self.lease.holds()
+            && let Some(why) = shared.queue.recall(claim, output)?
+        {
+            return self.has_lost(claim, why);
         }
         let by = self.lease.number.to_string();
         let back = match settlement {
@@ -187,25 +210,40 @@ impl Driver {
                 back
             }
             Settlement::Again { error } => {
+                self.times.documents += 1;
                 shared.count(|counts| counts.failed += 1);
                 shared.queue.fail(claim, output, &by, &error)?
             }
             Settlement::Aside { error } => {
+                self.times.documents += 1;
                 shared.count(|counts| counts.aside += 1);
                 let tries = match claim.tries.used + 1 {
                     1 => "1 try".to_owned(),
                     more => format!("{more} tries"),
                 };
                 shared.say(format!("set aside {} after {tries}: {error}", claim.doc));
-                shared.queue.set_aside(claim, output, &by, &error)?;
-                return Ok(());
+                return shared.queue.set_aside(claim, output, &by, &error).map(drop);
             }
         };
-        if back == Back::Aside {
-            shared.count(|counts| counts.aside += 1);
-            shared.say(format!("set aside {}: {NAME_TAKEN}", claim.doc));
+        match back {
+            Back::InTheQueue => {}
+            Back::Aside => {
+                shared.count(|counts| counts.aside += 1);
+                shared.say(format!("set aside {}: {NAME_TAKEN}", claim.doc));
+            }
+            // Whoever took it from us has settled it.
+            Back::Gone if !self.lease.holds() => {}
+            Back::Gone => return self.has_lost(claim, "somebody removed it while it was worked on"),
         }
         Ok(())
+    }
+
+    /// The document is not there any more, and nobody of ours has taken it.
+    fn has_lost(&mut self, claim: &Claim, why: &str) -> std::io::Result<()> {
+        self.times.documents += 1;
+        self.shared.count(|counts| counts.gone += 1);
+        self.shared.say(format!("{} is gone: {why}", claim.doc));
+        self.shared.queue.sidecar.forget(&claim.doc)
     }
 
     /// Whether a directory was moved away, which ends all drivers.

@@ -107,19 +107,21 @@ impl Queue {
         let mut touched: Vec<Directory> = Vec::new();
         for (path, from, to) in &promise.renames {
             let path = PathBuf::from(std::ffi::OsString::from_vec(bytes(path)?));
-            let known = touched.iter().find(|directory| directory.path() == path).cloned();
-            let directory = match known {
-                Some(directory) => directory,
-                None => Directory::open(&path).map_err(|failure| Error::other(failure.text))?,
+            let known = touched.iter().position(|directory| directory.path() == path);
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    touched.push(Directory::open(&path).map_err(|failure| Error::other(failure.text))?);
+                    touched.len() - 1
+                }
             };
-            match directory.rename(&bytes(from)?, &directory, &bytes(to)?) {
+            let directory = &touched[at];
+            match directory.rename(&bytes(from)?, directory, &bytes(to)?) {
                 // It has its name already.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 renamed => renamed?,
             }
-            touched.push(directory);
         }
-        touched.dedup_by(|one, other| one.path() == other.path());
         touched.iter().try_for_each(Directory::sync)?;
         let doc = DocId::new(&bytes(&promise.doc)?).map_err(|why| Error::other(why.to_string()))?;
         self.let_go(&bytes(&promise.file)?, promise.inode, &doc)?;

@@ -82,10 +82,10 @@ impl PlaceOfHands {
 
 /// Kills what the launchers of a dead driver left, and removes their directory.
 pub(super) fn end_those_of(place: &Path) -> Result<(), Failure> {
-    // Only what one of ours has made: the path comes from a file in somebody's directory.
+    // Only what one of ours has made, wherever it has its files for a time: the path comes from a lease of this user.
     let named = place.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(BEGINS.as_bytes()));
     let ours = |meta: std::fs::Metadata| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
-    if !named || place.parent() != Some(&std::env::temp_dir()) || !place.symlink_metadata().is_ok_and(ours) {
+    if !named || !place.is_absolute() || !place.symlink_metadata().is_ok_and(ours) {
         return Ok(());
     }
     // Without the tables no launcher was started.
@@ -169,6 +169,7 @@ impl Hand {
             policy: Arc::clone(&hands.policy),
             epoch: 1,
             held,
+            fellows: Arc::default(),
             number: self.flight / self.step,
             run: String::new(),
             checkpoint: String::new(),

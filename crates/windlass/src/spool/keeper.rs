@@ -194,6 +194,10 @@ impl Keeper {
         if !shared.queue.is_closed().map_err(cannot)? {
             return Ok(false);
         }
+        if !shared.is_fed() {
+            shared.say_once("something says `done` to a stage that is still fed; it is not believed until all is fed");
+            return Ok(false);
+        }
         // From now on it matters as well what others take away.
         let _looks_now_and_then = self.watch.as_ref().map(|watch| watch.arm_for(place, COMES | GOES));
         if !shared.queue.is_worked_off().map_err(cannot)? {

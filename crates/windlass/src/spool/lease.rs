@@ -108,6 +108,9 @@ impl Lease {
 
     /// A sign of life.
     pub fn renew(&self) -> Result<()> {
+        if sabotage::on(Sabotage::LeaseUnrenewed) {
+            return Ok(());
+        }
         touch(&self.file)
     }
 
@@ -190,8 +193,22 @@ enum Locked {
     Unknown,
 }
 
+/// Asks for a lock that is another's while anybody lives. Whoever only looks holds a part of it for a moment, and is
+/// not taken for the driver.
 fn lock(file: &File) -> Result<Locked> {
-    lock_as(file, FlockOperation::NonBlockingLockExclusive)
+    const MOMENTS: usize = 100;
+    for _ in 0..MOMENTS {
+        match lock_as(file, FlockOperation::NonBlockingLockExclusive)? {
+            Locked::Anothers => {}
+            locked => return Ok(locked),
+        }
+        match lock_as(file, FlockOperation::NonBlockingLockShared)? {
+            Locked::Ours => rustix::fs::flock(file, FlockOperation::Unlock)?,
+            locked => return Ok(locked),
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    Ok(Locked::Anothers)
 }
 
 fn lock_as(file: &File, how: FlockOperation) -> Result<Locked> {
@@ -363,6 +380,15 @@ mod tests {
         let Found::Dead(_, held) = look(&sidecar, number, now()).unwrap() else { panic!("it is dead") };
         assert!(matches!(look(&sidecar, number, now()).unwrap(), Found::Alive(_)), "one at a time takes over");
         drop(held);
+        // Whoever only looks is no life.
+        let looker = sidecar.drivers.open_regular(number.to_string().as_bytes(), false).unwrap().unwrap();
+        assert_eq!(lock_as(&looker, FlockOperation::NonBlockingLockShared).unwrap(), Locked::Ours);
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| look(&sidecar, number, now()).unwrap());
+            std::thread::park_timeout(Duration::from_millis(5));
+            drop(looker);
+            assert!(matches!(looks.join().unwrap(), Found::Dead(..)));
+        });
         sidecar.drivers.remove(number.to_string().as_bytes()).unwrap();
         assert!(matches!(look(&sidecar, number, now()).unwrap(), Found::Gone));
         assert_eq!(life(), None);

@@ -6,6 +6,7 @@
 //! store, a transaction is one rename, and others change it at any time. It must not know a job or a run.
 
 mod arrivals;
+mod aside;
 pub mod coming;
 pub mod directory;
 pub mod door;

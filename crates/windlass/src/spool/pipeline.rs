@@ -14,13 +14,15 @@ use super::way::Task;
 use super::{NEVER_IDLE, TRIES};
 use crate::config::Pipeline;
 use crate::error::{Failure, Kind};
+use crate::inbox::watch::Bell;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use windlass_core::document::DONE;
 use windlass_core::pipeline::{Flow, Stage};
-use windlass_core::policy::{Framing, Policy, Service, Worker};
+use windlass_core::policy::{Batch, Framing, Policy, Service, Worker};
 use windlass_core::template::{makes_document, takes_document};
 
 /// Where the files go that the last stages make.
@@ -33,6 +35,10 @@ pub struct Stages {
     pub takes_files: bool,
     /// Where those wait who feed it while the first stage is full.
     pub entrance: Entrance,
+    /// Until then nobody believes that nothing more will come in.
+    fed: Arc<AtomicBool>,
+    /// Rung when all of them are to end.
+    trouble: Bell,
     stoppers: Arc<Stoppers>,
     threads: Vec<JoinHandle<Result<Counts, Failure>>>,
 }
@@ -95,6 +101,8 @@ impl Stoppers {
 pub(crate) struct Writers {
     pub(crate) directory: Directory,
     left: Mutex<usize>,
+    /// All of them have left. Before, a file `done` is somebody else's, and not believed.
+    pub(crate) have_left: Arc<AtomicBool>,
 }
 
 /// What follows when a stage has ended, and nothing more will come of it.
@@ -102,10 +110,14 @@ pub(crate) type Then = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 impl Stages {
     /// Without any stage yet: where documents come in, and what holds them there.
-    pub(crate) fn new(first: &Path, rules: &Policy, takes_files: bool) -> Result<Stages, Failure> {
-        let first = Queue::open(first)?;
+    pub(crate) fn new(first: &Writers, rules: &Policy, takes_files: bool) -> Result<Stages, Failure> {
+        let fed = Arc::clone(&first.have_left);
+        let first = Queue::open(first.directory.path())?;
         let entrance = Entrance::new(&first.directory, limit_of(rules));
-        Ok(Stages { first, takes_files, entrance, stoppers: Arc::default(), threads: Vec::new() })
+        let (trouble, stoppers) = (Bell::new()?, Arc::<Stoppers>::default());
+        let bell = trouble.clone();
+        stoppers.add(move || bell.ring());
+        Ok(Stages { first, takes_files, entrance, fed, trouble, stoppers, threads: Vec::new() })
     }
 
     /// Starts the drivers of a stage.
@@ -130,12 +142,18 @@ impl Stages {
         self.stoppers.failed.load(Ordering::Relaxed)
     }
 
+    /// Something to read is there when all of them are to end.
+    pub(crate) fn trouble(&self) -> BorrowedFd<'_> {
+        self.trouble.as_fd()
+    }
+
     pub(crate) fn stoppers(&self) -> Arc<Stoppers> {
         Arc::clone(&self.stoppers)
     }
 
     /// Nothing more will come in.
     pub fn close(&self) -> Result<(), Failure> {
+        self.fed.store(true, Ordering::SeqCst);
         close(&self.first.directory)
     }
 
@@ -164,7 +182,7 @@ impl Writers {
         let directory = Directory::make(path)?;
         let removed = directory.remove(DONE).map(drop);
         removed.map_err(|e| Failure::io(format_args!("cannot write into {}", path.display()), &e))?;
-        Ok(Writers { directory, left: Mutex::new(0) })
+        Ok(Writers { directory, left: Mutex::new(0), have_left: Arc::default() })
     }
 
     pub(crate) fn add(&self) {
@@ -175,7 +193,11 @@ impl Writers {
     pub(crate) fn leave(&self) -> Result<(), Failure> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         *left -= 1;
-        if *left > 0 { Ok(()) } else { close(&self.directory) }
+        if *left > 0 {
+            return Ok(());
+        }
+        self.have_left.store(true, Ordering::SeqCst);
+        close(&self.directory)
     }
 }
 
@@ -185,7 +207,8 @@ fn close(directory: &Directory) -> Result<(), Failure> {
 }
 
 /// How the drivers of a stage work whose documents lie here, and go there.
-pub(crate) fn order(pipeline: &Pipeline, rules: &Policy, input: PathBuf, next: &[PathBuf]) -> Order {
+pub(crate) fn order(pipeline: &Pipeline, rules: &Policy, before: &Writers, next: &[PathBuf]) -> Order {
+    let input = before.directory.path().to_owned();
     let stage = rules.flow.as_ref().map(|flow| flow.stage.clone()).unwrap_or_default();
     let task = match is_of_files(rules) {
         true => Task::Files { output: next.first().cloned() },
@@ -205,6 +228,7 @@ pub(crate) fn order(pipeline: &Pipeline, rules: &Policy, input: PathBuf, next: &
         tries: rules.flow.as_ref().map_or(TRIES, |flow| flow.tries),
         limits: limits.collect(),
         closes: false,
+        fed: Arc::clone(&before.have_left),
         ..Order::new(input, task, Policy { service: kept_for_good(&rules.service), ..rules.clone() })
     }
 }
@@ -252,7 +276,17 @@ pub(crate) fn makes_output(rules: &Policy) -> bool {
 /// What does nothing in a directory, though somebody has set it.
 pub(crate) fn tell_of_idle(rules: &Policy, say: &Say) {
     let usual = Policy::new(rules.pattern.as_str(), rules.service.clone());
+    let batch = match &rules.service {
+        Service::Batch(batch) => batch.size != Batch::new(batch.command.clone()).size,
+        Service::Url(url) => url.size > 1,
+        _ => false,
+    };
+    let in_flight = matches!(&rules.service, Service::Worker(worker) if worker.in_flight > 1);
+    let one_each = "each of its drivers has one document at a time";
     let idle = [
+        (batch, "batch_size", one_each),
+        (in_flight, "in_flight", one_each),
+        (rules.slots_each != usual.slots_each, "slots_each", "its drivers are its own"),
         (rules.backoff != usual.backoff, "backoff", "what failed goes to the end of the queue"),
         (rules.weight != usual.weight, "weight", "its drivers are its own"),
         (rules.dead_after != usual.dead_after, "dead_after", "drivers do not know of each other"),

@@ -14,17 +14,17 @@
 use super::directory::{Directory, Facts};
 use super::lease::{Doing, Lease};
 use super::sidecar::{Charged, Sidecar, Tries};
-use crate::api::base64;
 use crate::clock;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
-use rustix::fs::FileType;
-use serde_json::json;
+use rustix::fs::{FileType, FlockOperation};
+use rustix::io::Errno;
+use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
-use windlass_core::document::{DONE, DocId, NAME_MAX, Name, Standing, Times};
+use std::time::{Duration, Instant};
+use windlass_core::document::{DONE, DocId, Name, Standing, Times};
 
 /// Where what was given up is kept, within the queue's directory.
 pub const FAILED: &str = "failed";
@@ -75,9 +75,14 @@ pub enum Claimed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
     InTheQueue,
-    /// Another of its name has come meanwhile: it is kept with those that were given up.
+    /// Another of its name has come meanwhile, or it was its last try: it is kept with those that were given up.
     Aside,
+    /// It is not there any more.
+    Gone,
 }
+
+/// How long a note about a document that was put back may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a document that was to go back is kept instead.
 pub(super) const NAME_TAKEN: &str = "another document of its name has come to the queue meanwhile";
@@ -193,38 +198,40 @@ impl Queue {
     /// A document that others left as failed has used one try; that is on disk before its name is gone. False where it
     /// is not there any more.
     fn note_found(&self, doc: &DocId, file: &[u8]) -> Result<bool> {
+        match self.directory.facts(file)? {
+            None => return Ok(false),
+            Some(facts) if self.unfit(&facts)?.is_some() => return Ok(true),
+            // Whoever of ours has just put it back notes when that was.
+            Some(_) => drop(self.note_lock(file, FlockOperation::NonBlockingLockShared, PATIENCE)?),
+        }
         let Some(facts) = self.directory.facts(file)? else { return Ok(false) };
-        if self.unfit(&facts)?.is_none() && self.sidecar.tries(doc, |tries| tries.is_of(&facts))?.is_none() {
-            let mut tries = Tries::none(&facts);
+        let noted = self.sidecar.tries(doc, |tries| tries.is_of(&facts))?;
+        if noted.as_ref().is_none_or(|tries| tries.were_others_at_it(&facts)) {
+            let mut tries = noted.unwrap_or_else(|| Tries::none(&facts));
             tries.charge(None, clock::now(), "", "found as failed");
             self.sidecar.remember(doc, &tries)?;
         }
         Ok(true)
     }
 
-    /// Sets aside what cannot be worked on, under the name it came with.
-    fn refuse(&self, file: &[u8], now: &[u8], why: &str) -> Result<Claimed> {
-        let failed = self.directory.inner(FAILED)?;
-        let shown = String::from_utf8_lossy(file);
-        let mut stem = file.to_vec();
+    /// The lock under which it is noted when a document was put back as failed. None where there is none to be had: it
+    /// may be another's, and file systems without locks have none.
+    fn note_lock(&self, file: &[u8], how: FlockOperation, patience: Duration) -> Result<Option<File>> {
+        let opened = match self.directory.open_regular(file, false) {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => None,
+            opened => opened?,
+        };
+        let Some(opened) = opened else { return Ok(None) };
+        let begun = Instant::now();
         loop {
-            match self.directory.rename_new(now, &failed, &stem) {
-                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Claimed::Lost),
-                Err(e) if e.kind() == ErrorKind::PermissionDenied => return Ok(Claimed::Left(left(&shown, &e))),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => stem = another(file)?,
-                renamed => break renamed?,
+            match rustix::fs::flock(&opened, how) {
+                Ok(()) => return Ok(Some(opened)),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < patience => {
+                    std::thread::park_timeout(Duration::from_millis(1));
+                }
+                Err(_) => return Ok(None),
             }
         }
-        let reason = json!({ "document": shown, "error": why, "tries": 0 });
-        self.write_reason(&failed, &stem, &reason)?;
-        Ok(Claimed::Refused(format!("{shown}: {why}")))
-    }
-
-    fn write_reason(&self, failed: &Directory, stem: &[u8], reason: &serde_json::Value) -> Result<()> {
-        let suffix = b".reason";
-        let stem = &stem[..stem.len().min(NAME_MAX - suffix.len())];
-        let text = format!("{reason:#}\n");
-        self.sidecar.root.write_durably(&self.sidecar.temporary(), text.as_bytes(), failed, &[stem, suffix].concat())
     }
 
     /// Hands the output on and lets the input go: its size, or why the try has failed by it.
@@ -303,38 +310,10 @@ impl Queue {
     }
 
     /// It was the last try: body and reason are kept.
-    pub fn set_aside(&self, claim: &mut Claim, output: Option<&Output>, by: &str, error: &str) -> Result<()> {
+    pub fn set_aside(&self, claim: &mut Claim, output: Option<&Output>, by: &str, error: &str) -> Result<Back> {
         self.remove_output(claim, output)?;
         self.charge_in_memory(claim, by, error)?;
         self.keep_aside(claim, error)
-    }
-
-    fn keep_aside(&self, claim: &Claim, error: &str) -> Result<()> {
-        let failed = self.directory.inner(FAILED)?;
-        let mut reason = json!({
-            "document": claim.doc.to_string(),
-            "error": error,
-            "tries": claim.tries.used,
-            "errors": claim.tries.errors,
-        });
-        if std::str::from_utf8(claim.doc.as_bytes()).is_err() {
-            reason["document_base64"] = base64::encode(claim.doc.as_bytes()).into();
-        }
-        let body = |stem: &[u8]| [stem, b".failed"].concat();
-        let mut stem = claim.doc.as_bytes().to_vec();
-        loop {
-            if failed.has(&body(&stem))? {
-                stem = another(claim.doc.as_bytes())?;
-            }
-            self.write_reason(&failed, &stem, &reason)?;
-            match self.directory.rename_new(&claim.file(), &failed, &body(&stem)) {
-                // Whoever took it from us has settled it.
-                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                renamed => break renamed?,
-            }
-        }
-        self.sidecar.forget(&claim.doc)
     }
 
     /// Counts a try of the document as its command has left it, which may be another file by now.
@@ -349,18 +328,36 @@ impl Queue {
 
     fn charge(&self, claim: &mut Claim, by: &str, error: &str) -> Result<()> {
         self.charge_in_memory(claim, by, error)?;
-        claim.noted = true;
         if sabotage::on(Sabotage::TryForgotten) {
             return Ok(());
         }
+        claim.noted = true;
         self.sidecar.remember(&claim.doc, &claim.tries)
     }
 
     fn put_back(&self, claim: &Claim, standing: Standing<'_>) -> Result<Back> {
+        if standing != Standing::Failed || !claim.noted {
+            return self.rename_back(claim, standing);
+        }
+        // Until it is noted when it was put back, nobody can tell whether others had it since.
+        let mut tries = claim.tries.clone();
+        if tries.left.take().is_some() {
+            self.sidecar.remember(&claim.doc, &tries)?;
+        }
+        let lock = self.note_lock(&claim.file(), FlockOperation::NonBlockingLockExclusive, Duration::ZERO)?;
+        let back = self.rename_back(claim, standing)?;
+        if let Some(file) = lock.filter(|_| back == Back::InTheQueue) {
+            tries.left = Some(Facts::of_file(&file)?.changed);
+            self.sidecar.remember(&claim.doc, &tries)?;
+        }
+        Ok(back)
+    }
+
+    fn rename_back(&self, claim: &Claim, standing: Standing<'_>) -> Result<Back> {
         match self.directory.rename_new(&claim.file(), &self.directory, &claim.doc.named(standing)) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Back::InTheQueue),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Back::Gone),
             // Neither may be lost, and both cannot have the name.
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => self.keep_aside(claim, NAME_TAKEN).map(|()| Back::Aside),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => self.keep_aside(claim, NAME_TAKEN),
             renamed => renamed.map(|()| Back::InTheQueue),
         }
     }
@@ -405,8 +402,7 @@ impl Queue {
         self.remove_output(&claim, output)?;
         self.charge(&mut claim, &String::from_utf8_lossy(by), &error)?;
         if terms.most != 0 && claim.tries.used >= terms.most {
-            self.keep_aside(&claim, &error)?;
-            return Ok(TakenBack::Aside);
+            return self.keep_aside(&claim, &error).map(TakenBack::from);
         }
         self.put_back(&claim, Standing::Failed).map(TakenBack::from)
     }
@@ -472,6 +468,7 @@ impl From<Back> for TakenBack {
         match back {
             Back::InTheQueue => TakenBack::Again,
             Back::Aside => TakenBack::Aside,
+            Back::Gone => TakenBack::Gone,
         }
     }
 }
@@ -495,36 +492,9 @@ pub fn close(directory: &Directory) -> Result<()> {
     }
 }
 
-/// Keeps what a driver that died had written of a document whose command had removed its input: nothing else is left.
-pub(super) fn keep_unfinished(output: &Directory, file: &[u8], document: &[u8]) -> Result<()> {
-    let aside = output.inner(FAILED)?;
-    let error = "its driver died after its command had removed the input; this is the output as far as it was written";
-    let reason = json!({ "document": String::from_utf8_lossy(document), "error": error, "tries": 1 });
-    let mut stem = document.to_vec();
-    loop {
-        let (body, why) = ([&stem[..], b".failed"].concat(), [&stem[..], b".reason"].concat());
-        if !aside.has(&body)? {
-            aside.write_durably(&another(b"new")?, format!("{reason:#}\n").as_bytes(), &aside, &why)?;
-            match output.rename_new(file, &aside, &body) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                renamed => return renamed,
-            }
-        }
-        stem = another(document)?;
-    }
-}
-
 /// What is said of a document that nobody lets us have.
-fn left(name: impl std::fmt::Display, error: &Error) -> String {
+pub(super) fn left(name: impl std::fmt::Display, error: &Error) -> String {
     format!("{name} stays where it is, and holds up the end: cannot rename it: {error}")
-}
-
-/// A name beside one that is taken.
-fn another(stem: &[u8]) -> Result<Vec<u8>> {
-    let number = getrandom::u64().map_err(|e| Error::other(format!("no random numbers: {e}")))?;
-    let suffix = format!("~{number:x}");
-    let most = NAME_MAX - suffix.len() - b".failed".len();
-    Ok([&stem[..stem.len().min(most)], suffix.as_bytes()].concat())
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@
 //! alone, unless somebody says after how long a claim of theirs is given up. It must not touch what a living driver
 //! has.
 
+use super::aside::keep_unfinished;
 use super::directory::Directory;
 use super::hands;
 use super::lease::{self, Doing, Driver, Found};
-use super::queue::{self, Output, Queue, TakenBack, Terms};
+use super::queue::{Output, Queue, TakenBack, Terms};
+use super::status::queues;
 use super::take::TAKEN;
 use super::way::Way;
 use crate::error::Failure;
@@ -121,12 +123,13 @@ pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<T
     for (driver, _) in dead.values().filter(|(driver, _)| driver.here) {
         hands::end_those_of(&driver.about.hands)?;
     }
+    let noted = noted_outputs(queue).map_err(cannot)?;
     for number in dead.keys() {
         taken.done += u64::from(queue.complete(number).map_err(cannot)?);
     }
     let (held, worked_on) = held_by(queue, |by| dead.contains_key(by)).map_err(cannot)?;
-    for file in held {
-        let Some((name, (driver, lease))) = claimed(&file).and_then(|(name, by)| Some((name, dead.get(by)?))) else {
+    for file in &held {
+        let Some((name, (driver, lease))) = claimed(file).and_then(|(name, by)| Some((name, dead.get(by)?))) else {
             continue;
         };
         let own = output_of(driver);
@@ -148,8 +151,15 @@ pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<T
             // Nobody can have moved a document into what these were writing, or nobody can tell.
             None => {
                 let own = output_of(&driver).map(|output| output.directory);
-                let mut littered = heir.littered.iter().copied().chain(&own);
-                littered.try_for_each(|place| remove_half_written(place, |_, by| by == number)).map_err(cannot)?;
+                let known: Vec<&Directory> = heir.littered.iter().copied().chain(&own).chain(&noted).collect();
+                let of_it = |place: &Directory| remove_half_written(place, |_, by| by == number);
+                known.iter().try_for_each(|place| of_it(place)).map_err(cannot)?;
+                if known.is_empty() {
+                    let held: Vec<_> = held.iter().filter_map(|file| claimed(file)).collect();
+                    let its = |doc: &[u8]| held.iter().any(|(name, by)| name.document == doc && *by == number);
+                    let of_it = |place: &Directory| remove_half_written(place, |doc, by| by == number && its(doc));
+                    beside(queue).iter().try_for_each(of_it).map_err(cannot)?;
+                }
             }
         }
         queue.sidecar.add_times(&driver.times).map_err(cannot)?;
@@ -161,6 +171,21 @@ pub(super) fn take_over(queue: &Queue, heir: &Heir<'_>) -> std::result::Result<T
         |doc: &[u8]| Ok(worked_on.contains(doc) || has(doc, Standing::Ready)? || has(doc, Standing::Failed)?);
     queue.sidecar.clear(now, is_there).map_err(cannot)?;
     Ok(taken)
+}
+
+/// Where the last driver of ours has said that it writes; one that is not there any more has nothing in it.
+fn noted_outputs(queue: &Queue) -> Result<Vec<Directory>> {
+    let noted = queue.sidecar.noted_outputs()?.unwrap_or_default();
+    Ok(noted.iter().filter_map(|path| Directory::open(path).ok()).collect())
+}
+
+/// The queues that stand beside this one. Where nobody has said where a driver writes it may have been there; what has
+/// both its leased number and the name of a document that it held is its own.
+fn beside(queue: &Queue) -> Vec<Directory> {
+    let place = queue.directory.path();
+    let found = place.parent().and_then(|parent| queues(parent).ok());
+    let (found, _) = found.unwrap_or_default();
+    found.into_iter().filter(|found| found.path() != place).collect()
 }
 
 /// What a dead driver of ours was writing, now that it holds nothing: a half of an output goes. But its command may
@@ -197,7 +222,7 @@ fn clear_output(
             Doing::Own | Doing::Working { .. } | Doing::Publishing { .. } => match queue.knows(document)? {
                 true => drop(output.directory.remove(&file)?),
                 false => {
-                    queue::keep_unfinished(&output.directory, &file, document)?;
+                    keep_unfinished(&output.directory, &file, document)?;
                     taken.aside += 1;
                 }
             },
@@ -213,15 +238,17 @@ pub(super) fn take_back_unleased(
     after: Duration,
 ) -> std::result::Result<TakenOver, Failure> {
     let cannot = cannot(queue);
+    // Whoever claims has a lease before: read after the claims, none of theirs is missing.
+    let held = held_by(queue, |_| true).map_err(cannot)?.0;
     let leased: Vec<Vec<u8>> =
         lease::numbers(&queue.sidecar).map_err(cannot)?.iter().map(|number| number.to_string().into_bytes()).collect();
     let is_leased = |by: &[u8]| leased.iter().any(|number| number == by);
     let now = queue.sidecar.clock().map_err(cannot)?;
     let is_old = |time: i64| now.saturating_sub(time) > i64::try_from(after.as_nanos()).unwrap_or(i64::MAX);
     let mut taken = TakenOver::default();
-    for file in held_by(queue, |by| !is_leased(by)).map_err(cannot)?.0 {
+    for file in held {
         let output = heir.output;
-        let Some((name, by)) = claimed(&file) else { continue };
+        let Some((name, by)) = claimed(&file).filter(|(_, by)| !is_leased(by)) else { continue };
         let Some(facts) = queue.directory.facts(&file).map_err(cannot)? else { continue };
         let writes = |output: &Output| {
             let mut fresh = false;

@@ -47,6 +47,10 @@ pub struct Tries {
     modified: i64,
     /// The claim that was charged last, so that none is charged twice.
     charged: Option<Charged>,
+    /// When one of ours put it back as failed, by the file system's clock; none where that is not known. Every rename
+    /// changes that time, so one that has another was in other hands since, and came back failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left: Option<i64>,
     pub errors: Vec<Try>,
 }
 
@@ -69,12 +73,17 @@ impl Tries {
     /// Of a document that has used none.
     pub fn none(facts: &Facts) -> Tries {
         let Facts { inode, size, modified, .. } = *facts;
-        Tries { used: 0, inode, size, modified, charged: None, errors: Vec::new() }
+        Tries { used: 0, inode, size, modified, charged: None, left: None, errors: Vec::new() }
     }
 
     /// Whether they are of this document, as it was when its last try was counted.
     pub(super) fn is_of(&self, facts: &Facts) -> bool {
         (self.inode, self.size, self.modified) == (facts.inode, facts.size, facts.modified)
+    }
+
+    /// Whether a document that waits for another try has used one more than is noted, in the hands of others.
+    pub(super) fn were_others_at_it(&self, facts: &Facts) -> bool {
+        self.left.is_some_and(|left| left != facts.changed)
     }
 
     /// The same for one that somebody may have written to since.
@@ -93,6 +102,7 @@ impl Tries {
             return;
         }
         self.charged = claim;
+        self.left = None;
         self.used = self.used.saturating_add(1);
         self.errors.push(Try { at: when::rfc3339(at), by: by.to_owned(), error: error.to_owned() });
         if self.errors.len() > ERRORS_KEPT {
@@ -208,7 +218,7 @@ impl Sidecar {
     /// Notes where the output of this queue goes, for those who look when no driver is here to say it.
     pub fn note_outputs(&self, outputs: &[&Directory]) -> Result<()> {
         let paths: Vec<PathBuf> = outputs.iter().map(|output| output.path().to_owned()).collect();
-        if self.noted_outputs()? == paths {
+        if self.noted_outputs()?.as_deref() == Some(&paths) {
             return Ok(());
         }
         // No path has a NUL in it.
@@ -216,10 +226,11 @@ impl Sidecar {
         self.root.write_durably(&self.temporary(), &text, &self.root, b"output")
     }
 
-    pub fn noted_outputs(&self) -> Result<Vec<PathBuf>> {
-        let text = self.read(&self.root, b"output")?.unwrap_or_default();
+    /// None where nobody has ever said.
+    pub fn noted_outputs(&self) -> Result<Option<Vec<PathBuf>>> {
+        let Some(text) = self.read(&self.root, b"output")? else { return Ok(None) };
         let paths = text.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-        Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
+        Ok(Some(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect()))
     }
 
     /// What the file system's clock shows, by touching a file.
@@ -351,9 +362,12 @@ mod tests {
         let dir = Directory::open(root.path()).unwrap();
         assert!(Sidecar::find(&dir).unwrap().is_none() && fs::read_dir(root.path()).unwrap().next().is_none());
         let made = Sidecar::open(&dir).unwrap();
+        assert_eq!(made.noted_outputs().unwrap(), None);
+        made.note_outputs(&[]).unwrap();
+        assert_eq!(made.noted_outputs().unwrap(), Some(Vec::new()), "of a sink nothing comes out");
         made.note_outputs(&[&dir, &made.root]).unwrap();
         let found = Sidecar::find(&dir).unwrap().unwrap();
-        assert_eq!(found.noted_outputs().unwrap(), [dir.path(), made.root.path()]);
+        assert_eq!(found.noted_outputs().unwrap().unwrap(), [dir.path(), made.root.path()]);
         fs::write(made.root.at(b"FORMAT"), "windlass spool 99\n").unwrap();
         assert_eq!(Sidecar::find(&dir).unwrap_err().kind, Kind::Version);
     }

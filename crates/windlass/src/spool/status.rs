@@ -153,7 +153,7 @@ impl Stage {
         }
         self.gone = sidecar.times()?;
         let said = self.drivers.iter().filter_map(|(driver, _)| driver.about.output.clone());
-        self.outputs = sidecar.noted_outputs()?.into_iter().chain(said).collect();
+        self.outputs = sidecar.noted_outputs()?.unwrap_or_default().into_iter().chain(said).collect();
         self.outputs.sort_unstable();
         self.outputs.dedup();
         Ok(())
@@ -244,6 +244,19 @@ fn queues_within(path: &Path, budget: &mut Budget) -> std::result::Result<(Vec<D
         }
     }
     Ok(if found.is_empty() { (vec![directory], false) } else { (found, true) })
+}
+
+/// The same where there is one at all: an empty directory may become anything.
+pub(super) fn queues_so_far(path: &Path) -> std::result::Result<(Vec<Directory>, bool), Failure> {
+    let budget = &mut Budget(u64::MAX);
+    let (mut found, whole) = queues_within(path, budget)?;
+    if let [only] = &found[..] {
+        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot look into {}", path.display()), &e);
+        if !is_queue(only, budget).map_err(cannot)? {
+            found.clear();
+        }
+    }
+    Ok((found, whole))
 }
 
 /// Somebody of ours was here, or something has a document's name.

@@ -64,11 +64,11 @@ impl Ward {
     pub(super) fn start(
         command: &[OsString],
         place: usize,
-        sidecar: &Sidecar,
-        about: &About,
+        number: Option<&(Sidecar, About)>,
         tell: Sender<News>,
     ) -> std::result::Result<Ward, Failure> {
-        let lease = asks_number(command).then(|| Lease::take(sidecar, about)).transpose()?;
+        let lease = number.map(|(sidecar, about)| Lease::take(sidecar, about)).transpose()?;
+        let sidecar = number.map(|(sidecar, _)| sidecar);
         let number = lease.as_ref().map(|lease| lease.number);
         let words: Vec<OsString> = match number {
             Some(number) => command.iter().map(|word| with_number(word, number)).collect(),
@@ -87,8 +87,8 @@ impl Ward {
         drop(lease);
         let handle = Arc::new(handle);
         let ward = Ward { number, born: Instant::now(), process: child.id(), handle: Arc::clone(&handle) };
-        let sidecar = sidecar.clone();
-        let attend = move || attend(child, &handle, number, place, &sidecar, &tell);
+        let leased_in = number.zip(sidecar.cloned());
+        let attend = move || attend(child, &handle, leased_in, place, &tell);
         let spawned = std::thread::Builder::new().name("ward".into()).spawn(attend);
         spawned.map_err(|e| Failure::io("cannot start a thread", &e))?;
         Ok(ward)
@@ -132,29 +132,31 @@ fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
         ErrorKind::PermissionDenied => Kind::NotPermitted,
         _ => Kind::CannotCreate,
     };
-    Failure::new(kind, format!("cannot start the driver {}: {error}", program.to_string_lossy()))
+    let program = program.to_string_lossy();
+    let failure = Failure::new(kind, format!("cannot start the driver {program}: {error}"));
+    match error.kind() {
+        ErrorKind::NotFound if program.contains('/') => {
+            failure.hint("neither it nor what its first line names (#!) may be missing")
+        }
+        ErrorKind::NotFound => failure.hint(format!("it was looked for in PATH; one that is here is ./{program}")),
+        ErrorKind::PermissionDenied => failure.hint(format!("expected a program; if it is one: chmod +x {program}")),
+        _ => failure,
+    }
 }
 
 /// Waits for the end of a driver, ends what it left, and waits until its number is free.
-fn attend(
-    mut child: Child,
-    handle: &OwnedFd,
-    number: Option<u32>,
-    place: usize,
-    sidecar: &Sidecar,
-    tell: &Sender<News>,
-) {
+fn attend(mut child: Child, handle: &OwnedFd, leased: Option<(u32, Sidecar)>, place: usize, tell: &Sender<News>) {
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _waited = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(handle.as_fd()), ended));
-    if number.is_some() {
+    if leased.is_some() {
         // It is still there to be waited for, so that its number, and its group's, are nobody else's.
         let _gone = rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL);
     }
     let Ok(status) = child.wait() else { return };
     // A watchdog that has ended hears nothing.
     let _deaf = tell.send(News::Ended { place, status });
-    if let Some(number) = number
-        && lease::wait_for_the_end(sidecar, number).is_ok()
+    if let Some((number, sidecar)) = leased
+        && lease::wait_for_the_end(&sidecar, number).is_ok()
     {
         let _deaf = tell.send(News::Freed { number });
     }

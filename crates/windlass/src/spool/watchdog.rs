@@ -11,8 +11,9 @@ use super::drive::Say;
 use super::lease::{self, About};
 use super::queue::{Output, Queue};
 use super::recover::{Heir, TakenOver, held_by, take_back_unleased, take_over};
-use super::status::queues;
-use super::ward::{News, Ward};
+use super::sidecar::Sidecar;
+use super::status::{queues, queues_so_far};
+use super::ward::{News, Ward, asks_number};
 use super::{LEASE, LOOK};
 use crate::clock;
 use crate::error::{Failure, Kind};
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use windlass_core::document::DONE;
 use windlass_core::policy::Backoff;
 use windlass_core::supervisor::{Budget, Regeneration};
 
@@ -72,6 +74,8 @@ pub struct Watchdog {
     pardoned: Vec<u32>,
     /// Numbers of drivers that have ended, and may have left somebody behind.
     leaving: Vec<u32>,
+    /// The driver that died last had said that it cannot serve.
+    unfit: bool,
     stop: Option<Stop>,
     taken: TakenOver,
 }
@@ -115,6 +119,7 @@ impl Watchdog {
             deaths: Regeneration::new(budget),
             pardoned: Vec::new(),
             leaving: Vec::new(),
+            unfit: false,
             stop: None,
             taken: TakenOver::default(),
         }
@@ -140,7 +145,7 @@ impl Watchdog {
                 pardoned: &self.pardoned,
             };
             let mut taken = take_over(&queue, &heir)?;
-            if taken.drivers > 0 {
+            if taken.documents() > 0 {
                 (self.say)(&format!("{}: {taken}", queue.directory.path().display()));
             }
             if let Some(after) = self.guard.unleased_after {
@@ -159,6 +164,8 @@ impl Watchdog {
 
     /// To the end of the work, or until told to end. What was taken over in all comes back.
     pub fn watch(mut self) -> Result<TakenOver, Failure> {
+        self.refuse_several()?;
+        self.tell_of_litter()?;
         self.look()?;
         let (mut looked, mut renewed) = (Instant::now(), Instant::now());
         loop {
@@ -194,24 +201,65 @@ impl Watchdog {
         }
     }
 
-    /// Where its drivers work; there is one queue, then.
+    /// What drivers of other programs leave half written can only be found where somebody says that it is.
+    fn tell_of_litter(&self) -> Result<(), Failure> {
+        if self.gives_numbers() && self.ways_out_of(&self.queue()?)?.is_none_or(|paths| paths.is_empty()) {
+            let place = self.guard.place.display();
+            (self.say)(&format!(
+                "nobody says where these drivers write: what they leave half written is looked for in the queues \
+                 beside {place} alone; name it with --out"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A number is leased in one queue: of several nobody could say which it is that its driver has.
+    fn refuse_several(&self) -> Result<(), Failure> {
+        if !self.gives_numbers() || !queues(&self.guard.place)?.1 {
+            return Ok(());
+        }
+        let text = format!(
+            "{} is a directory of queues, and a driver that asks for a number works on one",
+            self.guard.place.display()
+        );
+        Err(Failure::new(Kind::Usage, text).hint("name the queue of this driver; each has a watchdog of its own"))
+    }
+
+    /// Its drivers ask for numbers, and are programs of others.
+    fn gives_numbers(&self) -> bool {
+        self.guard.crew.as_ref().is_some_and(|crew| asks_number(&crew.command))
+    }
+
+    /// Where drivers with numbers work; there is one queue, then.
     fn queue(&self) -> Result<Queue, Failure> {
         Queue::open(&self.guard.place)
     }
 
     fn queues(&self) -> Result<Vec<Queue>, Failure> {
-        match self.guard.crew {
-            Some(_) => Ok(vec![self.queue()?]),
-            None => queues(&self.guard.place)?.0.iter().map(|directory| Queue::open(directory.path())).collect(),
-        }
+        let found = match self.guard.crew {
+            Some(_) if self.gives_numbers() => return Ok(vec![self.queue()?]),
+            // A driver of ours, or a whole pipeline of them, makes its queues itself.
+            Some(_) => queues_so_far(&self.guard.place)?.0,
+            None => queues(&self.guard.place)?.0,
+        };
+        found.iter().map(|directory| Queue::open(directory.path())).collect()
     }
 
-    /// Where drivers of a queue write.
-    fn outputs_of(&self, queue: &Queue) -> Result<Vec<Output>, Failure> {
+    /// Where drivers of a queue write, as it was named or as the last of them has said; none where nobody has.
+    fn ways_out_of(&self, queue: &Queue) -> Result<Option<Vec<PathBuf>>, Failure> {
+        if let Some(output) = &self.guard.output {
+            if output.exists() {
+                Directory::open(output)?;
+            }
+            return Ok(Some(vec![output.clone()]));
+        }
         let place = queue.directory.path().display();
         let noted = queue.sidecar.noted_outputs();
-        let noted = noted.map_err(|e| Failure::io(format_args!("cannot look into {place}"), &e))?;
-        let paths = self.guard.output.clone().map_or(noted, |output| vec![output]);
+        noted.map_err(|e| Failure::io(format_args!("cannot look into {place}"), &e))
+    }
+
+    fn outputs_of(&self, queue: &Queue) -> Result<Vec<Output>, Failure> {
+        let paths = self.ways_out_of(queue)?.unwrap_or_default();
         // One that is not there has nothing in it.
         let directories = paths.iter().filter_map(|path| Directory::open(path).ok());
         Ok(directories.map(|directory| Output { directory, extension: String::new() }).collect())
@@ -223,22 +271,15 @@ impl Watchdog {
         if !self.wards.iter().any(waits) || !self.deaths.may_make(clock::steady()) {
             return Ok(());
         }
-        let queue = self.queue()?;
-        let closed = self.is_worked_off(&queue)?;
-        let outputs = self.outputs_of(&queue)?;
-        let about = About {
-            lease: LEASE,
-            output: outputs.first().filter(|_| outputs.len() == 1).map(|output| output.directory.path().to_owned()),
-            extension: String::new(),
-            hands: PathBuf::new(),
-        };
+        let through = self.are_through(false)?;
+        let number = self.number_to_give()?;
         let mut trouble = None;
         for (place, ward) in self.wards.iter_mut().enumerate().filter(|(_, ward)| waits(ward)) {
-            if closed || trouble.is_some() {
+            if through || trouble.is_some() {
                 *ward = Place::Over;
                 continue;
             }
-            *ward = match Ward::start(&crew.command, place, &queue.sidecar, &about, self.tell.clone()) {
+            *ward = match Ward::start(&crew.command, place, number.as_ref(), self.tell.clone()) {
                 Ok(started) => Place::Runs(started),
                 Err(failure) => {
                     trouble = Some(failure);
@@ -250,6 +291,18 @@ impl Watchdog {
             self.end_drivers(trouble);
         }
         Ok(())
+    }
+
+    /// Where drivers that ask for a number get it, and what is said of them there.
+    fn number_to_give(&self) -> Result<Option<(Sidecar, About)>, Failure> {
+        if !self.gives_numbers() {
+            return Ok(None);
+        }
+        let queue = self.queue()?;
+        let outputs = self.outputs_of(&queue)?;
+        let output = outputs.first().filter(|_| outputs.len() == 1).map(|output| output.directory.path().to_owned());
+        let about = About { lease: LEASE, output, extension: String::new(), hands: PathBuf::new() };
+        Ok(Some((queue.sidecar, about)))
     }
 
     /// When the next driver may be started, if one waits for it.
@@ -265,18 +318,24 @@ impl Watchdog {
     fn has_ended(&mut self, place: usize, status: ExitStatus) -> Result<(), Failure> {
         let Place::Runs(ward) = std::mem::replace(&mut self.wards[place], Place::Empty) else { return Ok(()) };
         self.leaving.extend(ward.number);
-        if self.stop.is_some() || status.success() {
+        if self.stop.is_some() || self.are_through(true)? {
             self.wards[place] = Place::Over;
             return Ok(());
         }
-        let queue = self.queue()?;
-        if self.is_worked_off(&queue)? {
-            self.wards[place] = Place::Over;
-            return Ok(());
-        }
-        let began = ward.born.elapsed() >= STARTED || self.has_begun(&ward, &queue)?;
-        let wait = self.deaths.died(began, clock::steady());
         let who = ward.number.map_or_else(|| ward.process.to_string(), |number| number.to_string());
+        if status.success() {
+            // One that does not tell its output that nothing more will come has ended in order all the same.
+            if !self.is_pipeline()? && !self.are_worked_off()? {
+                let how = "ended in order, with 0, before all was done; it is not started again";
+                (self.say)(&format!("driver {who} {how}"));
+            }
+            self.wards[place] = Place::Over;
+            return Ok(());
+        }
+        // It says itself that it cannot serve, however long it took to find that out.
+        self.unfit = status.code() == Some(Kind::Config.exit_code().into());
+        let began = !self.unfit && (ward.born.elapsed() >= STARTED || self.has_begun(&ward)?);
+        let wait = self.deaths.died(began, clock::steady());
         let how = ended(status);
         if self.deaths.is_fruitless() {
             let times = self.deaths.in_words();
@@ -293,25 +352,41 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Whether a driver that has ended had come so far as to have a document, or a lease of its own.
-    fn has_begun(&self, ward: &Ward, queue: &Queue) -> Result<bool, Failure> {
-        let place = queue.directory.path().display();
-        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot look into {place}"), &e);
-        if let Some(number) = ward.number {
-            let number = number.to_string().into_bytes();
-            return held_by(queue, |by| by == number).map(|(held, _)| !held.is_empty()).map_err(cannot);
-        }
-        for number in lease::numbers(&queue.sidecar).map_err(cannot)? {
-            let seen = lease::see(&queue.sidecar, number, 0).map_err(cannot)?;
-            if seen.is_some_and(|(driver, _)| driver.here && driver.process == ward.process) {
+    /// Whether a driver that has ended had come so far as to have a document.
+    fn has_begun(&self, ward: &Ward) -> Result<bool, Failure> {
+        for queue in self.queues()? {
+            if self.has_begun_in(ward, &queue)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Drivers that have lived for a while have started.
+    fn has_begun_in(&self, ward: &Ward, queue: &Queue) -> Result<bool, Failure> {
+        let place = queue.directory.path().display();
+        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot look into {place}"), &e);
+        let mut numbers: Vec<Vec<u8>> = ward.number.iter().map(|number| number.to_string().into_bytes()).collect();
+        if ward.number.is_none() {
+            for number in lease::numbers(&queue.sidecar).map_err(cannot)? {
+                let seen = lease::see(&queue.sidecar, number, 0).map_err(cannot)?;
+                let Some((driver, _)) = seen else { continue };
+                if driver.here && driver.process == ward.process {
+                    if driver.times.documents > 0 {
+                        return Ok(true);
+                    }
+                    numbers.push(number.to_string().into_bytes());
+                }
+            }
+        }
+        let holds = held_by(queue, |by| numbers.iter().any(|number| by == number));
+        holds.map(|(held, _)| !held.is_empty()).map_err(cannot)
+    }
+
+    /// Drivers that have lived for a while have started, unless the last one said that it could not serve.
     fn note_living(&mut self) {
+        if self.unfit {
+            return;
+        }
         let lives = |place: &Place| matches!(place, Place::Runs(ward) if ward.born.elapsed() >= STARTED);
         if self.wards.iter().any(lives) {
             self.deaths.worked(clock::steady());
@@ -320,7 +395,7 @@ impl Watchdog {
 
     fn renew(&self) -> Result<(), Failure> {
         let cannot = |e: std::io::Error| Failure::io("cannot renew a lease", &e);
-        if self.guard.crew.is_none() {
+        if !self.gives_numbers() {
             return Ok(());
         }
         let sidecar = self.queue()?.sidecar;
@@ -359,11 +434,62 @@ impl Watchdog {
         if self.guard.crew.is_some() {
             return Ok(through && self.leaving.is_empty());
         }
+        if !self.are_worked_off()? {
+            return Ok(false);
+        }
         for queue in self.queues()? {
             let place = queue.directory.path().display();
             let numbers = lease::numbers(&queue.sidecar);
             let numbers = numbers.map_err(|e| Failure::io(format_args!("cannot look into {place}"), &e))?;
-            if !numbers.is_empty() || !self.is_worked_off(&queue)? {
+            if !numbers.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What works on several queues at once says itself when all is done: its last one is nobody's to work off.
+    fn is_pipeline(&self) -> Result<bool, Failure> {
+        Ok(self.guard.crew.is_some() && queues_so_far(&self.guard.place)?.1)
+    }
+
+    fn are_worked_off(&self) -> Result<bool, Failure> {
+        for queue in self.queues()? {
+            if !self.is_worked_off(&queue)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether there is nothing that a driver should be started for.
+    fn are_through(&self, have_run: bool) -> Result<bool, Failure> {
+        if self.is_pipeline()? {
+            return Ok(false);
+        }
+        let queues = self.queues()?;
+        for queue in &queues {
+            if !self.is_through(queue, have_run)? {
+                return Ok(false);
+            }
+        }
+        Ok(!queues.is_empty())
+    }
+
+    /// Nothing is left to be done, and whoever reads what became of it was told. Where nobody has said where that is,
+    /// only a driver can know; one of another program that has run needs to tell nobody.
+    fn is_through(&self, queue: &Queue, has_run: bool) -> Result<bool, Failure> {
+        if !self.is_worked_off(queue)? {
+            return Ok(false);
+        }
+        let says_done = |path: &PathBuf| match Directory::open(path) {
+            Ok(directory) => directory.has(DONE),
+            Err(_) => Ok(false),
+        };
+        let Some(paths) = self.ways_out_of(queue)? else { return Ok(has_run && self.gives_numbers()) };
+        for path in &paths {
+            let place = path.display();
+            if !says_done(path).map_err(|e| Failure::io(format_args!("cannot look into {place}"), &e))? {
                 return Ok(false);
             }
         }

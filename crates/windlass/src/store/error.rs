@@ -19,6 +19,10 @@ pub enum StoreError {
     Locked(String),
     /// Nobody answers where the store is, or it asks to be tried again: the turn is dropped and done again later.
     Away(String),
+    /// Somebody else has locked what is to be changed: the turn is dropped and done again without that.
+    Busy(String),
+    /// The database does not let in what is to be written: the turn is dropped, and who brought that is told.
+    Refused(String),
 }
 
 impl fmt::Display for StoreError {
@@ -33,6 +37,8 @@ impl fmt::Display for StoreError {
             }
             StoreError::Locked(what) => write!(f, "the store cannot be locked: {what}"),
             StoreError::Away(what) => write!(f, "the database is away: {what}"),
+            StoreError::Refused(what) => write!(f, "the database refuses it: {what}"),
+            StoreError::Busy(what) => write!(f, "another program has locked it: {what}"),
         }
     }
 }

@@ -6,9 +6,7 @@
 
 use super::chunk::Chunk;
 use super::keys::{Key, Step, end_jobs};
-use super::{
-    AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError, Taken,
-};
+use super::{AttemptError, Changes, Cursor, Durability, Move, NewRun, QueueStats, RunInfo, Settlement, StoreError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use table::Table;
@@ -16,7 +14,6 @@ use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, Queue
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::{self, Change, State};
 use windlass_core::overrides::{self, Override, Target};
-use windlass_core::run::RunCounts;
 use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
@@ -411,18 +408,8 @@ impl Memory {
 
     fn make_run(&mut self, id: RunId, run: &NewRun, sealed: bool, now: Time) -> RunNo {
         let no = RunNo(self.draw(Number::Run, 1) as u32);
-        let info = RunInfo {
-            no,
-            id,
-            name: run.name.clone(),
-            spec: run.spec.clone(),
-            terms: run.terms.clone(),
-            counts: RunCounts { sealed, ..RunCounts::default() },
-            taken: Taken::default(),
-            seal_after: Vec::new(),
-            created: now,
-            ended_at: None,
-        };
+        let mut info = RunInfo::begin(no, id, run, now);
+        info.counts.sealed = sealed;
         self.changes.runs.push(info.clone());
         self.runs.put(no, Some(info));
         self.run_ids.put(id, Some(no));

@@ -7,8 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, Lane, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
-use windlass_core::judge::Verdict;
+use windlass_core::job::{Arrival, JobId, Lane, Origin, Priority, QueueName, QueueNo, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::{Key, Override, Target};
 use windlass_core::run::RunCounts;
@@ -16,6 +15,7 @@ use windlass_core::run::terms::{RunTerms, Stopped};
 use windlass_core::time::{Steady, Time};
 
 pub mod chunk;
+mod claim;
 pub mod conformance;
 pub mod embedded;
 mod error;
@@ -29,6 +29,7 @@ pub mod sql;
 mod travel;
 mod view;
 
+pub use claim::{Held, Order, Place, Settlement};
 pub use error::StoreError;
 pub use travel::{Arriving, Past, Unheld};
 pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, ServerInfo, StoreView, subject_of};
@@ -138,86 +139,6 @@ pub struct NewRun {
     pub terms: RunTerms,
 }
 
-/// Please claim up to `most` jobs from the head of this lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub lane: Lane,
-    pub most: u32,
-}
-
-/// Where the store keeps claimed jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// Jobs `first..first + count` of the chunk with this first arrival.
-    Chunk(Arrival),
-    /// A single job off the common path.
-    Row(Arrival),
-}
-
-/// Neighbouring jobs that one claim took together: start `record.starts + 1` of each is stored.
-#[derive(Clone, Debug)]
-pub struct Held {
-    pub place: Place,
-    pub lane: Lane,
-    pub run: Option<RunNo>,
-    /// As it was before this start.
-    pub record: Record,
-    /// When the jobs were admitted, for the statistics of waiting.
-    pub admitted: Time,
-    pub jobs: Arc<Chunk>,
-    pub first: u16,
-    pub count: u16,
-}
-
-impl Held {
-    pub fn ids(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.range().map(|index| self.jobs.id(index))
-    }
-
-    pub fn range(&self) -> std::ops::Range<usize> {
-        usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
-    }
-
-    /// How much data so many of its jobs have, by positions within it.
-    pub fn bytes(&self, first: u16, count: u16) -> u64 {
-        let from = usize::from(self.first) + usize::from(first);
-        self.jobs.data_of(from..from + usize::from(count)).len() as u64
-    }
-
-    /// The number of its first job for `{#}`: the line in a run's input, or the order of arrival.
-    pub fn number(&self, run: Option<RunId>) -> u64 {
-        let id = self.jobs.id(usize::from(self.first));
-        let (Place::Chunk(first) | Place::Row(first)) = self.place;
-        match (run, self.place) {
-            (Some(run), _) if run.origin == id.origin => id.offset,
-            (_, Place::Chunk(_)) => first.0 + u64::from(self.first),
-            (_, Place::Row(_)) => first.0,
-        }
-    }
-
-    /// The start that this claim stored.
-    pub fn start(&self) -> u32 {
-        self.record.starts + 1
-    }
-
-    /// A stretch of this claim, by positions within it.
-    pub fn part(&self, first: u16, count: u16) -> Held {
-        assert!(first + count <= self.count, "a part lies within its claim");
-        Held { first: self.first + first, count, ..self.clone() }
-    }
-}
-
-/// The end of one start of some held jobs.
-#[derive(Clone, Debug)]
-pub struct Settlement {
-    pub held: Held,
-    pub verdict: Verdict,
-    /// The outcome's word, for the archive.
-    pub outcome: &'static str,
-    pub started: Time,
-    pub finished: Time,
-}
-
 /// Jobs that a settled job emitted: they are taken in with its end, in its run, whether that run is sealed or not.
 #[derive(Clone, Debug)]
 pub struct FollowUp {
@@ -262,6 +183,8 @@ pub enum Amended {
     Running,
     /// Its state does not allow it.
     Refused(State),
+    /// It would live again, but this job has its unique key by now.
+    Taken(JobId),
     Unknown,
 }
 
@@ -342,13 +265,32 @@ pub struct RunInfo {
 }
 
 impl RunInfo {
+    /// One that is made now, with nothing in it.
+    pub fn begin(no: RunNo, id: RunId, run: &NewRun, now: Time) -> RunInfo {
+        let NewRun { name, spec, terms } = run.clone();
+        let (counts, taken, seal_after) = (RunCounts::default(), Taken::default(), Vec::new());
+        RunInfo { no, id, name, spec, terms, counts, taken, seal_after, created: now, ended_at: None }
+    }
+
+    /// Waits for what a seal names before it is sealed; one that names nothing seals now. A sealed run stays so.
+    pub fn note_seal(&mut self, seal: &Seal) {
+        if self.counts.sealed {
+            return;
+        }
+        self.counts.sealed = seal.after.is_empty();
+        if self.counts.sealed {
+            self.seal_after.clear();
+        }
+        self.seal_after.extend_from_slice(&seal.after);
+    }
+
     /// Whether it takes jobs that come after the seal of the first: a later generation does until it ends.
-    fn takes_late_jobs(&self) -> bool {
+    pub fn takes_late_jobs(&self) -> bool {
         self.id.generation > 1 && self.ended_at.is_none() && self.counts.stopped.is_none()
     }
 
     /// The one that is made for jobs that come too late for this one, as it begins.
-    fn next_generation(self) -> RunInfo {
+    pub fn next_generation(self) -> RunInfo {
         let counts = RunCounts { sealed: true, ..RunCounts::default() };
         let (taken, seal_after) = (Taken::default(), Vec::new());
         RunInfo { id: self.id.next_generation(), counts, taken, seal_after, ended_at: None, ..self }
@@ -398,6 +340,27 @@ pub struct Recovered {
 pub struct Unarchived {
     pub turn: u64,
     pub settlements: Vec<Settlement>,
+}
+
+/// Why a store looks for what others did to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Occasion {
+    /// As far as its time has come.
+    #[default]
+    Time,
+    /// Somebody said that there are jobs: those now, and all else when its time comes.
+    Word,
+    /// Somebody wants everything looked at now.
+    Asked,
+}
+
+/// When a server that is not heard of stops what it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// It is told to end.
+    pub told: Steady,
+    /// From now on others may run it.
+    pub overtaken: Steady,
 }
 
 /// The verbs. The first verb after a commit opens the turn's transaction.
@@ -532,9 +495,9 @@ pub trait Store {
     }
 
     /// Looks for what others did to the store and takes it in, told through `changes`; and says that this server lives.
-    /// Asked for, it looks now; else as far as its time has come. A store that nobody else writes to sees nothing.
-    fn look(&mut self, _asked: bool, _convicted: Told<'_>, _now: Time) -> Result<(), StoreError> {
-        Ok(())
+    /// True where more than new jobs was looked at. A store that nobody else writes to sees nothing.
+    fn look(&mut self, _why: Occasion, _convicted: Told<'_>, _now: Time) -> Result<bool, StoreError> {
+        Ok(false)
     }
 
     /// When `look` wants to be called though nobody asks; none where nobody else writes.
@@ -558,14 +521,24 @@ pub trait Store {
         Ok(Vec::new())
     }
 
+    /// What people should know of the store, once.
+    fn remarks(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Of these starts those whose jobs somebody else has locked; the others are the open turn's from now on.
+    fn locked(&mut self, _held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
+        Ok(Vec::new())
+    }
+
     /// Keeps ends that cannot be written because the store is away, on the disk of this machine: should this process
     /// end before they are, the next one writes them.
     fn set_aside(&mut self, _settlements: &[Settlement], _follow_ups: &[FollowUp]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// By when what this server runs has to end if it cannot say that it lives; none where nobody would notice.
-    fn fenced_at(&self) -> Option<Steady> {
+    /// When what this server runs has to end if it cannot say that it lives; none where nobody would notice.
+    fn fenced_at(&self) -> Option<Fenced> {
         None
     }
 

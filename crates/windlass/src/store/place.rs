@@ -126,11 +126,11 @@ impl JobsTable {
         }
     }
 
-    /// How a server of this name listens to the database, where that says of itself that there are new rows.
-    pub fn speaks(&self, server: &str) -> Option<SqlOptions> {
+    /// Whether the database says of itself that there are new rows.
+    pub fn speaks(&self) -> bool {
         match self.database.kind {
-            DatabaseKind::PostgreSql => Some(self.options(server)),
-            DatabaseKind::MariaDb | DatabaseKind::Sqlite => None,
+            DatabaseKind::PostgreSql => true,
+            DatabaseKind::MariaDb | DatabaseKind::Sqlite => false,
         }
     }
 

@@ -2,14 +2,14 @@
 //!
 //! It must not change anything: every question is about the committed state.
 
-use super::{Cursor, RunInfo, StoreError};
+use super::{Cursor, Held, RunInfo, StoreError};
 use std::ops::Deref;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, LaneKind, Priority, QueueName, QueueNo, Record, RunId};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::Override;
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Trace};
 use windlass_core::selector::{Facts, Selector};
 use windlass_core::time::Time;
 
@@ -52,6 +52,18 @@ impl JobInfo {
             data: &self.data,
             subject: subject_of(self.particulars.as_deref()),
         })
+    }
+}
+
+impl Held {
+    /// The application's record that its jobs are about: its type and its id.
+    pub fn subject(&self) -> Option<(&str, &str)> {
+        subject_of(self.jobs.particulars().map(|particulars| &**particulars))
+    }
+
+    /// The trace that its jobs belong to.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.jobs.particulars()?.trace.as_ref()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is followed and what is not: depth, patterns, limits, sitemaps, redirects, headers.
 
 use crate::site::{Place, Small, html, links, moved, page, saved, status};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,53 @@ fn patterns_choose_and_max_pages_ends() {
 }
 
 #[test]
+fn what_the_rules_forbid_is_not_counted_as_asked_for() {
+    let small = Small::new(|request| match request.path {
+        "/robots.txt" => html("User-agent: *\nDisallow: /private/\n").replace("text/html", "text/plain"),
+        "/" => links(&["/private/a", "/private/b", "/private/c", "/private/d", "/x", "/y", "/z"]),
+        _ => html(""),
+    });
+    let report = Place::new().crawl(&[&small.url("/"), "--max-pages", "3", "--report", "json"]).ended(0).report();
+    assert_eq!(saved(&report).len(), 3, "{report}");
+    let counts = &report["counts"];
+    assert_eq!((&counts["forbidden"], &counts["left_out"]), (&4.into(), &1.into()), "{report}");
+}
+
+/// One host wants ten seconds between two pages, and has enough of them to fill every fetcher; the other's pages, each
+/// of which leads to the next, are all fetched meanwhile.
+#[test]
+fn a_host_that_wants_long_pauses_keeps_no_other_waiting() {
+    const SLOW: usize = 1200;
+    const FAST: usize = 20;
+    let small = Small::new(|request| {
+        let is_slow = request.head.to_ascii_lowercase().contains("host: localhost");
+        match request.path {
+            "/robots.txt" if is_slow => html("User-agent: *\nCrawl-delay: 10\n").replace("text/html", "text/plain"),
+            "/robots.txt" => status("404 None", ""),
+            "/slow" => html(&(0..SLOW).map(|n| format!("<a href='/slow/{n}'>x</a>")).collect::<String>()),
+            "/fast/0" => {
+                // Its pages wait by then.
+                request.asked.wait_until(|counts| counts.keys().any(|path| path.starts_with("/slow/")));
+                links(&["/fast/1"])
+            }
+            path => match path.strip_prefix("/fast/").and_then(|n| n.parse::<usize>().ok()) {
+                Some(n) if n < FAST => links(&[&format!("/fast/{}", n + 1)]),
+                _ => html(""),
+            },
+        }
+    });
+    let (place, slow) = (Place::new(), format!("http://localhost:{}/slow", small.address.port()));
+    let mut child = place.command(&[&slow, &small.url("/fast/0")]).stderr(Stdio::null()).spawn().unwrap();
+    let (last, slow) = (format!("/fast/{FAST}"), |counts: &BTreeMap<String, usize>| {
+        counts.keys().filter(|path| path.starts_with("/slow/")).count()
+    });
+    small.asked.wait_until(|counts| counts.contains_key(&last) || slow(counts) > 3);
+    assert_eq!(small.asked.times(&last), 1, "four pages of the slow host came before it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn pages_are_as_far_apart_as_the_rate_and_the_rules_of_the_host_say() {
     for (rules, rate) in [("User-agent: *\nCrawl-delay: 0.2\n", &[][..]), ("", &["--rate", "5/s"])] {
         let times = Arc::new(Mutex::new(Vec::new()));
@@ -91,6 +139,7 @@ fn sitemaps_headers_and_the_name_in_robots() {
         let base = format!("http://{}", request.head.lines().find_map(|line| line.strip_prefix("host: ")).unwrap());
         let xml = |body: String| html(&body).replace("text/html", "application/xml");
         match request.path {
+            _ if !request.head.contains("user-agent: visitor/1.0\r\n") => status("403 No", ""),
             "/robots.txt" => {
                 let rules = format!("User-agent: visitor\nDisallow: /no\nSitemap: {base}/index.xml\n");
                 html(&rules).replace("text/html", "text/plain")

@@ -34,10 +34,15 @@ impl Asked {
         self.counts.lock().unwrap().get(path).copied().unwrap_or(0)
     }
 
+    /// Waits until what was asked for so far is enough.
+    pub(crate) fn wait_until(&self, enough: impl Fn(&BTreeMap<String, usize>) -> bool) {
+        let counts = self.counts.lock().unwrap();
+        drop(self.more.wait_while(counts, |counts| !enough(counts)).unwrap());
+    }
+
     /// Waits until a page was asked for so often.
     pub(crate) fn wait(&self, path: &str, times: usize) {
-        let counts = self.counts.lock().unwrap();
-        drop(self.more.wait_while(counts, |counts| counts.get(path).copied().unwrap_or(0) < times).unwrap());
+        self.wait_until(|counts| counts.get(path).copied().unwrap_or(0) >= times);
     }
 }
 

@@ -45,6 +45,24 @@ fn every_verb(rig: &Rig) {
     assert_eq!(count(rig, "queue:img.*"), 1, "two was deleted, beside a stranger");
 }
 
+/// One order at a time: the first has failed, and the same order waits a second time.
+#[test]
+fn what_is_unique_lives_again_only_while_no_other_has_its_key() {
+    let rig = Rig::new();
+    let server = rig.serve("[queue.bill]\nrun = [\"false\"]\nattempts = 1\nunique = \"active\"\n");
+    let first = ids(&rig, &["push", "bill", "order 7"]).remove(0);
+    rig.call(&["wait", &first]).ended(1);
+    rig.call(&["pause", "bill"]).fine();
+    let second = ids(&rig, &["push", "bill", "order 7"]).remove(0);
+    assert_ne!(first, second);
+    rig.call(&["retry", &first]).says(&format!("{second} has the unique key of {first}")).ended(75);
+    rig.call(&["retry", "state:failed", "--yes"]).says("1 could not be (1 unique key taken)").fine();
+    rig.call(&["cancel", &second]).fine();
+    rig.call(&["retry", &first]).says("1 job ready again").fine();
+    assert_eq!(ids(&rig, &["push", "bill", "order 7"]), [first], "its key is its own again");
+    server.stop();
+}
+
 #[test]
 fn every_verb_without_a_server() {
     every_verb(&Rig::new());

@@ -18,10 +18,12 @@ fn mode(path: &Path, mode: u32) {
 fn as_nobody(rig: &Rig, words: &[&str]) -> Told {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user, which needs root");
     mode(&rig.path("."), 0o755);
-    // A copy that this user may execute, wherever the build lies.
+    // A copy that this user may execute, wherever the build lies. Another process makes it: a file that is open for
+    // writing here is so in whatever another test has just forked, too, and is too busy to be executed.
     let program = rig.path("windlass");
     if !program.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_windlass"), &program).unwrap();
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_windlass")).arg(&program).status().unwrap();
+        assert!(copied.success(), "cp ended with {copied}");
         mode(&program, 0o755);
     }
     let mut command = Command::new(program);

@@ -137,11 +137,16 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
     rig.call(&["push", "quiet", "three"]).fine();
     rig.call(&["push", "shut", "four", "--start-by", "1ms"]).fine();
     rig.call(&["schedule", "run", "yearly"]).fine();
+    // Any run may ask for it: made by lines through the inbox, or by `run` through the API.
+    let asked = ["--run", "new", "--notify", "ops", "--notify-on", "succeeded,failed"];
+    rig.feed(&[&["push", "quiet"][..], &asked].concat(), "five\n").fine();
+    let asked = ["--name", "by-hand", "--notify", "ops", "--notify-on", "succeeded"];
+    rig.feed(&[&["run"][..], &asked, &["--", "true"]].concat(), "six\n").fine();
     let told = || -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(&got).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    while told().len() < 4 {
+    while told().len() < 6 {
         rig.drained();
     }
     let mut words: Vec<String> = told()
@@ -153,10 +158,10 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
         })
         .collect();
     words.sort_unstable();
-    assert_eq!(words, ["failed one", "failed yearly", "late four", "succeeded two"]);
+    assert_eq!(words, ["failed ", "failed one", "failed yearly", "late four", "succeeded by-hand", "succeeded two"]);
     rig.drained();
-    assert_eq!(told().len(), 4, "that a channel fails is told to nobody");
-    assert_eq!(rig.call(&["ls", "queue:notify.ops", "-o", "ids"]).fine().lines().count(), 4, "but it can be seen");
+    assert_eq!(told().len(), 6, "that a channel fails is told to nobody");
+    assert_eq!(rig.call(&["ls", "queue:notify.ops", "-o", "ids"]).fine().lines().count(), 6, "but it can be seen");
     server.stop();
     let path = rig.path("unknown.toml");
     std::fs::write(&path, "[queue.q]\nrun = [\"true\"]\nnotify = [\"ops\"]\n").unwrap();

@@ -1,6 +1,6 @@
 //! Work that makes work, with real processes: each run ends once, with the right counts, whatever happens on the way.
 
-use crate::rig::Rig;
+use crate::rig::{Rig, Server};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Stdio;
@@ -18,6 +18,18 @@ fn counts(run: &Value, succeeded: u64, failed: u64) {
     assert_eq!(run["ended"], true, "{run}");
     let of = |state: &str| run["counts"][state].as_u64().unwrap_or(0);
     assert_eq!((of("succeeded"), of("failed"), run["live"].as_u64()), (succeeded, failed, Some(0)), "{run}");
+}
+
+/// Serves these tables, and one that hears of the ends of runs.
+fn serve(rig: &Rig, tables: &str) -> Server {
+    rig.serve(&format!("{tables}[queue.done]\nrun = [\"true\"]\n"))
+}
+
+/// The end of the one run was announced, once.
+#[track_caller]
+fn announced_once(rig: &Rig) {
+    rig.call(&["wait", "--drained"]);
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["done"]["succeeded"], 1);
 }
 
 /// A worker that has each line in `n` and does this first; where the condition holds it emits so many jobs of a
@@ -45,9 +57,10 @@ fn sh(key: &str, script: &str) -> String {
 fn a_binary_tree_of_jobs_ends_once_with_every_leaf() {
     let rig = Rig::new();
     let split = worker("", "-lt 12", "tree", 2, "n + 1");
-    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 64\n"));
-    let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
+    let server = serve(&rig, &format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 64\n"));
+    let run = rig.call(&["push", "tree", "0", "--run", "new", "--end-job", "done"]).fine().trim_end().to_owned();
     counts(&ended(&rig, &run), 8191, 0);
+    announced_once(&rig);
     server.stop();
 }
 
@@ -56,9 +69,10 @@ fn ten_thousand_links_that_are_all_filtered_end_with_the_page() {
     let rig = Rig::new();
     let page = sh("run", "seq 10000 | sed 's/^/filter\t/' >> $WINDLASS_EMIT");
     let filter = "worker = [\"sh\", \"-c\", \"while read -r link; do echo ok; done\"]";
-    let server = rig.serve(&format!("[queue.page]\n{page}\n[queue.filter]\n{filter}\nin_flight = 64\n"));
-    let run = rig.call(&["push", "page", "x", "--run", "new"]).fine().trim_end().to_owned();
+    let server = serve(&rig, &format!("[queue.page]\n{page}\n[queue.filter]\n{filter}\nin_flight = 64\n"));
+    let run = rig.call(&["push", "page", "x", "--run", "new", "--end-job", "done"]).fine().trim_end().to_owned();
     counts(&ended(&rig, &run), 10_001, 0);
+    announced_once(&rig);
     server.stop();
 }
 
@@ -68,10 +82,12 @@ fn a_ring_of_stages_with_a_limit_of_one_goes_on_to_its_end() {
     let down = |to: &str| worker("", "-gt 0", to, 1, "n - 1");
     let a = stage("a", &down("b"), "slots = 1\nlimit = 1\nto = [\"b\"]");
     let b = stage("b", &down("a"), "slots = 1\nlimit = 1\nto = [\"a\"]");
-    let server = rig.serve(&(a + &b));
+    let server = serve(&rig, &(a + &b));
     // Three that go round at once, where one may wait: each passes twenty-one times.
-    let run = rig.feed(&["push", "p.a", "--run", "new"], "20\n20\n20\n").fine().trim_end().to_owned();
+    let words = ["push", "p.a", "--run", "new", "--end-job", "done"];
+    let run = rig.feed(&words, "20\n20\n20\n").fine().trim_end().to_owned();
     counts(&ended(&rig, &run), 63, 0);
+    announced_once(&rig);
     server.stop();
 }
 
@@ -81,13 +97,14 @@ fn a_fetcher_that_hangs_and_one_that_dies_cost_their_jobs_and_not_the_run() {
     let fetch = "case $1 in hang) exec sleep 1000;; die) kill -9 $$;; esac; echo page $1 >> $WINDLASS_EMIT";
     let terms = "attempts = 1\ntime_limit = \"3s\"\ngrace = \"100ms\"\nto = [\"parse\"]";
     let parse = sh("batch", "while read -r line; do echo ok; done");
-    let server = rig.serve(&(stage("fetch", &sh("run", fetch), terms) + &stage("parse", &parse, "")));
-    let told = rig.feed(&["pipeline", "run", "p", "--json"], "a\nhang\nb\ndie\nc\n");
+    let server = serve(&rig, &(stage("fetch", &sh("run", fetch), terms) + &stage("parse", &parse, "")));
+    let told = rig.feed(&["pipeline", "run", "p", "--json", "--end-job", "done"], "a\nhang\nb\ndie\nc\n");
     assert_eq!(told.code, Some(1), "{}", told.stderr);
     let run: Value = serde_json::from_slice(&told.stdout).unwrap();
     counts(&run, 6, 2);
     let failed = rig.call(&["ls", "state:failed", "--json"]).fine().to_owned();
     assert!(failed.contains("time limit") && failed.contains("killed by signal 9"), "{failed}");
+    announced_once(&rig);
     server.stop();
 }
 
@@ -97,13 +114,14 @@ fn a_run_goes_on_after_a_kill_of_the_server_and_ends_once_with_the_same_counts()
     let mut bell = rig.bell("bell");
     let ring = format!("if [ $n = 8 ]; then echo half > {}; fi;", bell.path);
     let split = worker(&ring, "-lt 10", "tree", 2, "n + 1");
-    let server = rig.serve(&format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 8\n"));
-    let run = rig.call(&["push", "tree", "0", "--run", "new"]).fine().trim_end().to_owned();
+    let server = serve(&rig, &format!("[queue.tree]\n{split}\nslots = 2\nin_flight = 8\n"));
+    let run = rig.call(&["push", "tree", "0", "--run", "new", "--end-job", "done"]).fine().trim_end().to_owned();
     bell.next();
     server.process.kill();
     let server = rig.serve_again();
     // Whoever was at a job when the server died does it again; what it emitted before counted for nothing.
     counts(&ended(&rig, &run), 2047, 0);
+    announced_once(&rig);
     server.stop();
 }
 
@@ -111,6 +129,11 @@ fn a_run_goes_on_after_a_kill_of_the_server_and_ends_once_with_the_same_counts()
 fn a_pipeline_is_written_checked_run_without_a_server_and_drawn() {
     let rig = Rig::new();
     std::fs::create_dir_all(rig.dir()).unwrap();
+    let elsewhere = rig.path("elsewhere.toml");
+    let elsewhere = elsewhere.to_str().unwrap();
+    rig.call(&["pipeline", "init", elsewhere]).says(&format!("pipeline check --config {elsewhere}")).fine();
+    let drawn = rig.call(&["--dir", "/nowhere", "pipeline", "graph", "--config", elsewhere]).fine().to_owned();
+    assert!(drawn.contains("[split] 0 waiting"), "a file is drawn where nothing has ever run: {drawn}");
     rig.call(&["pipeline", "check"]).ended(66);
     rig.call(&["pipeline", "init"]).fine();
     rig.call(&["pipeline", "init"]).ended(73);
@@ -177,6 +200,33 @@ fn the_run_of_a_pipeline_has_the_terms_that_it_was_given() {
     assert_eq!(rig.call(&["status", "--json"]).json()["totals"]["succeeded"], 3 + 2 + 1, "and its end is announced");
     rig.feed(&["pipeline", "run", "p", "--time-limit", "soon"], "x\n").ended(64);
     server.stop();
+}
+
+/// The end of nothing is an end, too: at once, once, and with nothing in it.
+#[test]
+fn a_run_of_nothing_ends_at_once_and_is_announced() {
+    let rig = Rig::new();
+    let server = serve(&rig, &stage("a", &sh("run", "true"), ""));
+    let told = rig.feed(&["pipeline", "run", "p", "--json", "--end-job", "done"], "").json();
+    counts(&told, 0, 0);
+    announced_once(&rig);
+    let run = rig.feed(&["push", "p.a", "--run", "new"], "").fine().trim_end().to_owned();
+    counts(&ended(&rig, &run), 0, 0);
+    server.stop();
+}
+
+#[test]
+fn a_pipeline_check_says_which_stages_share_their_keys_and_what_fits_only_by_turns() {
+    let rig = Rig::new();
+    std::fs::create_dir_all(rig.dir()).unwrap();
+    let config = "[limits]\nmemory = \"1G\"\n".to_owned()
+        + &stage("a", &sh("run", "true"), "pass = \"data\"\nto = [\"b\"]\nunique = \"run\"\nmemory = \"500M\"")
+        + &stage("b", &sh("run", "true"), "unique = \"run\"\nmemory = \"500M\"")
+        + "[queue.q]\nrun = [\"true\"]\nslots = 2\nmemory = \"500M\"\n";
+    std::fs::write(rig.dir().join("windlass.toml"), config).unwrap();
+    let told = rig.call(&["pipeline", "check"]);
+    told.says("p.a and p.b have `unique = \"run\"`, and a run has one set of keys");
+    told.says("all tables together may use 2.0 GiB, of 1 GiB").fine();
 }
 
 #[test]

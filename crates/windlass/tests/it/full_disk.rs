@@ -116,6 +116,7 @@ fn until(rig: &Rig, holds: impl Fn(&Value) -> bool) {
 fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
     let witness = rig.path("witness");
     let script = format!("echo $WINDLASS_JOB_ID >> {}", witness.display());
+    let run = rig.call(&["push", "elsewhere", "--run", "new", "0"]).fine().trim_end().to_owned();
     let mut accepted: Vec<String> = rig.call(&["push", "q", "1", "2", "3"]).fine().lines().map(str::to_owned).collect();
     // Whoever asks without a server reads the inbox into the store.
     rig.call(&["ls"]).fine();
@@ -133,6 +134,9 @@ fn starts_on_a_full_disk(rig: &Rig, mount: &Mount) {
     rig.call(&["push", "q", "7"]).says("rejected, nothing was stored: no space left").ended(74);
     let why = rig.call(&["why", &accepted[0]]);
     assert!(why.fine().contains("space"), "{why:?}");
+    // The archive cannot go on, and nobody who asks waits for it.
+    assert!(rig.call(&["why", "q"]).fine().contains("space"));
+    assert!(rig.call(&["why", &run]).fine().contains("1 job is ready"));
     assert!(!witness.exists(), "nothing was started");
     std::fs::remove_file(filled).unwrap();
     server.process.until("there is space again: jobs are accepted and started");

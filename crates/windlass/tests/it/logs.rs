@@ -34,8 +34,12 @@ fn output_is_read_along_with_while_the_job_runs() {
     let told = follow.end();
     assert_eq!(told.says(&format!("{first} has failed")).fine(), "");
     bell.next();
-    let line: Value = serde_json::from_str(&later.out_line()).unwrap();
-    assert_eq!((&line["start"], &line["stream"], &line["data"]), (&1.into(), &"stdout".into(), &"one\n".into()));
+    // They come through two pipes, and nobody knows which is read first.
+    let mut lines = [(); 2].map(|()| serde_json::from_str::<Value>(&later.out_line()).unwrap());
+    lines.sort_by_key(|line| line["stream"] == "stderr");
+    for (line, stream, data) in [(&lines[0], "stdout", "one\n"), (&lines[1], "stderr", "aside\n")] {
+        assert_eq!((&line["start"], &line["stream"], &line["data"]), (&1.into(), &stream.into(), &data.into()));
+    }
     gate.open(2);
     let rest = later.end();
     let lines: Vec<Value> = rest.fine().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

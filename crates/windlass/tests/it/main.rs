@@ -8,6 +8,7 @@ mod amend;
 mod audit;
 mod backup;
 mod bad_input;
+mod cancel;
 mod doctor;
 mod durable;
 mod elsewhere;
@@ -22,11 +23,13 @@ mod limits;
 mod logs;
 mod lua;
 mod manners;
+mod memcached;
 mod mount;
 mod moves;
 mod page;
 mod pages;
 mod patterns;
+mod payloads;
 mod places;
 mod plain;
 mod push;
@@ -48,3 +51,6 @@ mod watch;
 mod words;
 mod work;
 mod workers;
+
+#[path = "../shared/payloads.rs"]
+mod shared;

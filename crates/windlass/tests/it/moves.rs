@@ -12,13 +12,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// A server that keeps its address through its deaths.
-struct Machine {
-    rig: Rig,
+pub(crate) struct Machine {
+    pub(crate) rig: Rig,
     port: u16,
 }
 
 impl Machine {
-    fn new() -> Machine {
+    pub(crate) fn new() -> Machine {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         Machine { rig: Rig::new(), port: free.local_addr().unwrap().port() }
     }
@@ -27,7 +27,7 @@ impl Machine {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn serve(&self, queues: &str) -> Server {
+    pub(crate) fn serve(&self, queues: &str) -> Server {
         self.rig.serve(&format!("[server]\nlisten = \"127.0.0.1:{}\"\n{queues}", self.port))
     }
 
@@ -45,7 +45,7 @@ impl Machine {
         )
     }
 
-    fn forward(&self, queue: &str) -> String {
+    pub(crate) fn forward(&self, queue: &str) -> String {
         self.forward_by(queue, self.port)
     }
 

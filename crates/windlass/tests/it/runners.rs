@@ -235,3 +235,62 @@ fn a_checkpoint_reaches_the_next_attempt_of_a_command_and_of_a_kept_worker() {
     }
     server.stop();
 }
+
+#[test]
+fn a_drain_gives_the_jobs_of_a_polite_batch_back() {
+    let rig = Rig::new();
+    let mut bell = rig.bell("bell");
+    let table = |reply: &str| {
+        let script = format!("trap 'exit 0' TERM; read job; echo {reply} > {}; sleep 1000 & wait", bell.path);
+        format!("[queue.{reply}]\nbatch = [\"sh\", \"-c\", {script:?}]\nreply = \"{reply}\"\n")
+    };
+    let server = rig.serve(&format!("[server]\ndrain = \"10ms\"\n{}{}", table("lines"), table("exit")));
+    let pushed = ["lines", "exit"].map(|queue| rig.call(&["push", queue, "a", "b", "c"]).fine().to_owned());
+    for _ in 0..2 {
+        bell.next();
+    }
+    server.stop();
+    for id in pushed.iter().flat_map(|ids| ids.lines()) {
+        let job = rig.call(&["show", id, "--json"]).json();
+        assert_eq!((&job["state"], &job["attempts"]["failures"]), (&"ready".into(), &0.into()), "{job}");
+    }
+}
+
+#[test]
+fn jobs_of_a_batch_say_how_far_they_are_each_by_its_name() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!(
+        r#"n=0; while read -r line; do
+            id=$(echo "$line" | sed 's/.*"id":"\([^"]*\)".*/\1/'); n=$((n + 1))
+            printf '@%s progress %s/9 part\n@%s phase sorts %s\n' $id $n $id $n >> $WINDLASS_CONTROL
+            printf '@%s checkpoint row %s\nphase of nobody\n' $id $n >> $WINDLASS_CONTROL
+            case $line in *checkpoint*) echo "ok $line";; *) echo retry;; esac
+        done; echo > {}; read go < {}"#,
+        bell.path, gate.path
+    );
+    let server = rig.serve(&format!(
+        "[queue.q]\nbatch = [\"sh\", \"-c\", {script:?}]\nframing = \"json\"\nslots = 1\n\
+         backoff = \"1ms\"\nbackoff_max = \"1ms\"\n"
+    ));
+    let ids = rig.call(&["push", "q", "a", "b"]).fine().to_owned();
+    let ids: Vec<&str> = ids.lines().collect();
+    bell.next();
+    for (number, id) in (1..).zip(&ids) {
+        let job = rig.call(&["show", id, "--json"]).json();
+        assert_eq!(
+            (&job["progress"], &job["phase"]),
+            (&format!("{number}/9 part").into(), &format!("sorts {number}").into()),
+            "{job}"
+        );
+    }
+    // Everything after that is let through.
+    gate.open(9);
+    rig.drained();
+    for (number, id) in (1..).zip(&ids) {
+        let job = rig.call(&["show", id, "--json"]).json();
+        assert!(told(&job).contains(&format!("\"checkpoint\":\"row {number}\"")), "{}", told(&job));
+        assert_eq!(job["progress"], Value::Null);
+    }
+    server.stop();
+}

@@ -109,7 +109,8 @@ fn a_run_that_nobody_sealed_says_so_and_ends_when_it_is_sealed() {
 fn a_run_says_what_it_waits_for_and_a_job_that_only_the_archive_knows_what_became_of_it() {
     let rig = Rig::new();
     let config = "[queue.q]\nrun = [\"false\"]\nbackoff = \"1h\"\nbackoff_max = \"1h\"\n\
-                  [queue.ill]\nworker = [\"sh\", \"-c\", \"echo no database >&2; exit 3\"]\n";
+                  [queue.ill]\nworker = [\"sh\", \"-c\", \"echo no database >&2; exit 3\"]\n\
+                  [queue.hang]\nrun = [\"sleep\", \"600\"]\n";
     let server = rig.serve(config);
     let run = "r-0123456789";
     let first = line(&rig, &["push", "q", "a", "--run", run]);
@@ -120,6 +121,9 @@ fn a_run_says_what_it_waits_for_and_a_job_that_only_the_archive_knows_what_becam
     };
     let says = |code: &str, part: &str| codes(run).iter().any(|(c, text)| c == code && text.contains(part));
     while !says("retrying", "1 job is retrying, the next ") {}
+    rig.call(&["push", "hang", "z", "--run", run]).fine();
+    while !says("running", "1 job is running") {}
+    assert!(!says("nothing_waits", ""), "what runs waits for no start: {:?}", codes(run));
     rig.call(&["push", "last", "b", "--run", run, "--after", &first]).fine();
     assert!(says("after", &format!("1 job waits until these have succeeded: {first}")), "{:?}", codes(run));
     rig.call(&["push", "ill", "c", "--run", run]).fine();

@@ -180,6 +180,48 @@ fn directories_of_documents_are_shown_without_a_server() {
 }
 
 #[test]
+fn of_drivers_at_work_the_server_top_and_spool_status_tell_the_same() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let (docs, input, output) = (rig.path("docs"), rig.path("docs/in"), rig.path("docs/out"));
+    let (docs, input, output) = (docs.to_str().unwrap(), input.to_str().unwrap(), output.to_str().unwrap());
+    for name in ["1", "2", "3"] {
+        rig.call(&["spool", "put", input, "/etc/hostname", "--name", name]).fine();
+    }
+    let script = format!("cp $1 $2; case $1 in *2.*) echo > {}; read x < {};; esac", bell.path, gate.path);
+    let driver = rig.start(
+        &["drive", "--in", input, "--out", output, "--", "sh", "-c", &script, "sh", "{in}", "{out}"],
+        Stdio::null(),
+    );
+    bell.next();
+    let server = rig.serve("[spool]\nshow = [\"../docs\"]\n");
+    // Each looks for itself, and a driver's times may change in between.
+    let deadline = Instant::now() + PATIENCE;
+    let (told, served) = loop {
+        let told = rig.call(&["spool", "status", docs, "--json"]).json();
+        let served = rig.call(&["top", "--json"]).json()["spools"][0].clone();
+        let alone = rig.call(&["top", "--spool", docs, "--json"]).json()["spools"].clone();
+        let alone = alone.as_array().unwrap().last().unwrap().clone();
+        let parts = ["stages", "left_s"];
+        if parts.iter().all(|part| told[part] == served[part] && told[part] == alone[part]) {
+            break (told, served);
+        }
+        assert!(Instant::now() < deadline, "{told}\n{served}\n{alone}");
+    };
+    // Where the config stands there is a step up, which nobody needs to see.
+    assert_eq!(served["directory"], docs);
+    let stage = &told["stages"][0];
+    assert_eq!((&stage["waiting"], &stage["working"], &stage["documents"]), (&1.into(), &1.into(), &1.into()));
+    for number in ["work_s", "per_hour", "left_s"] {
+        assert!(stage[number].as_f64().unwrap() > 0.0, "{number}: {stage}");
+    }
+    driver.signal(Signal::TERM);
+    gate.open(1);
+    driver.end().fine();
+    server.stop();
+}
+
+#[test]
 fn the_live_view_goes_on_and_gives_the_terminal_back() {
     let rig = Rig::new();
     let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));

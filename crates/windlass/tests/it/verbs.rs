@@ -2,6 +2,10 @@
 
 use crate::rig::Rig;
 use std::os::unix::fs::PermissionsExt;
+use windlass::data_dir::DataDir;
+use windlass::inbox::disk::Kernel;
+use windlass::inbox::{Envelope, InboxWriter, files};
+use windlass_core::job::{Origin, QueueName, RunId};
 
 fn count(rig: &Rig, selector: &str) -> usize {
     rig.call(&["ls", "--json", "--", selector]).json().as_array().unwrap().len()
@@ -148,4 +152,34 @@ fn a_config_that_is_no_config() {
     assert!(!rig.dir().exists(), "nothing was started");
     std::fs::create_dir(rig.dir()).unwrap();
     rig.call(&["doctor", "--json"]).json();
+}
+
+/// A program wrote to one file of the inbox, then to the next, and sealed its run there; the first was lost before
+/// anybody read it. The run waits for what will never come, and says for what; a person ends that.
+#[test]
+fn a_run_whose_seal_waits_for_a_lost_file_says_which_and_a_person_seals_it() {
+    let rig = Rig::new();
+    let inbox = DataDir::open(&rig.dir()).unwrap().inbox();
+    let mut writer = InboxWriter::open(&inbox).unwrap();
+    let run = RunId::first(Origin::from_random(77));
+    let envelope = Envelope { run: Some(run), ..Envelope::new(QueueName::new(b"q").unwrap()) };
+    let lost = writer.push(&envelope, b"lost").unwrap();
+    let name = rustix::process::geteuid().as_raw().to_string();
+    let sealed = files::seal(&Kernel::default(), &inbox, &name, lost.origin).unwrap();
+    let there = writer.push(&envelope, b"there").unwrap();
+    assert_ne!(lost.origin, there.origin, "it is in the next file");
+    writer.seal(run).unwrap();
+    writer.sync().unwrap();
+    std::fs::remove_file(sealed).unwrap();
+
+    let server = rig.serve("[queue.q]\nrun = [\"true\"]\n");
+    rig.call(&["wait", &there.to_string()]).fine();
+    let run = run.to_string();
+    let why = rig.call(&["why", &run, "--json"]).json();
+    assert_eq!(why["reasons"][0]["code"], "inbox_not_read", "{why}");
+    let text = why["reasons"][0]["text"].as_str().unwrap();
+    assert!(text.contains(&lost.origin.to_string()) && text.contains(&format!("windlass seal {run}")), "{text}");
+    rig.call(&["seal", &run]).fine();
+    rig.call(&["wait", &run]).fine();
+    server.stop();
 }

@@ -10,6 +10,44 @@ const CONFIG: &str = "[queue.ok]\nrun = [\"true\"]\n[queue.bad]\nrun = [\"false\
                       backoff = \"1000h\"\nbackoff_max = \"1000h\"\n";
 
 #[test]
+fn contention_is_measured_by_what_holds_a_queue() {
+    let rig = Rig::new();
+    let (mut bell, mut gate) = (rig.bell("bell"), rig.gate("gate"));
+    let script = format!("echo runs > {}; read x < {}", bell.path, gate.path);
+    let first = format!("[queue.first]\nrun = [\"sh\", \"-c\", {script:?}]\n");
+    let server = rig.serve(&format!("[limits]\nslots = 1\n{first}[queue.second]\nrun = [\"true\"]\n"));
+    let stats = || rig.call(&["stats", "--json"]).json();
+    let held = |stats: &Value, queue: &str| {
+        let rows = stats["rows"].as_array().unwrap().iter();
+        rows.filter(|row| row["key"] == queue).map(|row| row["held_s"].clone()).next().unwrap_or(Value::Null)
+    };
+    let taken = |stats: &Value| held(stats, "second")["server_slots_taken"].as_f64().unwrap_or(0.0);
+    rig.call(&["push", "first", "x"]).fine();
+    assert_eq!(bell.next(), "runs");
+    assert_eq!(taken(&stats()), 0.0, "nothing of it is there");
+    rig.call(&["push", "second", "x"]).fine();
+    // It grows with time alone, so it is looked at until it has grown, and once more.
+    for _ in 0..2 {
+        let before = taken(&stats());
+        while taken(&stats()) <= before {}
+    }
+    gate.open(1);
+    rig.drained();
+    let over = stats();
+    let later = stats();
+    assert!(taken(&over) > 0.0, "{over}");
+    assert_eq!(taken(&over), taken(&later), "it is held no more");
+    assert_eq!(held(&over, "second").as_object().unwrap().len(), 1, "by nothing else: {over}");
+    assert_eq!(held(&over, "first"), Value::Null, "nothing held it: {over}");
+    assert_eq!(over["total"]["held_s"], held(&over, "second"));
+    let busy = over["busy"].as_f64().unwrap();
+    assert!(busy > 0.0 && busy <= 1.0, "{busy}");
+    let told = rig.call(&["stats", "queue:second", "--fields", "key,held_by"]).fine().to_owned();
+    assert!(told.contains("server_slots_taken"), "{told}");
+    server.stop();
+}
+
+#[test]
 fn statistics_of_what_ended() {
     let rig = Rig::new();
     let server = rig.serve(CONFIG);

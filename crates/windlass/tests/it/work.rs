@@ -8,7 +8,7 @@ use windlass::error::Kind;
 
 const FAR: &str = "[queue.\"far*\"]\nremote = true\nslots = 50\nattempts = 2\nbackoff = \"1ms\"\n";
 
-fn connect(rig: &Rig) -> Connection {
+pub(crate) fn connect(rig: &Rig) -> Connection {
     Connection::open(&windlass::data_dir::DataDir::open(&rig.dir()).unwrap()).unwrap().unwrap()
 }
 
@@ -20,7 +20,7 @@ fn worker(rig: &Rig, words: &[&str]) -> Process {
 }
 
 /// Asks for jobs of a queue until there are some.
-fn claim(to: &mut Connection, queue: &str, most: u32) -> Vec<Value> {
+pub(crate) fn claim(to: &mut Connection, queue: &str, most: u32) -> Vec<Value> {
     loop {
         let asked = json!({ "queues": [queue], "most": most, "wait_s": 60 });
         let claimed: Value = to.post_json("/api/v1/work/claim", &asked).unwrap();
@@ -31,7 +31,7 @@ fn claim(to: &mut Connection, queue: &str, most: u32) -> Vec<Value> {
     }
 }
 
-fn reply(to: &mut Connection, job: &Value, reply: &Value) -> Result<Value, windlass::error::Failure> {
+pub(crate) fn reply(to: &mut Connection, job: &Value, reply: &Value) -> Result<Value, windlass::error::Failure> {
     let (id, token) = (job["id"].as_str().unwrap(), job["token"].as_str().unwrap());
     let body = serde_json::to_vec(reply).unwrap();
     to.post_as(token, &format!("/api/v1/jobs/{id}/reply"), "application/json", &body)?.checked()?.json()

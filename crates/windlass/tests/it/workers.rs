@@ -100,6 +100,38 @@ fn a_fetcher_and_a_parser_go_through_the_cycles_of_the_seed() {
     server.stop();
 }
 
+/// Ticks of processor time that the thread of the kept workers has used.
+fn ticks_of_the_desk(server: &crate::rig::Server) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.process.pid().as_raw_nonzero())).unwrap();
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
+    let stat = stats.into_iter().find(|stat| stat.contains("(kept workers)")).expect("no thread of that name");
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// A thread that turns without rest uses a hundred ticks a second, or what its share of the machine is; one that waits
+/// needs none of them.
+#[test]
+fn a_worker_that_closes_what_it_was_given_costs_no_processor() {
+    let rig = Rig::new();
+    let server = rig.serve(
+        "[queue.channel]\nworker = [\"sh\", \"-c\", \"exec 3>&-; while read -r job; do sleep 2; echo ok; done\"]\n\
+         [queue.replies]\nworker = [\"sh\", \"-c\", \"exec >&-; read -r job; sleep 1000\"]\n\
+         attempts = 1\ngrace = \"2s\"\n",
+    );
+    let (fine, mute) = (rig.call(&["push", "channel", "x"]), rig.call(&["push", "replies", "x"]));
+    rig.drained();
+    let told = |id: &str| {
+        let job = rig.call(&["show", id.trim_end(), "--json"]).json();
+        (job["state"].as_str().unwrap().to_owned(), job["history"][0]["error"].clone())
+    };
+    assert_eq!(told(fine.fine()).0, "succeeded");
+    assert_eq!(told(mute.fine()), ("failed".into(), "its worker closed its standard output".into()));
+    let ticks = ticks_of_the_desk(&server);
+    assert!(ticks < 20, "{ticks} ticks for two jobs");
+    server.stop();
+}
+
 #[test]
 fn where_a_worker_is_stands_in_the_list_and_in_show_and_status() {
     let rig = Rig::new();

@@ -1,10 +1,10 @@
 //! Batch commands with real programs: good ones, silent ones, noisy ones, dying ones.
 
-use crate::rig::{Rig, batch};
+use crate::rig::{Rig, batch, brief, children};
 use std::time::Duration;
 use windlass::runner::{Flight, Runner, Stop};
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::{Framing, Reply};
+use windlass_core::policy::{Framing, Limits, Policy, Reply};
 
 const LINES: [&[u8]; 10] = [b"a", b"b", b"bad", b"c", b"", b"d e", b"--f", b"\xff\xfe", b"g\0h", b"{}"];
 
@@ -129,6 +129,20 @@ fn one_that_hangs_is_ended_and_only_its_job_timed_out() {
 }
 
 #[test]
+fn one_that_stops_itself_or_leaves_others_behind_costs_its_job_alone_and_nothing_of_it_is_left() {
+    let mut rig = Rig::new(1);
+    let script = "while read line; do case $line in stop) kill -STOP $$;; fork) (setsid sleep 1000 &) ;; esac
+        echo ok; done";
+    let (time_limit, grace) = (Some(Duration::from_secs(1)), Duration::from_millis(50));
+    let policy = Policy { time_limit, grace, ..batch(script, |_| {}) };
+    // Whoever is asked to end is let go on for that, and may even answer then.
+    let heard = rig.all(&policy, &[b"a", b"stop", b"fork", b"c"]);
+    assert!(["ok", "timed_out"].contains(&heard[1].as_str()), "{heard:?}");
+    assert_eq!([&heard[0], &heard[2], &heard[3]], ["ok"; 3], "{heard:?}");
+    assert_eq!(children(rig.launchers()[0]), "");
+}
+
+#[test]
 fn a_stopped_batch_comes_back_and_keeps_what_was_answered() {
     let mut rig = Rig::new(1);
     let fifo = rig.fifo("begun");
@@ -142,6 +156,88 @@ fn a_stopped_batch_comes_back_and_keeps_what_was_answered() {
     std::fs::read(&fifo).unwrap();
     rig.runner.stop(Flight(4), Stop::Cancel);
     assert_eq!(rig.hear_jobs(2)[1].1, Outcome::Cancelled);
+}
+
+/// A `wait` is left at once for this, wherever the signal comes.
+const POLITE: &str = "trap 'exit 0' TERM;";
+
+#[test]
+fn a_polite_exit_after_our_own_signal_ends_no_job() {
+    let mut rig = Rig::new(1);
+    let fifo = rig.fifo("begun");
+    for (reply, said, first) in [(Reply::Lines, "echo ok;", Some("succeeded")), (Reply::Exit, "", None)] {
+        for (why, word) in [(Stop::Interrupt, "interrupted"), (Stop::Cancel, "cancelled")] {
+            let script = format!("{POLITE} read a; {said} echo > {}; sleep 1000 & wait", fifo.display());
+            let ids = rig.start_many(&batch(&script, |batch| batch.reply = reply), &LINES[..3], 9);
+            std::fs::read(&fifo).unwrap();
+            rig.runner.stop(Flight(ids[0].offset), why);
+            let heard = rig.hear_jobs(3);
+            let heard: Vec<&str> = heard.iter().map(|(_, outcome)| outcome.word()).collect();
+            assert_eq!(heard, [first.unwrap_or(word), word, word], "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn a_polite_exit_at_a_limit_charges_one_job_only() {
+    let mut rig = Rig::new(1);
+    let noise = "head -c 300000 /dev/zero >&2; sleep 1000 & wait";
+    let script = format!("{POLITE} while read line; do case $line in bad) {noise};; *) echo ok;; esac; done");
+    let limits = Limits { output: 200_000, ..Limits::default() };
+    for reply in [Reply::Lines, Reply::Exit] {
+        let policy = Policy { limits, ..batch(&script, |batch| batch.reply = reply) };
+        let heard = rig.all(&policy, &[b"a", b"b", b"bad", b"c"]);
+        assert!(heard[2].starts_with("failed stopped: it wrote "), "{reply:?}: {}", heard[2]);
+        assert_eq!([&heard[0], &heard[1], &heard[3]], ["ok"; 3], "{reply:?}");
+    }
+}
+
+#[test]
+fn one_job_of_a_batch_is_cancelled_where_that_costs_no_other() {
+    let mut rig = Rig::new(1);
+    let (begun, go) = (rig.fifo("begun"), rig.fifo("go"));
+    let script = format!(
+        "lines=$(cat); echo > {}; read go < {}; case $lines in a*) exit 1;; esac; echo \"$lines\" | sed 's/.*/ok/'",
+        begun.display(),
+        go.display()
+    );
+    // Two of these lines reach four bytes: a process for each pair.
+    let policy = batch(&script, |batch| batch.bytes = 4);
+    let flight = Flight(rig.start_many(&policy, &[b"a", b"b", b"c", b"d", b"e"], 9)[0].offset);
+    std::fs::read(&begun).unwrap();
+    rig.runner.cancel(flight, 2);
+    assert_eq!(rig.hear_jobs(1), [(3, Outcome::Cancelled)], "it had not begun");
+    rig.runner.cancel(flight, 0);
+    std::fs::write(&go, "\n").unwrap();
+    assert_eq!(rig.hear_jobs(1), [(1, Outcome::Cancelled)], "its process died, and it is not run again");
+    std::fs::read(&begun).unwrap();
+    std::fs::write(&go, "\n").unwrap();
+    assert_eq!(brief(&rig.hear_jobs(1)[0].1), "ok", "its neighbour is");
+    std::fs::read(&begun).unwrap();
+    (3..5).for_each(|position| rig.runner.cancel(flight, position));
+    let heard = rig.hear_jobs(2);
+    assert_eq!(heard, [(4, Outcome::Cancelled), (5, Outcome::Cancelled)], "their process had no others");
+}
+
+#[test]
+fn a_start_of_one_job_that_shares_a_process_is_cancelled_without_the_others() {
+    let mut rig = Rig::new(1);
+    let (begun, go) = (rig.fifo("begun"), rig.fifo("go"));
+    let script = format!("echo > {}; read go < {}; sed 's/.*/ok/'", begun.display(), go.display());
+    let ids = rig.start_many(&batch(&script, |_| {}), &LINES[..3], 1);
+    std::fs::read(&begun).unwrap();
+    rig.runner.stop(Flight(ids[1].offset), Stop::Cancel);
+    std::fs::write(&go, "\n").unwrap();
+    let heard: Vec<String> = rig.hear_jobs(3).iter().map(|(_, outcome)| brief(outcome)).collect();
+    assert_eq!(heard, ["ok"; 3], "it ends with its batch");
+}
+
+#[test]
+fn a_launcher_that_dies_costs_the_neighbours_of_a_job_nothing() {
+    let mut rig = Rig::new(1);
+    let kill = "while read line; do case $line in bad) kill -KILL $PPID; sleep 1000;; *) echo ok;; esac; done";
+    let heard = rig.all(&batch(kill, |_| {}), &LINES[..4]);
+    assert_eq!(heard, ["ok", "ok", "lost", "ok"]);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Kept workers with real programs: made on demand, chosen well, ended, made anew.
 
+use crate::payloads::lines;
 use crate::rig::{Rig, children, kept, lives};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 use windlass::runner::{Flight, Runner, Stop};
 use windlass_core::outcome::Outcome;
@@ -101,6 +105,53 @@ fn who_asks_for_more_with_a_job_in_hand_gets_it_at_once() {
     assert_eq!(rig.all(&policy, &[b"a", b"b"]), ["ok both", "ok both"]);
 }
 
+/// Jobs of different queues in one flight, the first of which is at work until a gate opens; that gate, and where
+/// the worker notes what it was given.
+fn at_work(rig: &mut Rig, in_flight: u32) -> (Flight, PathBuf, PathBuf) {
+    let [begun, gate] = ["begun", "gate"].map(|name| rig.fifo(name));
+    let given = rig.dir.root().join("given");
+    let script = format!(
+        "while read line; do
+             echo $line >> {}
+             case $line in long) echo > {}; cat {} > /dev/null;; esac
+             echo ok
+         done",
+        given.display(),
+        begun.display(),
+        gate.display()
+    );
+    let policy = kept(&script, 1, |worker| worker.in_flight = in_flight);
+    let flight = rig.start_fellows(&policy, &[b"long", b"a", b"b", b"c"]);
+    std::fs::read(&begun).unwrap();
+    (flight, gate, given)
+}
+
+#[test]
+fn one_of_a_shared_flight_that_waits_is_cancelled_and_its_worker_never_hears_of_it() {
+    let mut rig = Rig::new(1);
+    let (flight, gate, given) = at_work(&mut rig, 1);
+    rig.runner.cancel(flight, 2);
+    assert_eq!(rig.hear_jobs(1), [(flight.0 + 2, Outcome::Cancelled)]);
+    rig.runner.cancel(flight, 2);
+    std::fs::write(&gate, "open\n").unwrap();
+    let done = |position| (flight.0 + position, Outcome::Succeeded { message: String::new() });
+    assert_eq!(rig.hear_jobs(3), [0, 1, 3].map(done), "the others go on, and a second word changes nothing");
+    assert_eq!(std::fs::read_to_string(given).unwrap(), "long\na\nc\n", "by the same worker");
+}
+
+#[test]
+fn one_of_a_shared_flight_that_is_at_work_is_cancelled_with_its_worker_and_no_other_is() {
+    for in_flight in [1, 4] {
+        let mut rig = Rig::new(1);
+        let (flight, ..) = at_work(&mut rig, in_flight);
+        rig.runner.cancel(flight, 0);
+        let words: Vec<&str> = rig.hear_jobs(4).iter().map(|(_, outcome)| outcome.word()).collect();
+        // What was in the pipe of the worker that had to go is given back, and costs nothing.
+        let others = if in_flight == 1 { "succeeded" } else { "interrupted" };
+        assert_eq!(words, ["cancelled", others, others, others]);
+    }
+}
+
 #[test]
 fn a_death_costs_the_job_in_hand_and_no_other() {
     let mut rig = Rig::new(1);
@@ -146,6 +197,27 @@ fn workers_are_replaced_by_count_age_and_size_and_go_when_idle() {
     while children(launcher).split_whitespace().any(|child| child == pid.to_string()) {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_worker_that_never_rests_is_replaced_by_age_too() {
+    let mut rig = Rig::new(1);
+    let data = vec![&b"x"[..]; 300];
+    let busy = kept(WHO, 1, |worker| (worker.in_flight, worker.age) = (64, Some(Duration::from_millis(1))));
+    assert!(processes(&rig.all(&busy, &data)).len() > 1, "one process did them all");
+}
+
+#[test]
+fn the_memory_of_a_workers_children_is_its_own() {
+    let mut rig = Rig::new(1);
+    let held = rig.fifo("held");
+    let script = format!(
+        "(x=$(head -c 30000000 /dev/zero | tr '\\0' x); echo > {held}; sleep 1000; :) & read held < {held}
+         while read line; do echo ok $$; done",
+        held = held.display()
+    );
+    let large = kept(&script, 1, |worker| worker.memory = 8 << 20);
+    assert_eq!(processes(&rig.all(&large, &[b"x", b"x"])).len(), 2, "each is too large after its first job");
 }
 
 #[test]
@@ -278,5 +350,38 @@ fn the_workers_of_six_languages_speak_one_protocol() {
         let heard = rig.all(&policy, &[b"one", b"fail no such page", b"two words", b"retry later", b"", b"--x"]);
         let expected = ["ok ONE", "failed_for_good no such page", "ok TWO WORDS", "retry_later later", "ok", "ok --X"];
         assert_eq!(heard, expected, "{words:?}");
+        // A shell cannot hold a NUL.
+        let raw: Vec<Vec<u8>> = lines().into_iter().filter(|line| words[0] != "sh" || !line.contains(&0)).collect();
+        let capitals: Vec<Vec<u8>> = raw.iter().map(|line| line.to_ascii_uppercase()).collect();
+        let data: Vec<&[u8]> = raw.iter().map(Vec::as_slice).collect();
+        for (heard, capitals) in rig.all(&policy, &data).iter().zip(&capitals) {
+            let expected = format!("ok {}", String::from_utf8_lossy(capitals).trim());
+            assert!(expected.starts_with(heard), "{words:?}: {heard:?}, expected {expected:?}");
+            assert_eq!(heard.len(), expected.trim_end().len().min(heard.len().max(1000)), "{words:?}: {heard:?}");
+        }
+        // And to the byte, which a message need not be.
+        let mut command = std::process::Command::new(words[0]);
+        command.args(&words[1..]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut alone = command.spawn().unwrap();
+        let mut stdin = alone.stdin.take().unwrap();
+        let all: Vec<u8> = raw.iter().flat_map(|line| [&line[..], b"\n"].concat()).collect();
+        let feeder = std::thread::spawn(move || stdin.write_all(&all).unwrap());
+        let replies = alone.wait_with_output().unwrap().stdout;
+        feeder.join().unwrap();
+        let expected: Vec<u8> = capitals.iter().flat_map(|line| [b"ok ", &line[..], b"\n"].concat()).collect();
+        assert!(replies == expected, "{words:?}: {:?}", String::from_utf8_lossy(&replies[..replies.len().min(999)]));
     }
+}
+
+#[test]
+fn a_worker_of_any_language_is_a_short_program() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workers");
+    let mut sources = 0;
+    for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let is_source = file.file_stem().is_some_and(|stem| stem == "worker");
+        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
+        assert!(!is_source || lines < 60, "{} has {lines} lines", file.display());
+        sources += usize::from(is_source);
+    }
+    assert_eq!(sources, 6);
 }

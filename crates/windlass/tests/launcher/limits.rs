@@ -3,7 +3,7 @@
 use crate::rig::{Job, Rig, batch, children, kept, lives, pids_from, shell, survivors};
 use std::time::Duration;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::Limits;
+use windlass_core::policy::{Limits, Policy};
 
 /// With all that the kernel has, without control groups, and without anything that only Linux has.
 const MEANS: [&str; 3] = ["", "cgroup", "cgroup,children,shares"];
@@ -137,14 +137,37 @@ fn whoever_talks_too_much_is_ended() {
 
 #[test]
 fn one_bad_line_of_a_batch_is_found_and_the_others_are_done() {
+    let many = "for i in $(seq 30); do sleep 1000 & done; wait";
     for means in MEANS {
         let mut rig = Rig::without(1, means);
-        let script = format!("while read line; do case $line in bad) {};; esac; echo ok $line; done", holds(200));
-        let mut policy = batch(&script, |_| {});
-        policy.limits = memory(64);
-        let told = rig.all(&policy, &[b"one", b"two", b"bad", b"four", b"five"]);
-        assert_eq!([&told[0], &told[1], &told[3], &told[4]], ["ok one", "ok two", "ok four", "ok five"]);
-        assert!(told[2].starts_with("failed killed: it had "), "{}", told[2]);
+        for (bad, limits, why) in [
+            (holds(200).as_str(), memory(64), "failed killed: it had "),
+            (many, Limits { processes: 10, ..Limits::default() }, "failed killed: it had "),
+            (
+                "while :; do :; done",
+                Limits { cpu: Duration::from_millis(300), ..Limits::default() },
+                "failed stopped: ",
+            ),
+        ] {
+            let script = format!("while read line; do case $line in bad) {bad};; esac; echo ok $line; done");
+            let policy = Policy { limits, grace: Duration::from_millis(100), ..batch(&script, |_| {}) };
+            let told = rig.all(&policy, &[b"one", b"two", b"bad", b"four", b"five"]);
+            assert_eq!([&told[0], &told[1], &told[3], &told[4]], ["ok one", "ok two", "ok four", "ok five"], "{bad}");
+            assert!(told[2].starts_with(why), "{bad}: {}", told[2]);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_grows_too_many_processes_is_killed_and_its_job_is_told_why() {
+    for means in MEANS {
+        let mut rig = Rig::without(1, means);
+        let many = "for i in $(seq 30); do sleep 1000 & done; wait";
+        let script = format!("while read line; do case $line in bad) {many};; esac; echo ok $line; done");
+        let limits = Limits { processes: 10, ..Limits::default() };
+        let told = rig.all(&Policy { limits, ..kept(&script, 1, |_| {}) }, &[b"one", b"bad", b"three"]);
+        assert_eq!([&told[0], &told[2]], ["ok one", "ok three"]);
+        assert!(told[1].ends_with(" processes and threads, and its limit is 10 (`process_limit`)"), "{}", told[1]);
     }
 }
 

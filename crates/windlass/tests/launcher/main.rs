@@ -10,8 +10,12 @@ mod kept;
 mod limits;
 mod mischief;
 mod notices;
+mod payloads;
 mod reap;
 mod rig;
 mod supervised;
 mod trees;
 mod users;
+
+#[path = "../shared/payloads.rs"]
+mod shared;

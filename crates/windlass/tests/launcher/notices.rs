@@ -63,6 +63,23 @@ for line in sys.stdin:
 }
 
 #[test]
+fn a_worker_is_told_how_often_to_say_that_it_lives() {
+    let mut rig = Rig::new(1);
+    let tells =
+        "[print('ok', os.environ.get('WATCHDOG_USEC'), os.environ.get('WATCHDOG_PID'), flush=True) for _ in sys.stdin]";
+    for (pattern, limit, expected) in [("limited", Some(9), "ok 9000000 None"), ("free", None, "ok None None")] {
+        let limit = limit.map(Duration::from_secs);
+        let mut policy = Policy { pattern: pattern.into(), time_limit: limit, ..python(tells) };
+        if let Service::Worker(worker) = &mut policy.service {
+            // Those of a manager of this server are not the worker's.
+            let theirs = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(|name| (name.as_bytes().to_vec(), b"1".to_vec()));
+            worker.command.environment.extend(theirs);
+        }
+        assert_eq!(rig.all(&policy, &[b"x"]), [expected]);
+    }
+}
+
+#[test]
 fn systemd_notify_is_answered_and_what_it_asks_for_is_given() {
     let mut rig = Rig::new(1);
     // The program waits until its message was taken; nobody would ever tell it otherwise.

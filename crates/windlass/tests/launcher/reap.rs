@@ -122,7 +122,7 @@ fn open_files(pid: i32, control: &Path) -> (usize, usize) {
 fn thousands_of_kills_leave_nothing() {
     let alone = std::env::var("WINDLASS_REAP_KILLS").ok();
     let kills = alone.as_ref().map_or(SHORT, |number| number.parse().unwrap());
-    for means in ["", "cgroup,children"] {
+    for means in ["", "cgroup,children,pidfd"] {
         let mut rig = Rig::without(2, means);
         // Whatever a launcher opens only once is open before anything is counted.
         kill(&mut rig, KINDS.len() as u64 * 4);

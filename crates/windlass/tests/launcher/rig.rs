@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use windlass::data_dir::DataDir;
 use windlass::runner::command::{CommandRunner, Settings};
 use windlass::runner::progress::Board;
-use windlass::runner::{Finished, Flight, Runner, Start};
+use windlass::runner::{Fellow, Finished, Flight, Runner, Start};
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Held, Place};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
@@ -144,6 +144,7 @@ impl Rig {
             checkpoint: String::new(),
             lent: None,
             lot: None,
+            fellows: Arc::default(),
         }]);
         JobId { origin: self.origin, offset }
     }
@@ -181,10 +182,44 @@ impl Rig {
             checkpoint: String::new(),
             lent: None,
             lot: None,
+            fellows: Arc::default(),
         });
         let starts = starts.collect();
         self.runner.start(starts);
         (first..self.next).map(|offset| JobId { origin: self.origin, offset }).collect()
+    }
+
+    /// Asks for one start of jobs that are each alone in a queue; the flight has the offset of the first.
+    pub(crate) fn start_fellows(&mut self, policy: &Policy, data: &[&[u8]]) -> Flight {
+        let flight = Flight(self.next);
+        let alone = |offset: u64, data: &[u8]| {
+            let mut builder = ChunkBuilder::new(self.origin);
+            builder.push(offset, data);
+            let queue = Arc::new(QueueName::new(format!("q.{offset}").as_bytes()).unwrap());
+            let lane = Lane { queue: QueueNo(offset as u32), priority: Priority::NORMAL, kind: LaneKind::Fresh };
+            let (place, record, jobs) = (Place::Chunk(Arrival(offset)), Record::default(), Arc::new(builder.finish()));
+            let held = Held { place, lane, run: None, record, admitted: Time::ZERO, jobs, first: 0, count: 1 };
+            Fellow { queue, held }
+        };
+        let mut all = (self.next..).zip(data).map(|(offset, data)| alone(offset, data));
+        let Fellow { queue, held } = all.next().unwrap();
+        let fellows = all.collect();
+        self.next += data.len() as u64;
+        self.runner.start(vec![Start {
+            flight,
+            claim: flight.0,
+            queue,
+            policy: Arc::new(policy.clone()),
+            epoch: 1,
+            held,
+            number: flight.0,
+            run: String::new(),
+            checkpoint: String::new(),
+            lent: None,
+            lot: None,
+            fellows,
+        }]);
+        flight
     }
 
     /// Hears until so many jobs have ended: each with its offset, its outcome and its start's report.

@@ -3,10 +3,14 @@
 use crate::rig::{Job, Rig, children, command, descriptors, lives, pids_from, shell, survivors};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 use windlass::runner::launcher::slots;
 use windlass_core::outcome::Outcome;
+
+/// As the kernel is, and without handles of processes.
+const MEANS: [&str; 2] = ["", "pidfd"];
 
 /// Daemons of every kind, four of them, and the main shell: each writes its pid into the fifo, then lives on.
 fn daemons(rig: &Rig, name: &str, last: &str) -> (Job, PathBuf) {
@@ -31,29 +35,71 @@ fn daemons(rig: &Rig, name: &str, last: &str) -> (Job, PathBuf) {
 
 #[test]
 fn a_time_limit_ends_the_whole_tree() {
-    let mut rig = Rig::new(1);
-    let (job, fifo) = daemons(&rig, "pids", "sleep 1000; sleep 1000");
-    let limit = Duration::from_millis(700);
-    let id = rig.start(job.limit(limit, Duration::from_millis(100)));
-    let pids = pids_from(&fifo);
-    let finished = rig.hear();
-    assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })]);
-    assert!(finished.finished.since(finished.started) >= Duration::from_millis(800));
-    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
-    assert_eq!(survivors(id), Vec::<i32>::new());
+    for means in MEANS {
+        let mut rig = Rig::without(1, means);
+        let (job, fifo) = daemons(&rig, "pids", "sleep 1000; sleep 1000");
+        let limit = Duration::from_millis(700);
+        let id = rig.start(job.limit(limit, Duration::from_millis(100)));
+        let pids = pids_from(&fifo);
+        let finished = rig.hear();
+        assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })], "without {means}");
+        assert!(finished.finished.since(finished.started) >= Duration::from_millis(800));
+        assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0, "without {means}");
+        assert_eq!(survivors(id), Vec::<i32>::new());
+    }
 }
 
 #[test]
 fn what_a_job_leaves_behind_dies_with_it_and_holds_nothing_up() {
-    let mut rig = Rig::new(1);
-    let (job, fifo) = daemons(&rig, "pids", "cat; exit 0");
-    let id = rig.start(job.data(b"kept"));
-    let pids = pids_from(&fifo);
-    let finished = rig.hear();
-    assert_eq!(finished.outcomes, [(1, Outcome::Succeeded { message: "kept".into() })]);
-    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0);
-    assert_eq!(survivors(id), Vec::<i32>::new());
-    assert_eq!(children(rig.launchers()[0]), "");
+    for means in MEANS {
+        let mut rig = Rig::without(1, means);
+        let (job, fifo) = daemons(&rig, "pids", "cat; exit 0");
+        let id = rig.start(job.data(b"kept"));
+        let pids = pids_from(&fifo);
+        let finished = rig.hear();
+        assert_eq!(finished.outcomes, [(1, Outcome::Succeeded { message: "kept".into() })], "without {means}");
+        assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0, "without {means}");
+        assert_eq!(survivors(id), Vec::<i32>::new());
+        assert_eq!(children(rig.launchers()[0]), "");
+    }
+}
+
+#[test]
+fn without_handles_of_its_children_a_launcher_hears_of_every_end_once() {
+    let mut rig = Rig::without(1, "pidfd");
+    // What ends at the same time shares a signal.
+    let [gate, here] = ["gate", "here"].map(|name| rig.fifo(name));
+    let both_ends = |path| std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let (shut, mut coming) = (both_ends(&gate), both_ends(&here));
+    let codes: Vec<i32> = (0..40).map(|n| n % 7).collect();
+    for code in &codes {
+        let wait = format!("exec 8< {}; echo > {}; cat <&8; exit {code}", gate.display(), here.display());
+        rig.start(shell(&wait).slots(64));
+    }
+    coming.read_exact(&mut [0; 40]).unwrap();
+    drop(shut);
+    let word = |outcome: &Outcome| match outcome {
+        Outcome::Succeeded { .. } => 0,
+        Outcome::Failed { error } => error.trim_start_matches("exit ").parse().unwrap_or(-1),
+        _ => -2,
+    };
+    let mut ends: Vec<(u64, i32)> =
+        codes.iter().map(|_| rig.hear()).map(|end| (end.flight.0, word(&end.outcomes[0].1))).collect();
+    ends.sort();
+    assert_eq!(ends, (1..).zip(codes).collect::<Vec<_>>());
+}
+
+/// A launcher that cannot adopt what jobs leave behind could not prove it dead.
+#[test]
+fn a_launcher_that_cannot_adopt_orphans_refuses_to_be_one() {
+    let root = tempfile::tempdir().unwrap();
+    let place = |name: &str| root.path().join(name);
+    let mut launcher = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
+    launcher.arg("__launcher").args(["slots.0", "output", "control", "users"].map(place)).arg("subreaper");
+    let ended = launcher.env("WINDLASS_TEST_WITHOUT", "subreaper").output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && said.starts_with("windlass launcher: cannot become a launcher: "), "{said}");
+    assert!(!place("slots.0").exists(), "it has begun nothing");
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn make_segment(place: &std::path::Path) {
     let options = ArchiverOptions::new(place.to_owned(), place.join("output"));
     let failed = Box::new(|failure: windlass::error::Failure| panic!("{failure}"));
     let archiver =
-        Archiver::spawn(options, windlass::log::Log::off(), windlass::spans::Spans::off(), Box::new(|_| ()), failed)
+        Archiver::spawn(options, windlass::archiver::Told::log(windlass::log::Log::off()), Box::new(|_| ()), failed)
             .unwrap();
     for turn in 1..4 {
         let mut builder = ChunkBuilder::new(origin);

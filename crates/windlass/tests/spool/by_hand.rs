@@ -105,7 +105,9 @@ fn what_is_taken_is_out_under_its_plain_name_and_only_what_is_ready_is() {
     assert_eq!(taken.keys().cloned().collect::<Vec<_>>(), [name(b"a"), name(b"b.x"), name(b"c"), name(b"\xff")]);
     assert!(taken.values().all(|body| body == b"body"));
     assert_eq!(documents(&spool.inputs()), ["d.failed", "done", "e.7.working", "f.7.writing.xml", "link.ready"]);
-    call(&spool, &[&"take", &spool.input, &"c", &"--to", &to]).says("there is no c").ended(66);
+    call(&spool, &[&"take", &spool.input, &"c", &"--to", &to])
+        .says("c is not ready, or somebody else has it")
+        .ended(66);
     spool.put("a", "second");
     call(&spool, &[&"take", &spool.input, &"a", &"--to", &to]).says("has a file of this name already").ended(75);
     assert_eq!(spool.inputs()[&name(b"a.ready")], b"second");
@@ -186,7 +188,7 @@ fn what_was_set_aside_is_retried_as_if_it_had_never_been_tried() {
         spool.drive(&[], fail).ended(1);
     }
     call(&spool, &[&"retry", &spool.input]).says("required").ended(64);
-    call(&spool, &[&"retry", &spool.input, &"good"]).says("there is no good").ended(66);
+    call(&spool, &[&"retry", &spool.input, &"good"]).says("good is not among what was set aside").ended(66);
     assert_eq!(call(&spool, &[&"retry", &spool.input, &"bad"]).fine(), "bad\n");
     assert_eq!(spool.inputs()[&name(b"bad.ready")], b"first");
     // The other of its name has to wait for this one.

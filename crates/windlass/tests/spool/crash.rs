@@ -8,6 +8,7 @@ use crate::rig::PATIENCE;
 use crate::spool::{Listing, Spool, name};
 use crate::tracer::{Act, Plan, Tally, Traced, Which};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One that succeeds, one that fails at first, one that is given up.
 const DOCUMENTS: [(&str, &str); 3] = [("good", "text"), ("slow", "text"), ("bad", "body")];
@@ -119,10 +120,12 @@ fn with_the_power_cut_before_any_call_every_document_comes_out_whole() {
 }
 
 /// In memory if that is a file system, because only the disk inside the image matters.
-fn image(spool: &Spool) -> PathBuf {
+pub(crate) fn image(spool: &Spool) -> PathBuf {
+    static IMAGES: AtomicU32 = AtomicU32::new(0);
     let memory = PathBuf::from("/dev/shm");
-    let file = format!("windlass-spool-{}.img", std::process::id());
-    if memory.is_dir() { memory.join(file) } else { spool.rig.path("image") }
+    let number = IMAGES.fetch_add(1, Ordering::Relaxed);
+    let file = format!("windlass-spool-{}-{number}.img", std::process::id());
+    if memory.is_dir() { memory.join(file) } else { spool.rig.path(&format!("image{number}")) }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Drivers of ours: documents go through, once and whole; tries are counted; deaths are noticed; ends are exact.
 
 use crate::mount::Mount;
-use crate::rig::lines_of;
+use crate::rig::{Process, lines_of};
 use crate::spool::{Spool, listing, name};
 use rustix::process::Signal;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use windlass::spool::queue::{Claimed, Queue};
@@ -11,8 +12,19 @@ use windlass::spool::queue::{Claimed, Queue};
 #[test]
 fn documents_of_any_name_go_through_and_done_travels() {
     let spool = Spool::new();
-    let docs: [&[u8]; 9] =
-        [b"doc1", b"a.b.c", b"with space", b"x.ready", b"x.failed", b"x.3.working", b"\xff\xfe", b"{in}", b".hidden"];
+    let docs: [&[u8]; 11] = [
+        b"doc1",
+        b"a.b.c",
+        b"with space",
+        b"x.ready",
+        b"x.failed",
+        b"x.3.working",
+        b"\xff\xfe",
+        b"{in}",
+        b".hidden",
+        b"a\nnewline",
+        &[b'x'; 236],
+    ];
     docs.iter().for_each(|doc| spool.put(doc, "some text\n"));
     spool.close();
     let told = spool.drive(&["-j", "3"], &["tr", "a-z", "A-Z"]);
@@ -24,7 +36,7 @@ fn documents_of_any_name_go_through_and_done_travels() {
     docs.iter().for_each(|doc| spool.put(doc, "some text\n"));
     spool.close();
     let told = spool.drive(&["-j", "3"], &["sh", "-c", "tr a-z A-Z < \"$1\" > \"$2\"", "sh", "{in}", "{out}"]);
-    told.says("is worked off: 9 documents done").fine();
+    told.says("is worked off: 11 documents done").fine();
     let mut expected: Vec<_> = docs.iter().map(|doc| name(&[doc, &b".ready"[..]].concat())).collect();
     expected.push(name(b"done"));
     expected.sort();
@@ -191,6 +203,40 @@ fn documents_that_come_while_it_waits_are_noticed() {
     spool.close();
     driver.end().says("3 documents done").fine();
     assert!(spool.outputs().contains_key(&name(b"done")));
+}
+
+/// A driver looks into its directory now and then as well. What is begun without such a look behind its arrival was
+/// told by the kernel: on a machine however slow one of some documents comes between two looks.
+#[test]
+fn the_kernel_tells_of_documents_before_anybody_looks() {
+    const MOST: usize = 6;
+    let spool = Spool::new();
+    let (mut bell, log) = (spool.rig.bell("bell"), spool.rig.path("trace"));
+    let script = format!("cp \"$1\" \"$2\"; cat \"$1\" > {}", bell.path);
+    let program = spool.rig.windlass(&spool.words(&[], &["sh", "-c", &script, "sh", "{in}", "{out}"]));
+    let mut command = Command::new("strace");
+    command.args(["-f", "-y", "-qq", "-e", "signal=none", "-e", "trace=getdents64", "-o"]);
+    command.arg(&log).arg(program.get_program()).args(program.get_args()).stdin(Stdio::null());
+    let driver = Process::start(&mut command);
+    // The trace is written before the call is done, so a look that has told of anything stands in it.
+    let looks = || {
+        let place = format!("<{}>", spool.input.canonicalize().unwrap().display());
+        lines_of(&log).iter().filter(|line| line.contains("getdents64") && line.contains(&place)).count()
+    };
+    let mut put = |text: &str| {
+        spool.put(text, &format!("{text}\n"));
+        assert_eq!(bell.next(), text);
+    };
+    put("first");
+    assert!(looks() > 0, "the look at the start is not in the trace");
+    let told = (0..MOST).any(|n| {
+        let before = looks();
+        put(&format!("doc{n}"));
+        looks() == before
+    });
+    assert!(told, "each of {MOST} documents was found by a look");
+    spool.close();
+    driver.end().fine();
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Stages at the ends of a pipeline: a feeder, whose command makes the input, and a sink, of which nothing comes out.
 
-use crate::rig::{Rig, lines_of};
+use crate::rig::{Process, Rig, lines_of};
 use crate::spool::listing;
 use rustix::process::Signal;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ChildStdin, Stdio};
 
 /// A feeder of this script, a stage that passes on, and a sink that notes what it got.
 struct Fed {
@@ -107,7 +108,7 @@ fn told_to_end_a_feeder_is_ended_and_the_next_goes_on_behind_what_was_fed() {
         std::thread::yield_now();
     }
     // Two at once would feed everything twice.
-    fed.rig.call(&fed.words()).says("another process feeds this pipeline").ended(75);
+    fed.rig.call(&fed.words()).says("another process runs a pipeline here").ended(75);
     process.signal(Signal::TERM);
     process.end().ended(143);
     assert!(!fed.rig.path("stages/sink/done").exists());
@@ -139,4 +140,132 @@ fn what_is_no_feeder_is_refused_with_its_place() {
     refused("to = [\"copy\"]", "to = [\"copy\"]\nslots = 2", "slots");
     refused("run = [\"true\"]", "feed = [\"true\"]", "only its first stage has none");
     refused("feed = [\"sh\"", "feed = [\"/no/such/program\"", "cannot start the feeder find: /no/such/program");
+}
+
+/// A place with files of one name in several directories, and a pipeline of one stage that copies them.
+struct Namesakes {
+    rig: Rig,
+    config: PathBuf,
+    store: String,
+}
+
+impl Namesakes {
+    fn new(feeder: Option<&str>) -> Namesakes {
+        let rig = Rig::bare();
+        for directory in ["a", "b", "c"] {
+            std::fs::create_dir_all(rig.path(directory)).unwrap();
+            std::fs::write(rig.path(directory).join("report.pdf"), directory).unwrap();
+        }
+        let feed = feeder.map(|script| {
+            let place = rig.path("");
+            let find = "[[pipeline.p.stage]]\nname = \"find\"\nto = [\"copy\"]\n";
+            format!("{find}feed = [\"sh\", \"-c\", {script:?}, {place:?}]\n")
+        });
+        let copy = "[[pipeline.p.stage]]\nname = \"copy\"\nslots = 1\nrun = [\"cp\", \"{in}\", \"{out}\"]\n";
+        let config = rig.path("pipeline.toml");
+        std::fs::write(&config, format!("[pipeline.p]\n{}{copy}", feed.unwrap_or_default())).unwrap();
+        let store = format!("dir:{}", rig.path("stages").display());
+        Namesakes { rig, config, store }
+    }
+
+    fn words(&self) -> [&str; 6] {
+        ["--store", &self.store, "pipeline", "run", "--config", self.config.to_str().unwrap()]
+    }
+
+    #[track_caller]
+    fn came(&self, expected: &[(&str, &str)]) {
+        let mut came = listing(&self.rig.path("stages/results"));
+        came.retain(|name, _| name != "done" && name != ".windlass");
+        let expected = expected.iter().map(|(name, text)| ((*name).into(), text.as_bytes().to_vec()));
+        assert_eq!(came, expected.collect());
+    }
+}
+
+#[test]
+fn files_of_one_name_are_documents_beside_each_other() {
+    let namesakes = Namesakes::new(None);
+    let path = |name: &str| namesakes.rig.path(name).display().to_string();
+    let lines = format!("{}\n{}\n", path("a/report.pdf"), path("b/report.pdf"));
+    namesakes.rig.feed(&namesakes.words(), lines).says("copy: 2 documents done").fine();
+    namesakes.came(&[("report.pdf.ready", "a"), ("report~2.pdf.ready", "b")]);
+    let long = namesakes.rig.path(&format!("{}.pdf", "x".repeat(240)));
+    std::fs::write(&long, "").unwrap();
+    let told = namesakes.rig.feed(&namesakes.words(), format!("{}\n", long.display()));
+    told.says("too long for what its file will be called, expected 236 bytes").ended(65);
+}
+
+#[test]
+fn files_of_one_name_keep_their_names_when_their_feeder_is_killed_between_them() {
+    let script = "cd \"$0\"; tell() { for d; do echo \"$0/$d/report.pdf\"; done; }; \
+                  test -e again && tell c b a && exit; tell a b; exec sleep 1000000";
+    let namesakes = Namesakes::new(Some(script));
+    let process = namesakes.rig.start(&namesakes.words(), Stdio::null());
+    while !namesakes.rig.path("stages/results/report~2.pdf.ready").exists() {
+        std::thread::yield_now();
+    }
+    process.kill();
+    std::fs::write(namesakes.rig.path("again"), "").unwrap();
+    namesakes.rig.call(&namesakes.words()).says("1 document in").fine();
+    namesakes.came(&[("report.pdf.ready", "a"), ("report~2.pdf.ready", "b"), ("report~3.pdf.ready", "c")]);
+}
+
+/// A stage that passes on, and one that notes what it got; fed by whoever holds the pipe.
+fn fed_by_hand() -> (Fed, Process, ChildStdin) {
+    let fed = Fed::by("true");
+    let text = std::fs::read_to_string(&fed.config).unwrap();
+    let (first, second) = (text.find("[[pipeline.fed.stage]]").unwrap(), text.find("name = \"copy\"").unwrap());
+    let second = text[..second].rfind("[[pipeline.fed.stage]]").unwrap();
+    std::fs::write(&fed.config, [&text[..first], &text[second..]].concat()).unwrap();
+    let mut process = fed.rig.start(&fed.words(), Stdio::piped());
+    let stdin = process.stdin();
+    (fed, process, stdin)
+}
+
+#[test]
+fn two_do_not_run_a_pipeline_in_one_place() {
+    let (fed, process, mut stdin) = fed_by_hand();
+    stdin.write_all(b"1\n").unwrap();
+    while fed.came().is_empty() {
+        std::thread::yield_now();
+    }
+    fed.rig.feed(&fed.words(), "2\n").says("another process runs a pipeline here").ended(75);
+    stdin.write_all(b"3\n").unwrap();
+    drop(stdin);
+    process.end().says("2 documents in").fine();
+    assert_eq!(fed.came(), [1, 3]);
+}
+
+#[test]
+fn a_done_of_somebody_else_ends_no_stage_that_is_still_fed() {
+    for stage in ["copy", "sink"] {
+        let (fed, mut process, mut stdin) = fed_by_hand();
+        stdin.write_all(b"1\n").unwrap();
+        while fed.came().is_empty() {
+            std::thread::yield_now();
+        }
+        std::fs::write(fed.rig.path("stages").join(stage).join("done"), "").unwrap();
+        process.until("it is not believed until all is fed");
+        stdin.write_all(b"2\n").unwrap();
+        drop(stdin);
+        process.end().says("2 documents in").fine();
+        assert_eq!(fed.came(), [1, 2], "{stage}");
+        fed.is_over();
+    }
+}
+
+#[test]
+fn a_stage_that_cannot_go_on_ends_the_pipeline_while_its_input_is_open() {
+    let rig = Rig::bare();
+    let (config, file) = (rig.path("pipeline.toml"), rig.path("file"));
+    std::fs::write(&file, "text").unwrap();
+    let stage = "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"a\"\nslots = 1\nworker = [\"sh\", \"-c\", \"exit 3\"]\n";
+    std::fs::write(&config, format!("{stage}framing = \"in\"\n")).unwrap();
+    let store = format!("dir:{}", rig.path("stages").display());
+    let words = ["--store", &store, "pipeline", "run", "--config", config.to_str().unwrap()];
+    let mut process = rig.start(&words, Stdio::piped());
+    let mut stdin = process.stdin();
+    stdin.write_all(format!("{}\n", file.display()).as_bytes()).unwrap();
+    process.end().says("cannot serve: its worker ended with exit 3").ended(78);
+    drop(stdin);
+    assert!(rig.path("stages/a/file.ready").exists());
 }

@@ -18,7 +18,10 @@ fn a_script_that_knows_only_mv_feeds_works_and_drains_beside_ours() {
     let drained = spool.rig.path("drained");
     std::fs::create_dir_all(&drained).unwrap();
     std::fs::create_dir_all(&spool.output).unwrap();
-    let driver = spool.start(&["-j", "2"], &["sh", "-c", "sed s/^/ours:/ \"$1\" > \"$2\"", "sh", "{in}", "{out}"]);
+    // Ours begin two, and wait until the other has handed one on.
+    let mut gate = spool.rig.gate("gate");
+    let ours = format!("read x < {}; sed s/^/ours:/ \"$1\" > \"$2\"", gate.path);
+    let driver = spool.start(&["-j", "2"], &["sh", "-c", &ours, "sh", "{in}", "{out}"]);
     let feed = format!(
         "i=0; while [ $i -lt {DOCUMENTS} ]; do echo text $i > \"$1/d$i.tmp\" && mv \"$1/d$i.tmp\" \"$1/d$i.ready\"; \
          i=$((i+1)); done; : > \"$1/done\""
@@ -31,9 +34,17 @@ fn a_script_that_knows_only_mv_feeds_works_and_drains_beside_ours() {
                 [ -e \"$1/done\" ] && ! ls \"$1\" | grep -q '\\.ready$' && exit 0; done";
     let drain = "while :; do for f in \"$1\"/*.ready; do [ -e \"$f\" ] && mv \"$f\" \"$2/\"; done; \
                  [ -e \"$1/done\" ] && ! ls \"$1\" | grep -q '\\.ready$' && exit 0; done";
-    let work = script(work, &[&spool.input, &spool.output]);
     let drain = script(drain, &[&spool.output, &drained]);
     let feed = script(&feed, &[&spool.input]);
+    let is_held = |file: &std::ffi::OsString| file.to_str().is_some_and(|name| name.ends_with(".working"));
+    while spool.inputs().keys().filter(|file| is_held(file)).count() < 2 {
+        std::thread::yield_now();
+    }
+    let work = script(work, &[&spool.input, &spool.output]);
+    while std::fs::read_dir(&drained).unwrap().next().is_none() {
+        std::thread::yield_now();
+    }
+    gate.open(DOCUMENTS);
     feed.end().fine();
     work.end().fine();
     driver.end().fine();
@@ -43,6 +54,9 @@ fn a_script_that_knows_only_mv_feeds_works_and_drains_beside_ours() {
         .collect();
     let whole = |(n, text): (usize, &String)| [format!("ours:text {n}\n"), format!("theirs:text {n}\n")].contains(text);
     assert!(came.iter().enumerate().all(whole), "{came:?}");
+    for both in ["ours:", "theirs:"] {
+        assert!(came.iter().any(|text| text.starts_with(both)), "{both} {came:?}");
+    }
     assert_eq!(std::fs::read_dir(&drained).unwrap().count(), DOCUMENTS);
     spool.is_clean();
 }

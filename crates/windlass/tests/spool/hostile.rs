@@ -76,7 +76,7 @@ fn a_directory_that_is_missing_or_read_only_is_refused_in_words() {
     spool.rig.call(&words).says("is both input and output").ended(64);
     std::fs::remove_dir_all(&spool.input).unwrap();
     std::fs::write(&spool.input, "").unwrap();
-    spool.drive(&[], &["cp"]).says("is no directory").ended(66);
+    spool.drive(&[], &["cp"]).says("is no directory, expected one of documents").ended(66);
     std::fs::remove_file(&spool.input).unwrap();
     let mount = Mount::tmpfs(&spool.input, 1);
     mount.read_only(true);
@@ -117,7 +117,10 @@ fn a_command_that_is_not_there_or_cannot_start_costs_no_document_anything() {
     let spool = Spool::new();
     spool.put_many(3);
     spool.close();
-    spool.drive(&[], &["no-such-program"]).says("cannot run `no-such-program`: no such program").ended(66);
+    spool
+        .drive(&[], &["no-such-program"])
+        .says("cannot run the command: the program \"no-such-program\" is not in PATH")
+        .ended(66);
     let told = spool.drive(&["--keep", "-j", "2"], &["sh", "-c", "echo no model >&2; exit 3"]);
     told.says("cannot serve: its worker ended with exit 3 before it answered a job: no model").ended(78);
     let waiting = spool.inputs().into_keys().filter(|name| name.to_str().unwrap().ends_with(".ready")).count();

@@ -28,7 +28,9 @@ mod rig;
 mod scenes;
 mod spool;
 mod stages;
+mod told;
 #[path = "../rigs/tracer.rs"]
 #[expect(dead_code, reason = "shared with the rigs, which use the rest")]
 mod tracer;
+mod tries;
 mod watchdog;

@@ -59,6 +59,19 @@ fn is_over(directory: &Path) {
     assert!(coming.is_empty(), "{coming:?}");
 }
 
+/// The picture counts alike, wherever a stage is kept.
+fn each_stage_has_done(rig: &Rig, count: u64) {
+    let (store, config) = (format!("dir:{}", rig.path("stages").display()), rig.path("pipeline.toml"));
+    let graph = ["--store", &store, "pipeline", "graph", "--config", config.to_str().unwrap()];
+    let told = rig.call(&[&graph[..], &["--json"]].concat()).json();
+    for (stage, name) in told["stages"].as_array().unwrap().iter().zip(["first", "middle", "last"]) {
+        assert_eq!((&stage["name"], &stage["counts"]["succeeded"]), (&name.into(), &count.into()), "{told}");
+    }
+    let drawn = rig.call(&graph);
+    let line = format!("[middle] 0 waiting, 0 running in 2, {count} succeeded, 0 failed");
+    assert!(drawn.fine().contains(&line), "{}", drawn.fine());
+}
+
 fn table(rig: &Rig) -> String {
     let url = format!("sqlite:{}", rig.path("jobs.db").display());
     rig.call(&["attach", &url, "--apply"]).fine();
@@ -80,6 +93,7 @@ fn one_stage_is_swapped_for_an_embedded_queue() {
     let graph = graph.fine();
     let named: Vec<&str> = graph.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(named, ["first", "middle", "last", "results"], "{graph}");
+    each_stage_has_done(&rig, 30);
     // What went through the store is found there.
     let listed = rig.call(&["ls", "queue:line.middle", "state:succeeded", "--json"]).json();
     assert_eq!(listed.as_array().unwrap().len(), 30);
@@ -92,6 +106,7 @@ fn one_stage_is_swapped_for_a_table() {
     run(&rig, &line([None, Some(&table), None], [""; 3]), &input(30)).says("middle: 30 jobs done").fine();
     all_came_once(&rig, 30);
     is_over(&rig.path("stages/middle"));
+    each_stage_has_done(&rig, 30);
 }
 
 #[test]
@@ -124,7 +139,9 @@ fn every_mixture_gives_the_same() {
             Some("embedded:data") => Some(data.as_str()),
             other => other,
         });
-        run(&rig, &line(named, [""; 3]), &input(12)).says("last: 12 documents done").fine();
+        let told = run(&rig, &line(named, [""; 3]), &input(12));
+        let middle = if places[1].is_some() { "middle: 12 jobs done\n" } else { "middle: 12 documents done\n" };
+        told.says(middle).says("last: 12 documents done").fine();
         all_came_once(&rig, 12);
     }
 }
@@ -256,7 +273,9 @@ fn what_cannot_be_mixed_is_a_sentence_before_anything_starts() {
     refused(&whole.replace("to = [\"last\"]", "to = [\"last\", \"first\"]"), "a way back to itself");
     refused(&whole.replace("\"embedded\"", "\"embedded\"\nunique = \"run\""), "told apart by a key already");
     refused(&whole.replace("\"embedded\"", "\"redis://x\""), "\"dir:PATH\", \"embedded\" or \"embedded:PATH\"");
-    let server = rig.serve("# nothing\n");
+    // A server would have only a part of it, and says that it leaves it alone.
+    let mut server = rig.serve(&whole);
+    server.process.until("has stages in other stores; windlass pipeline run line works on all of it");
     let told = run(&rig, &whole, "1\n");
     told.says("in use").ended(75);
     server.stop();

@@ -96,6 +96,31 @@ fn one_description_runs_on_directories_in_the_data_directory_and_on_a_table() {
 }
 
 #[test]
+fn the_file_that_pipeline_init_writes_runs_as_it_is_in_every_store() {
+    for kind in ["embedded", "dir", "sqlite"] {
+        let rig = Rig::new();
+        let file = rig.path("example.toml");
+        let file = file.to_str().unwrap();
+        rig.call(&["pipeline", "init", file]).fine();
+        let store = match kind {
+            "embedded" => Vec::new(),
+            "dir" => vec!["--store".to_owned(), store(&rig)],
+            _ => vec!["--store".to_owned(), format!("sqlite:{}", rig.path("jobs.db").display())],
+        };
+        if kind == "sqlite" {
+            rig.call(&["attach", &store[1], "--apply"]).fine();
+        }
+        let text = rig.path("text");
+        std::fs::write(&text, "to be or\nnot to be\n").unwrap();
+        let words: Vec<&str> = store.iter().map(String::as_str).chain(["pipeline", "run", "--config", file]).collect();
+        rig.feed(&words, format!("{}\n", text.display())).fine();
+        let mut came = lines_of(&rig.path("words.txt"));
+        came.sort();
+        assert_eq!(came, ["BE", "BE", "NOT", "OR", "TO", "TO"], "{kind}");
+    }
+}
+
+#[test]
 fn files_go_through_three_stages_within_limits_and_done_travels() {
     let spool = Spool::new();
     let config = config(&spool.rig, FILES);
@@ -110,7 +135,36 @@ fn files_go_through_three_stages_within_limits_and_done_travels() {
 }
 
 #[test]
+fn a_line_that_names_no_file_is_refused_at_once_and_so_is_a_store_without_a_name() {
+    let rig = Rig::bare();
+    let config = config(&rig, FILES);
+    let pipe = rig.gate("pipe");
+    let place = rig.path("");
+    let named = |line: &str, sentence: &str| {
+        let told = rig.feed(&["--store", &store(&rig), "pipeline", "run", "--config", &config], format!("{line}\n"));
+        told.says(sentence).says("each line is the path of one").ended(66);
+    };
+    named(&pipe.path, "is no regular file, expected one");
+    named(place.to_str().unwrap(), "is no regular file, expected one");
+    named("/", "/ is no regular file");
+    named("/no/such/file", "there is no file /no/such/file");
+    let told = rig.call(&["--store", "dir:", "pipeline", "run", "--config", &config]);
+    told.says("`dir:` names no directory, expected dir:PATH").ended(64);
+}
+
+#[test]
 fn a_stage_is_held_by_the_bytes_that_wait_behind_it() {
+    // Three of eight bytes are more than twenty, and none is begun after that.
+    is_held("limit_bytes = \"20\"", 3);
+}
+
+#[test]
+fn a_stage_is_held_by_the_number_of_those_that_wait_behind_it() {
+    is_held("limit = 2", 2);
+}
+
+#[track_caller]
+fn is_held(limit: &str, most: u32) {
     let rig = Rig::new();
     let (stages, log) = (rig.path("stages"), rig.path("log"));
     // Slow enough for the stage before it to be far ahead, if nothing held it.
@@ -120,16 +174,15 @@ fn a_stage_is_held_by_the_bytes_that_wait_behind_it() {
         &format!(
             "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"make\"\nslots = 1\nto = [\"load\"]\n\
              run = [\"sh\", \"-c\", \"echo 1234567 > $2\", \"sh\", \"{{in}}\", \"{{out}}\"]\n\
-             [[pipeline.p.stage]]\nname = \"load\"\nslots = 1\nlimit_bytes = \"20\"\n\
+             [[pipeline.p.stage]]\nname = \"load\"\nslots = 1\n{limit}\n\
              run = [\"sh\", \"-c\", {load:?}, \"sh\", \"{{in}}\"]\n"
         ),
     );
     let store = store(&rig);
     let told = rig.feed(&["--store", &store, "pipeline", "run", "--config", &config], files(&rig, 20));
     told.says("load: 20 documents done").fine();
-    // Three of eight bytes are more than twenty, and none is begun after that.
     let waited: Vec<u32> = lines_of(&log).iter().map(|line| line.parse().unwrap()).collect();
-    assert!(waited.len() == 20 && waited.iter().all(|waiting| *waiting <= 3), "{waited:?}");
+    assert!(waited.len() == 20 && waited.iter().all(|waiting| *waiting <= most), "{waited:?}");
 }
 
 #[test]
@@ -212,6 +265,8 @@ fn what_a_directory_cannot_hold_is_a_sentence_at_the_start() {
         let config = config(&rig, &stage(more));
         let told = rig.feed(&["--store", &store, "pipeline", "run", "--config", &config], "x\n");
         told.says("cannot be a directory").says(sentence).ended(78);
+        let checked = rig.call(&["--store", &store, "pipeline", "check", "--config", &config]);
+        checked.says("cannot be a directory").says(sentence).ended(78);
         assert!(!rig.path("stages").exists(), "nothing was made");
     }
     let idle = config(&rig, &stage("backoff = \"7s\"\nweight = 3\ndead_after = 4"));
@@ -220,6 +275,11 @@ fn what_a_directory_cannot_hold_is_a_sentence_at_the_start() {
         .says("the `weight` of p.a")
         .says("the `dead_after`")
         .fine();
+    let kept = "[pipeline.p]\n[[pipeline.p.stage]]\nname = \"a\"\nto = [\"b\"]\nin_flight = 4\nslots = 4\n\
+                worker = [\"sh\", \"-c\", \"while read -r x; do echo ok; done\"]\n\
+                [[pipeline.p.stage]]\nname = \"b\"\nbatch = [\"cat\"]\nbatch_size = 7\n";
+    let told = rig.feed(&["--store", &store, "pipeline", "run", "--config", &self::config(&rig, kept)], "x\n");
+    told.says("the `in_flight` of p.a does nothing in a directory").says("the `batch_size` of p.b").fine();
     windlass::data_dir::DataDir::open(&rig.dir()).unwrap();
     rig.call(&["--store", &store, "ls"]).says("directories hold no jobs for windlass ls").ended(64);
 }
@@ -230,7 +290,9 @@ fn a_pipeline_that_is_killed_again_and_again_hands_each_document_on_once() {
     let collected = rig.path("collected");
     let config = config(
         &rig,
-        &words(&collected).replace("slots = 2", "slots = 2\nattempts = 0").replace("limit", "attempts = 0\nlimit"),
+        &["slots = 2", "slots = 1", "limit = 5"]
+            .iter()
+            .fold(words(&collected), |words, line| words.replace(line, &format!("{line}\nattempts = 0"))),
     );
     let store = store(&rig);
     let words = ["--store", &store, "pipeline", "run", "--config", &config];

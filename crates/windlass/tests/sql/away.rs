@@ -1,8 +1,9 @@
 //! A database that cannot be reached for a while, or that is never heard to answer, seen through a door in front of it.
 
-use crate::rig::{PATIENCE, lines_of};
+use crate::rig::{PATIENCE, Rig, lines_of};
 use crate::table::{Kind, Table};
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_ends_while_the_database_is_away_is_written_once_when_it_is_back() {
@@ -83,6 +84,143 @@ fn a_commit_whose_answer_is_lost_is_done_once() {
         table.rig.drained();
         let listed = table.rig.call(&["ls", "state:succeeded", "--limit", "99", "--json"]).json();
         assert_eq!(listed.as_array().map(Vec::len), Some(23), "the archive has the end of each: {listed}");
+        serving.stop();
+    }
+}
+
+/// What ended while nobody answered is on disk: a process that dies over it repeats nothing.
+#[test]
+fn an_end_that_was_set_aside_outlives_the_server_and_counts_once() {
+    for (kind, taken_over) in [(Kind::PostgreSql, false), (Kind::MariaDb, false), (Kind::PostgreSql, true)] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let lease = if taken_over { "2s" } else { "60s" };
+        let config = table.config_of(&through, lease, &queue);
+        let first = table.rig.serve(&config);
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        door.close();
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        let outbox = table.rig.dir().join("outbox");
+        let begun = Instant::now();
+        while !std::fs::metadata(&outbox).is_ok_and(|file| file.len() > 0) {
+            assert!(begun.elapsed() < PATIENCE, "the end is not set aside");
+            table.sql("SELECT 1");
+        }
+        first.kill();
+        let other = taken_over.then(|| {
+            let rig = Rig::bare();
+            let other = rig.serve(&format!("[store]\nurl = {:?}\nlease = \"2s\"\n{queue}", table.url()));
+            assert_eq!(bell.next(), "2", "another server has it by now");
+            gate.open(1);
+            assert_eq!(bell.next(), "ended");
+            table.until("SELECT status, attempts FROM jobs", "completed|2");
+            (rig, other)
+        });
+        door.open();
+        let again = table.rig.serve(&config);
+        let attempts = if taken_over { 2 } else { 1 };
+        table.until("SELECT status, attempts FROM jobs", &format!("completed|{attempts}"));
+        assert!(!outbox.exists(), "what was set aside is written, or too late");
+        table.insert("q", "y");
+        table.nudge();
+        assert_eq!(bell.next(), "1", "nothing was started but this");
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "2");
+        again.stop();
+        if let Some((_rig, other)) = other {
+            other.stop();
+        }
+    }
+}
+
+/// Words that keep coming must not keep a server from trying: it tries once a second whatever it hears.
+#[test]
+fn a_server_that_hears_words_all_the_time_finds_its_way_back() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let serving = table.rig.serve(&table.config_of(&through, "60s", &queue));
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        door.close();
+        let (ended, ends) = channel::<()>();
+        std::thread::scope(|scope| {
+            // One word every tenth of a second, for as long as anybody waits.
+            scope.spawn(|| {
+                let begun = Instant::now();
+                let ends = ends;
+                while begun.elapsed() < PATIENCE * 2 {
+                    match ends.recv_timeout(Duration::from_millis(100)) {
+                        Err(RecvTimeoutError::Timeout) => table.nudge(),
+                        Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                    }
+                }
+            });
+            let ended = ended;
+            gate.open(1);
+            assert_eq!(bell.next(), "ended");
+            let knocks = door.knocks();
+            let begun = Instant::now();
+            while door.knocks() < knocks + 3 {
+                assert!(begun.elapsed() < PATIENCE, "nobody tries");
+                // Each of these questions is answered at once, and none of them is a try.
+                let told = table.rig.call(&["status"]);
+                assert_eq!(told.code, Some(75), "{told:?}");
+                told.says("the database is away");
+            }
+            let (tries, seconds) = (door.knocks() - knocks, begun.elapsed().as_secs() as usize);
+            assert!(tries <= 2 * (seconds + 2), "{tries} tries in {seconds} s");
+            door.open();
+            table.until("SELECT status, attempts FROM jobs", "completed|1");
+            drop(ended);
+        });
+        serving.stop();
+    }
+}
+
+/// A row that another program has locked keeps nobody but itself.
+#[test]
+fn a_locked_row_waits_alone() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let config = format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n[queue.other]\nrun = [\"true\"]\n");
+        if kind == Kind::MariaDb {
+            // Of a table with a few rows all are read, and locked, whatever was asked for.
+            table.sql(
+                "INSERT INTO jobs (name, status) SELECT 'old', 'completed' FROM seq_1_to_1000; ANALYZE TABLE jobs",
+            );
+        }
+        let serving = table.serve(&config);
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        let locking = table.locking("data = 'x'");
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        for n in 0..3 {
+            table.insert("other", &format!("y{n}"));
+            table.nudge();
+            let done = format!("SELECT status, attempts FROM jobs WHERE data = 'y{n}'");
+            table.until(&done, "completed|1");
+        }
+        assert_eq!(table.sql("SELECT status FROM jobs WHERE data = 'x'"), "processing");
+        let status = table.rig.call(&["status", "--json"]).json();
+        assert_eq!(status["server"]["condition"], "serving", "nobody is away: {status}");
+        drop(locking);
+        table.until("SELECT status, attempts FROM jobs WHERE data = 'x'", "completed|1");
         serving.stop();
     }
 }

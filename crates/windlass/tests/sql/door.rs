@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Passes connections on to a database; closed, it breaks those that are there off and lets no other in.
@@ -17,6 +17,10 @@ struct Frame {
     /// The answer to the next COMMIT does not come through; and the door closes with it.
     loses_answer: AtomicBool,
     then_closes: AtomicBool,
+    /// What is said at either end is not passed on, and nobody is told.
+    swallows: AtomicBool,
+    /// Who came to the door, whether it was open or not.
+    knocks: AtomicUsize,
 }
 
 struct Passing {
@@ -32,10 +36,17 @@ impl Door {
         let address = listener.local_addr().unwrap().to_string();
         let passing = Passing { leads_to: server.to_owned(), closed: false, streams: Vec::new() };
         let passing = Mutex::new(passing);
-        let frame = Arc::new(Frame { passing, loses_answer: false.into(), then_closes: false.into() });
+        let frame = Arc::new(Frame {
+            passing,
+            loses_answer: false.into(),
+            then_closes: false.into(),
+            swallows: false.into(),
+            knocks: 0.into(),
+        });
         let of_thread = Arc::clone(&frame);
         std::thread::spawn(move || {
             for here in listener.incoming().map_while(Result::ok) {
+                of_thread.knocks.fetch_add(1, Ordering::SeqCst);
                 let mut passing = of_thread.passing.lock().unwrap();
                 let Some(there) = (!passing.closed).then(|| TcpStream::connect(&passing.leads_to)) else { continue };
                 // A server that is down is like a closed door.
@@ -45,8 +56,8 @@ impl Door {
                 let (asked, answered) = (Arc::clone(&of_thread), Arc::clone(&of_thread));
                 let lost = Arc::<AtomicBool>::default();
                 let is_lost = Arc::clone(&lost);
-                std::thread::spawn(move || pass(here, there, |bytes| asked.lets_ask(bytes, &lost)));
-                std::thread::spawn(move || pass(forth, back, |_| answered.lets_answer(&is_lost)));
+                std::thread::spawn(move || pass(here, there, &asked, |bytes| asked.lets_ask(bytes, &lost)));
+                std::thread::spawn(move || pass(forth, back, &answered, |_| answered.lets_answer(&is_lost)));
             }
         });
         Door { address, frame }
@@ -63,6 +74,23 @@ impl Door {
 
     pub(crate) fn open(&self) {
         self.frame.passing.lock().unwrap().closed = false;
+    }
+
+    /// Nobody is refused and nobody is answered, as where a cable was pulled.
+    pub(crate) fn swallow(&self) {
+        self.frame.swallows.store(true, Ordering::SeqCst);
+    }
+
+    /// Connections that lost something on the way are broken off; those that come are passed on again.
+    pub(crate) fn stop_swallowing(&self) {
+        self.close();
+        self.frame.swallows.store(false, Ordering::SeqCst);
+        self.open();
+    }
+
+    /// How many connections were tried.
+    pub(crate) fn knocks(&self) -> usize {
+        self.frame.knocks.load(Ordering::SeqCst)
     }
 
     /// Whoever comes from now on is led to this server.
@@ -107,9 +135,12 @@ impl Frame {
 }
 
 /// The first bytes that must not go through end the connection: they were said, and nobody heard them.
-fn pass(mut from: TcpStream, mut to: TcpStream, goes_through: impl Fn(&[u8]) -> bool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, frame: &Frame, goes_through: impl Fn(&[u8]) -> bool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read) = from.read(&mut buffer) {
+        if read > 0 && frame.swallows.load(Ordering::SeqCst) {
+            continue;
+        }
         if read == 0 || !goes_through(&buffer[..read]) || to.write_all(&buffer[..read]).is_err() {
             break;
         }

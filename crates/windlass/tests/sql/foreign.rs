@@ -61,6 +61,71 @@ fn a_function_pushes_in_the_callers_transaction() {
     }
 }
 
+/// PostgreSQL is given a time with its zone; MariaDB has none, and is given the time in UTC, whatever the session's
+/// zone.
+#[test]
+fn a_function_pushes_for_later() {
+    for (kind, zone, at) in [
+        (Kind::PostgreSql, "SET TIME ZONE 'Asia/Tokyo'", "at => '2040-01-01 02:00:00+02'"),
+        (Kind::MariaDb, "SET time_zone = '+09:00'", "0, '2040-01-01 00:00:00'"),
+    ] {
+        let table = Table::ready(kind);
+        let server = table.serve("[queue.q]\nrun = [\"true\"]\n");
+        table.sql(&format!("{zone}; SELECT windlass_push('q', 'later', {at})"));
+        table.sql("INSERT INTO jobs (name, data, status) VALUES ('q', 'now', 'pending')");
+        table.nudge();
+        table.until("SELECT status FROM jobs WHERE data = 'now'", "completed");
+        let row = table.sql("SELECT status, state, run_at FROM jobs WHERE data = 'later'");
+        assert_eq!(row, "pending|0|2208988800000000");
+        server.stop();
+    }
+}
+
+/// A table of an older program lacks something: the dry run says what, changes nothing, and `migrate` adds it.
+#[test]
+fn a_table_that_lacks_a_column_and_an_index_is_migrated() {
+    on_each(|table| {
+        let drop = if table.kind == Kind::MariaDb { " ON jobs" } else { "" };
+        table.insert("q", "kept");
+        table.sql(&format!("DROP INDEX windlass_jobs_ended{drop}"));
+        table.sql("ALTER TABLE jobs DROP COLUMN reason");
+        let (url, rig) = (table.url(), &table.rig);
+        let refused = rig.call(&["--store", &url, "ls"]);
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        for _ in 0..2 {
+            let told = rig.call(&["--store", &url, "migrate", "--dry-run"]);
+            let said = String::from_utf8_lossy(&told.stdout).into_owned();
+            assert!(said.contains("ADD COLUMN") && said.contains("reason"), "{said}");
+            assert!(said.contains("CREATE INDEX") && said.contains("windlass_jobs_ended"), "{said}");
+        }
+        rig.call(&["--store", &url, "migrate"]).fine();
+        let told = rig.call(&["--store", &url, "migrate", "--dry-run"]);
+        assert_eq!(String::from_utf8_lossy(&told.stdout), "", "there is nothing left to do");
+        let server = table.serve("[queue.q]\nrun = [\"true\"]\n");
+        table.until("SELECT status FROM jobs WHERE data = 'kept'", "completed");
+        server.stop();
+    });
+}
+
+/// Whoever serves for a moment knows no config: what that keeps stays.
+#[test]
+fn a_verb_that_serves_for_a_moment_removes_nothing() {
+    on_each(|table| {
+        let config = |days: u32| format!("[archive]\nkeep_succeeded = \"{days}d\"\n[queue.q]\nrun = [\"true\"]\n");
+        let server = table.serve(&config(30));
+        table.insert("q", "x");
+        table.nudge();
+        table.until("SELECT status FROM jobs", "completed");
+        server.stop();
+        table.sql("UPDATE jobs SET ended_at = ended_at - 864000000000");
+        table.rig.call(&["--store", &table.url(), "ls"]).fine();
+        assert_eq!(table.sql("SELECT count(*) FROM jobs"), "1");
+        let server = table.serve(&config(9));
+        table.until("SELECT count(*) FROM jobs", "0");
+        server.stop();
+    });
+}
+
 #[test]
 fn a_retry_is_made_by_writing_pending() {
     on_each(|table| {

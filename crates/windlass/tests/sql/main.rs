@@ -8,10 +8,12 @@
 
 mod away;
 mod clocks;
+mod constraints;
 #[expect(dead_code, reason = "shared with the rigs, which use the rest")]
 mod door;
 mod doors;
 mod foreign;
+mod moves;
 mod nudges;
 mod pooler;
 #[path = "../it/rig.rs"]

@@ -7,10 +7,34 @@ use std::net::UdpSocket;
 fn a_lost_nudge_costs_one_look_and_then_everything_is_run() {
     for kind in ALL {
         let table = Table::ready(kind);
+        if kind == Kind::PostgreSql {
+            table.sql("DROP TRIGGER windlass_nudge ON jobs");
+        }
         let server = table.serve("[queue.q]\nrun = [\"true\"]\n");
         (0..100).for_each(|_| table.insert("q", "x"));
         // Nobody says anything: it looks by itself.
         table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "100");
+        server.stop();
+    }
+}
+
+/// However many they are, one interval is all that nobody having said so costs.
+#[test]
+fn thousands_of_rows_that_nobody_spoke_of_are_found_by_one_look_and_those_that_follow_it() {
+    for (kind, numbers) in [(Kind::PostgreSql, "generate_series(1, 20000)"), (Kind::MariaDb, "seq_1_to_20000")] {
+        let table = Table::ready(kind);
+        if kind == Kind::PostgreSql {
+            table.sql("DROP TRIGGER windlass_nudge ON jobs");
+        }
+        // Nothing serves the queue: what is counted is looks.
+        let server = table.serve("");
+        table.until("SELECT count(*) FROM windlass_meta WHERE controller <> 0", "1");
+        let turn = || table.sql("SELECT turn FROM windlass_servers").parse::<u64>().unwrap();
+        let before = turn();
+        table.sql(&format!("INSERT INTO jobs (name, data, status) SELECT 'q', 'x', 'pending' FROM {numbers} AS t"));
+        table.until("SELECT count(*) FROM jobs WHERE state = 1", "20000");
+        let turns = turn() - before;
+        assert!(turns <= 12, "{turns} turns for four looks at 5,000 rows each");
         server.stop();
     }
 }

@@ -1,10 +1,10 @@
 //! Several servers on one table: they share the work, and what one of them dies over goes to the others, once.
 
-use crate::rig::{Rig, Server, is_ready, lines_of};
+use crate::rig::{PATIENCE, Rig, Server, is_ready, lines_of};
 use crate::table::{Kind, Table};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Starts a server with a data directory of its own on the table.
 fn second(table: &Table, lease: &str, more: &str) -> (Rig, Server) {
@@ -46,7 +46,16 @@ fn what_is_paused_on_one_server_is_paused_on_all() {
         // The first one only answers: what rings was run by the other.
         let first = table.serve("");
         let (rig, other) = second(&table, "30s", &(ring("q") + &ring("r")));
+        table.insert("q", "first");
+        rig.call(&["nudge"]).fine();
+        assert_eq!(bell.next(), "first");
         table.rig.call(&["pause", "q"]).fine();
+        // The word that a row is there comes by itself, and is about rows: the other one has to know before.
+        let begun = Instant::now();
+        while rig.call(&["status", "--json"]).json()["closed"]["q"] != "paused" {
+            assert!(begun.elapsed() < PATIENCE, "the other one does not hear of it");
+            rig.call(&["nudge"]).fine();
+        }
         table.insert("q", "paused");
         table.insert("r", "free");
         rig.call(&["nudge"]).fine();
@@ -54,7 +63,7 @@ fn what_is_paused_on_one_server_is_paused_on_all() {
         table.insert("r", "free again");
         rig.call(&["nudge"]).fine();
         assert_eq!(bell.next(), "free again", "the paused one was there before");
-        assert_eq!(table.sql("SELECT status FROM jobs WHERE name = 'q'"), "pending");
+        assert_eq!(table.sql("SELECT status FROM jobs WHERE data = 'paused'"), "pending");
         table.rig.call(&["unpause", "q"]).fine();
         rig.call(&["nudge"]).fine();
         assert_eq!(bell.next(), "paused");
@@ -176,6 +185,41 @@ fn a_server_that_is_cut_off_stops_what_it_runs_before_another_starts_it() {
         door.open();
         first.process.end().says("for dead and has its jobs");
         assert_eq!(table.sql("SELECT status, attempts FROM jobs"), "completed|2", "the late one changes nothing");
+        other.stop();
+    }
+}
+
+/// A database that swallows what it is asked takes long to be given up; by then what runs must be dead, also where it
+/// does not listen.
+#[test]
+fn a_server_that_gets_no_answer_kills_what_ignores_it_before_another_starts_it() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let pid = table.rig.path("pid");
+        // The gate stays shut. The second one looks whether the first is there.
+        let command = format!(
+            "trap '' TERM; if [ $WINDLASS_ATTEMPT = 1 ]; then echo $$ > {0}; echo began > {1}; read x < {2}; \
+             elif kill -0 $(cat {0}); then echo both > {1}; else echo alone > {1}; fi",
+            pid.display(),
+            bell.path,
+            gate.path
+        );
+        let queue = format!("[queue.q]\nrun = [\"sh\", \"-c\", {command:?}]\ngrace = \"60s\"\n");
+        let first = table.rig.serve(&table.config_of(&through, "12s", &queue));
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "began");
+        let (rig, other) = second(&table, "12s", &queue);
+        door.swallow();
+        while !is_ready(bell.file.get_ref(), Duration::from_millis(200)) {
+            rig.call(&["nudge"]).fine();
+        }
+        assert_eq!(bell.next(), "alone");
+        table.until("SELECT status, attempts FROM jobs", "completed|2");
+        door.stop_swallowing();
+        first.process.end().says("for dead and has its jobs");
         other.stop();
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::door::Door;
 use crate::rig::{PATIENCE, Rig, Server};
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -96,12 +97,12 @@ impl Table {
         self.client(&self.base, statement);
     }
 
-    #[track_caller]
-    fn client(&self, url: &str, statement: &str) -> String {
-        let mut client = match self.kind {
+    /// The foreign client of an address.
+    fn command(&self, url: &str) -> Command {
+        match self.kind {
             Kind::PostgreSql => {
                 let mut psql = Command::new("psql");
-                psql.args([url, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement]);
+                psql.args([url, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]);
                 psql
             }
             Kind::MariaDb => {
@@ -112,14 +113,24 @@ impl Table {
                 let (host, port) = server.split_once(':').unwrap();
                 let mut mariadb = Command::new("mariadb");
                 mariadb.args(["--no-defaults", "-h", host, "-P", port, "-u", user, &format!("-p{password}")]);
-                mariadb.args(["-N", "-B", database, "-e", statement]);
+                mariadb.args(["-N", "-B", "-n", database]);
                 mariadb
             }
             Kind::Sqlite => {
                 let mut sqlite = Command::new("sqlite3");
-                sqlite.args(["-cmd", ".timeout 60000", &self.base, statement]);
+                sqlite.args(["-cmd", ".timeout 60000", &self.base]);
                 sqlite
             }
+        }
+    }
+
+    #[track_caller]
+    fn client(&self, url: &str, statement: &str) -> String {
+        let mut client = self.command(url);
+        match self.kind {
+            Kind::PostgreSql => client.args(["-c", statement]),
+            Kind::MariaDb => client.args(["-e", statement]),
+            Kind::Sqlite => client.arg(statement),
         };
         let output = client.output().unwrap_or_else(|e| panic!("{client:?}: {e}; `cargo xtask test` installs it"));
         assert!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr));
@@ -141,6 +152,24 @@ impl Table {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"1", &self.udp).unwrap();
     }
 
+    /// A transaction of another program that has some rows locked and stays open until it is dropped.
+    #[track_caller]
+    pub(crate) fn locking(&self, condition: &str) -> Locking {
+        let mut client = self.command(&self.url());
+        let mut child = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut says = child.stdin.take().unwrap();
+        if self.kind == Kind::MariaDb {
+            // Else it would have all that it passes over, and the gaps between.
+            says.write_all(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\n").unwrap();
+        }
+        says.write_all(format!("BEGIN; SELECT 'locked' FROM jobs WHERE {condition} FOR UPDATE;\n").as_bytes()).unwrap();
+        says.flush().unwrap();
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!(told.trim_end(), "locked");
+        Locking { child, says: Some(says) }
+    }
+
     /// Asks until the answer is this.
     #[track_caller]
     pub(crate) fn until(&self, statement: &str, expected: &str) {
@@ -152,6 +181,20 @@ impl Table {
             }
             assert!(begun.elapsed() < PATIENCE, "{statement}: waited in vain for {expected:?}, got {said:?}");
         }
+    }
+}
+
+/// See `Table::locking`.
+pub(crate) struct Locking {
+    child: Child,
+    says: Option<ChildStdin>,
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        // A client that hears no more ends, and its transaction with it.
+        drop(self.says.take());
+        self.child.wait().unwrap();
     }
 }
 

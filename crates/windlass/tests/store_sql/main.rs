@@ -6,8 +6,9 @@
 
 use windlass::store::StoreView;
 use windlass::store::conformance::{self, Bench};
-use windlass::store::sql::{Keep, SqlOptions, SqlStore, SqlView};
+use windlass::store::sql::{Keep, OWN, SEED, SqlOptions, SqlStore, SqlView};
 
+mod changed;
 #[path = "../rigs/databases.rs"]
 mod databases;
 mod odd;
@@ -21,13 +22,15 @@ use databases::Place;
 struct OnTable {
     place: Place,
     keep: Keep,
+    /// All columns are called otherwise, and so is the table.
+    mapped: bool,
     options: Option<SqlOptions>,
     view: Option<SqlView>,
 }
 
 impl OnTable {
     fn new(place: Place, keep: Keep) -> OnTable {
-        OnTable { place, keep, options: None, view: None }
+        OnTable { place, keep, mapped: false, options: None, view: None }
     }
 }
 
@@ -39,6 +42,11 @@ impl Bench for OnTable {
         let schema = self.place.next_schema();
         let mut options = SqlOptions { schema, ..self.place.options("suite") };
         options.keep = self.keep;
+        if self.mapped {
+            let called = |word: &&str| ((*word).to_owned(), format!("its_{word}"));
+            options.columns = SEED.iter().chain(&OWN).map(called).collect();
+            options.table = "work".into();
+        }
         options.apply().unwrap();
         self.view = Some(SqlView::open(options.clone()).unwrap());
         self.options = Some(options.clone());
@@ -68,6 +76,23 @@ fn passes_the_suite_on_postgresql_keeping_no_rows() {
 #[test]
 fn passes_the_suite_on_mariadb() {
     conformance::run(&mut OnTable::new(Place::mariadb(), Keep::Rows));
+}
+
+#[test]
+fn passes_the_suite_on_mariadb_keeping_no_rows() {
+    conformance::run(&mut OnTable::new(Place::mariadb(), Keep::None));
+}
+
+#[test]
+fn passes_the_suite_on_sqlite_keeping_no_rows() {
+    conformance::run(&mut OnTable::new(Place::sqlite(), Keep::None));
+}
+
+#[test]
+fn passes_the_suite_where_all_columns_are_called_otherwise() {
+    for place in [Place::postgres(), Place::mariadb(), Place::sqlite()] {
+        conformance::run(&mut OnTable { mapped: true, ..OnTable::new(place, Keep::Rows) });
+    }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //! None of it may stop a server: such a row is marked in words and left, and what does not fit is cut.
 
 use crate::databases::Place;
-use crate::server::{NOW, Server, everywhere, fail, ids, jobs, server, succeed};
+use crate::server::{NOW, Server, end, everywhere, fail, ids, jobs, server, succeed};
 use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::SqlView;
-use windlass::store::{Evidence, Filter, Lot, NewJobs, Store, StoreView};
+use windlass::store::{Evidence, Filter, Held, Lot, NewJobs, Occasion, Order, Store, StoreView};
 use windlass_core::job::{Arrival, Origin};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::particulars::{Particulars, Subject};
@@ -32,6 +32,59 @@ fn a_job_that_another_program_gives_a_priority_that_there_is_not_is_marked_in_wo
         place.statement("UPDATE jobs SET status = 'pending', priority = 0 WHERE job_offset = 1");
         one.look();
         assert_eq!(ids(&one.claim("q", 9)).len(), 1, "once it makes sense it is run");
+    });
+}
+
+/// More rows than one look takes in: those after it are found by the claims themselves, which must neither take one
+/// twice nor pass one over, and leave what makes no sense to a look.
+#[test]
+fn of_thousands_of_new_rows_each_is_claimed_once_and_those_that_make_no_sense_are_marked_and_left() {
+    const ALL: usize = 9_000;
+    everywhere(|place| {
+        let mut one = server(place, "one");
+        let numbers = match (place.is_postgres(), place.is_mariadb()) {
+            (true, _) => format!("SELECT g AS n FROM generate_series(1, {ALL}) AS g"),
+            (_, true) => format!("SELECT seq AS n FROM seq_1_to_{ALL}"),
+            _ => format!(
+                "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {ALL}) SELECT n FROM c"
+            ),
+        };
+        // Which is no YAML, and none of a store's business.
+        let data = if place.is_mariadb() { "concat('n: [', n)" } else { "'n: [' || n" };
+        place.statement(&format!(
+            "INSERT INTO jobs (name, data, status) SELECT 'q', {data}, 'pending' FROM ({numbers}) AS t"
+        ));
+        let strange = ["status = 'postponed'", "name = NULL", "priority = 999", "status = NULL", "name = '-x'"];
+        for (at, set) in strange.iter().enumerate() {
+            place.statement(&format!("UPDATE jobs SET {set} WHERE id % 500 = {}", 7 + at));
+        }
+        // What only a look makes sense of, though it is a job like the others.
+        place.statement("UPDATE jobs SET taskable_type = 'Upload', taskable_id = 4 WHERE id % 500 = 77");
+        place.statement("UPDATE jobs SET failures = 2 WHERE id % 500 = 78");
+        let (mut seen, mut held, mut unread) = (Vec::new(), Vec::<Held>::new(), 0);
+        for _ in 0..40 {
+            let ends: Vec<_> = held.iter().map(|held| end(held, succeed())).collect();
+            one.store.settle(&ends, &[], NOW).unwrap();
+            one.store.look(Occasion::Asked, Evidence::UNTOLD, NOW).unwrap();
+            one.learn();
+            let lane = one.lane("q");
+            held = one.store.claim(&[Order { lane, most: 1_000 }], NOW).unwrap();
+            one.commit();
+            seen.extend(held.iter().flat_map(|held| held.range().map(|at| held.jobs.data(at).to_vec())));
+            let waiting = place.statement("SELECT count(state), count(*) FROM jobs WHERE state IS NULL OR state = 1");
+            unread += usize::from(waiting.starts_with("0\t") && !held.is_empty());
+        }
+        let odd = strange.len() * ALL / 500;
+        assert_eq!(seen.len(), ALL - odd, "each that makes sense, and none twice");
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), ALL - odd);
+        let told =
+            place.statement("SELECT count(*) FROM jobs WHERE status = 'error' AND details <> '' AND state IS NULL");
+        assert_eq!(told, odd.to_string(), "the others are marked in words");
+        let ended = place.statement("SELECT count(*) FROM jobs WHERE status = 'completed' AND attempts = 1");
+        assert_eq!(ended, (ALL - odd).to_string());
+        assert!(place.is_mariadb() || unread > 1, "none was claimed before it was read");
     });
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::{SqlOptions, SqlStore, SqlView};
 use windlass::store::{
-    Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Order, Recovered, Seal, Store, StoreError, StoreView,
+    Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Occasion, Order, Recovered, Seal, Store, StoreError,
+    StoreView,
 };
 use windlass_core::job::{JobId, Lane, Origin, Priority, RunId};
 use windlass_core::life_cycle::State;
@@ -38,6 +39,30 @@ fn a_plain_insert_is_a_job_and_its_row_tells_how_it_goes() {
         let row = place.statement("SELECT status, attempts, duration, details, locked_queue_id FROM jobs");
         assert_eq!(row.trim_end(), "completed\t1\t3\tdone");
         assert!(one.look().moves.is_empty(), "it is looked at once");
+    });
+}
+
+#[test]
+fn a_word_is_about_rows_and_one_that_is_not_soon_leads_to_a_look_at_all() {
+    everywhere(|place| {
+        let mut one = server(place, "one");
+        one.look();
+        let insert = "INSERT INTO jobs (name, data, status) VALUES ('q', 'x', 'pending')";
+        place.statement(insert);
+        assert!(!one.store.look(Occasion::Word, Evidence::UNTOLD, NOW).unwrap(), "a look for rows");
+        assert_eq!(gained(&one.commit(), one.lane("q")), 1);
+        // The word of a server that came since the last look at all: its job is no new row.
+        server(place, "two").push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        assert!(!one.store.look(Occasion::Word, Evidence::UNTOLD, NOW).unwrap(), "that was a moment ago");
+        assert_eq!(gained(&one.commit(), one.lane("q")), 0);
+        let soon = one.store.next_look().unwrap();
+        assert!(soon <= NOW.after(Duration::from_secs(1)), "nobody has to say it again: {soon:?}");
+        assert!(one.store.look(Occasion::Word, Evidence::UNTOLD, soon).unwrap(), "a look at all");
+        assert_eq!(gained(&one.commit(), one.lane("q")), 1);
+        // Now it is known that there are others, and their word is enough.
+        place.statement("UPDATE jobs SET status = 'completed' WHERE data = 'x'");
+        assert!(!one.store.look(Occasion::Word, Evidence::UNTOLD, soon).unwrap());
+        assert_eq!(gained(&one.commit(), one.lane("q")), -1);
     });
 }
 
@@ -134,7 +159,7 @@ fn rows_of_others_are_taken_in_and_claimed_in_one_turn_and_those_that_are_not_wa
         for n in 1..=5 {
             place.statement(&format!("INSERT INTO jobs (name, data, status) VALUES ('q', 'row {n}', 'pending')"));
         }
-        one.store.look(true, Evidence::UNTOLD, NOW).unwrap();
+        one.store.look(Occasion::Asked, Evidence::UNTOLD, NOW).unwrap();
         let held = one.claim("q", 3);
         let data = |held: &[Held]| -> Vec<String> {
             let of = |held: &Held| held.range().map(|at| held.jobs.data(at).to_vec()).collect::<Vec<_>>();
@@ -157,7 +182,7 @@ fn a_dropped_turn_leaves_rows_of_others_as_they_wrote_them() {
         one.claim("q", 1);
         place.statement("INSERT INTO jobs (name, data, status) VALUES ('q', 'a', 'pending')");
         place.statement("INSERT INTO jobs (name, data, status) VALUES ('q', 'b', 'pending')");
-        one.store.look(true, Evidence::UNTOLD, NOW).unwrap();
+        one.store.look(Occasion::Asked, Evidence::UNTOLD, NOW).unwrap();
         let lane = one.lane("q");
         assert_eq!(ids(&one.store.claim(&[Order { lane, most: 1 }], NOW).unwrap()).len(), 1);
         one.store.rollback().unwrap();
@@ -289,7 +314,7 @@ fn what_a_server_held_whose_row_was_locked_when_it_came_back_is_taken_back_later
         let mut store = SqlStore::open(place.options("one")).unwrap();
         drop(first);
         // Another server is about to take over, and breaks off.
-        looking.look(true, Evidence::UNTOLD, NOW).unwrap();
+        looking.look(Occasion::Asked, Evidence::UNTOLD, NOW).unwrap();
         assert_eq!(store.recover(evidence(), NOW).unwrap(), Recovered::default(), "its row is locked");
         looking.rollback().unwrap();
         let changes = store.backlog().unwrap();

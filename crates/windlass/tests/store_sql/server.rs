@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::{SqlOptions, SqlStore};
 use windlass::store::{
-    Changes, Durability, Evidence, Held, Lot, NewJobs, Order, Recovered, Settlement, Store, StoreError,
+    Changes, Durability, Evidence, Held, Lot, NewJobs, Occasion, Order, Recovered, Settlement, Store, StoreError,
 };
 use windlass_core::job::{JobId, Lane, LaneKind, Origin, Priority, QueueName, RunId};
 use windlass_core::judge::Verdict;
@@ -68,7 +68,7 @@ impl Server {
     }
 
     pub(crate) fn look(&mut self) -> Changes {
-        self.store.look(true, Evidence::UNTOLD, NOW).unwrap();
+        self.store.look(Occasion::Asked, Evidence::UNTOLD, NOW).unwrap();
         self.commit()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::SqlOptions;
-use windlass::store::{Durability, Evidence, Lot, NewJobs, Recovered, Store};
+use windlass::store::{Durability, Evidence, Lot, NewJobs, Occasion, Recovered, Store};
 use windlass_core::job::Origin;
 use windlass_core::time::Time;
 
@@ -68,17 +68,30 @@ fn old_rows_go_by_their_age_and_by_their_number_and_soon_where_they_are_many() {
             rows.replace("SELECT seq", "SELECT seq AS n")
         ));
         let mut now = NOW;
-        one.store.look(true, Evidence::UNTOLD, now).unwrap();
+        one.store.look(Occasion::Asked, Evidence::UNTOLD, now).unwrap();
         one.commit();
         for left in ["500", "0"] {
             let next = one.store.next_look().unwrap();
             assert!(next > now && next < now.after(Duration::from_secs(1)), "the rest goes soon");
             now = next;
-            one.store.look(false, Evidence::UNTOLD, now).unwrap();
+            one.store.look(Occasion::Time, Evidence::UNTOLD, now).unwrap();
             one.commit();
             assert_eq!(place.statement("SELECT count(*) FROM jobs"), left);
         }
         assert!(one.store.next_look().unwrap() > now.after(Duration::from_secs(1)), "and then there is time");
+        // What is too many again is looked for once in a minute.
+        place.statement(&format!(
+            "INSERT INTO jobs (name, status, state, ended_at, queue_no, lane_kind, job_origin, job_offset, admitted) \
+             SELECT 'q', 'completed', 5, {} + t.n, 1, 0, 7, t.n, 1 FROM ({}) AS t",
+            NOW.0,
+            rows.replace("SELECT seq", "SELECT seq AS n").replace("4500", "30")
+        ));
+        for (seconds, left) in [(20, "30"), (90, "11")] {
+            let later = now.after(Duration::from_secs(seconds));
+            one.store.look(Occasion::Time, Evidence::UNTOLD, later).unwrap();
+            one.commit();
+            assert_eq!(place.statement("SELECT count(*) FROM jobs"), left, "after {seconds} s");
+        }
     });
 }
 

@@ -2,12 +2,22 @@
 
 use crate::rig::{Rig, policy};
 use crate::servers::{Handler, fine};
+use crate::shared::payloads;
 use serde_json::Value;
 use std::io::Write;
 use windlass_core::policy::{Framing, Reply};
 
 fn items(body: &[u8]) -> Vec<Value> {
     serde_json::from_slice(body).unwrap()
+}
+
+/// The same in any framing that has objects.
+fn items_in(framing: Framing, body: &[u8]) -> Vec<Value> {
+    let lines = body.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+    match framing {
+        Framing::Array => items(body),
+        _ => lines.map(|line| serde_json::from_slice(line).unwrap()).collect(),
+    }
 }
 
 /// A server that answers each batch by what the jobs hold.
@@ -50,14 +60,7 @@ fn any_bytes_go_through_every_frame_that_can_hold_them() {
         let many = policy(server.address, "/", |url| (url.size, url.framing) = (100, framing));
         assert_eq!(rig.all(&many, &data), ["succeeded"; 4]);
         let body = server.asked().pop().unwrap().body;
-        let items = match framing {
-            Framing::Array => items(&body),
-            _ => body
-                .split(|b| *b == b'\n')
-                .filter(|l| !l.is_empty())
-                .map(|l| serde_json::from_slice(l).unwrap())
-                .collect(),
-        };
+        let items = items_in(framing, &body);
         assert_eq!(items[0]["data"], "a\"b\n");
         assert_eq!(items[1]["data64"], "AP8=");
         assert_eq!(
@@ -70,6 +73,36 @@ fn any_bytes_go_through_every_frame_that_can_hold_them() {
     assert!(outcomes[0].starts_with("failed_for_good the data holds a newline"), "{outcomes:?}");
     assert_eq!(outcomes[1..], ["succeeded"; 3]);
     assert_eq!(server.asked().pop().unwrap().body, b"\0\xff\n-x\n\xc3\xbc\n");
+}
+
+#[test]
+fn every_payload_arrives_in_calls_with_many() {
+    let server = Handler::new(|_, _, stream| fine(stream, ""));
+    let mut rig = Rig::new();
+    let all = payloads();
+    let raw: Vec<Vec<u8>> = all.iter().filter(|payload| !payload.contains(&b'\n')).cloned().collect();
+    for framing in [Framing::Array, Framing::Json, Framing::Raw] {
+        let sent = if framing == Framing::Raw { &raw } else { &all };
+        let before = server.asked().len();
+        let many = policy(server.address, "/", |url| (url.size, url.framing) = (100, framing));
+        let data: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+        assert_eq!(rig.all(&many, &data), vec!["succeeded"; sent.len()]);
+        let body: Vec<u8> = server.asked()[before..].iter().flat_map(|asked| asked.body.clone()).collect();
+        if framing == Framing::Raw {
+            let joined: Vec<u8> = raw.iter().flat_map(|line| [&line[..], b"\n"].concat()).collect();
+            assert!(body == joined, "raw lines are as they were");
+            continue;
+        }
+        let came = items_in(framing, &body);
+        assert_eq!(came.len(), sent.len());
+        for (came, sent) in came.iter().zip(sent) {
+            let bytes = match came["data"].as_str() {
+                Some(text) => text.as_bytes().to_vec(),
+                None => windlass::api::base64::decode(came["data64"].as_str().unwrap()).unwrap(),
+            };
+            assert!(bytes == *sent, "{} bytes came, {} were sent", bytes.len(), sent.len());
+        }
+    }
 }
 
 #[test]

@@ -4,5 +4,9 @@
 
 mod batches;
 mod calls;
+mod hostile;
 mod rig;
 mod servers;
+
+#[path = "../shared/payloads.rs"]
+mod shared;

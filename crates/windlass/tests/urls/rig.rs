@@ -72,6 +72,7 @@ impl Rig {
                 policy: Arc::clone(&policy),
                 epoch: 1,
                 held,
+                fellows: Arc::default(),
                 number,
                 run: String::new(),
                 checkpoint: self.checkpoint.clone(),

@@ -6,23 +6,30 @@ use super::super::signals::{Interruptible, Signals, exit_code};
 use super::feeder::{Journal, Source};
 use crate::config::{Feeder, Loaded, Pipeline};
 use crate::error::{Failure, Kind};
-use crate::mixed::{Done, Home, Layout, Line, Place};
+use crate::mixed::{self, Done, Home, Layout, Line, Place};
 use crate::spool::coming::Coming;
-use crate::spool::door::doc_id;
+use crate::spool::door::{doc_id, doc_id_that_fits};
 use crate::spool::pipeline::Stages;
 use crate::spool::{Counts, Queue};
 use crate::store::place::{JobsTable, StagePlace, StorePlace};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use windlass_core::document::DocId;
+use windlass_core::document::{DocId, Given};
 
 /// Whether the stages of a pipeline are kept anywhere but in the one store that was named.
 pub(super) fn are_needed(pipeline: &Pipeline, context: &Context) -> bool {
     context.directories().is_some() || !pipeline.is_of_one_store()
+}
+
+/// Refuses what `run` would refuse.
+pub(super) fn check(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<(), Failure> {
+    mixed::check(loaded, pipeline, layout(loaded, pipeline, context)?)
 }
 
 pub(super) fn run(loaded: &Loaded, pipeline: &Pipeline, signals: Signals, context: &Context) -> Result<u8, Failure> {
@@ -81,9 +88,10 @@ pub(super) fn run(loaded: &Loaded, pipeline: &Pipeline, signals: Signals, contex
 fn tell(stage: &str, done: &Done, context: &Context) -> u64 {
     let more = |count: u64, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
     match *done {
-        Done::Documents(Counts { done, aside, .. }) => {
-            context.say(format_args!("{stage}: {} done{}", counted(done, "document"), more(aside, "set aside")));
-            aside
+        Done::Documents(Counts { done, aside, gone, .. }) => {
+            let more = more(aside, "set aside") + &more(gone, "gone");
+            context.say(format_args!("{stage}: {} done{more}", counted(done, "document")));
+            aside + gone
         }
         Done::Jobs { succeeded, failed, aside } => {
             let more = more(failed, "failed") + &more(aside, "set aside");
@@ -95,9 +103,13 @@ fn tell(stage: &str, done: &Done, context: &Context) -> u64 {
 
 /// Where each stage is kept: where it says, else in the store that was named. A server of a table has a directory of
 /// its own, since a data directory belongs to one store.
-fn layout(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<Layout, Failure> {
+pub(super) fn layout(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<Layout, Failure> {
     let directories = context.directories();
     let root = match &directories {
+        Some(root) if root.as_os_str().is_empty() => {
+            let text = "the store `dir:` names no directory, expected dir:PATH";
+            return Err(Failure::new(Kind::Usage, text).hint("--store dir:. is the current one"));
+        }
         Some(root) => root.clone(),
         None => context.dir_path()?.join("pipelines").join(&pipeline.name),
     };
@@ -130,12 +142,16 @@ fn layout(loaded: &Loaded, pipeline: &Pipeline, context: &Context) -> Result<Lay
 /// The lines of the feeder, or of standard input: each the text of a document, or the path of one where the first stage
 /// works on files. They are read no faster than there is room for them.
 fn feed(stages: &Stages, intake: &mut Intake<'_>, signals: &Signals) -> Result<(u64, Option<i32>), Failure> {
-    let mut input = BufReader::new(Interruptible::new(intake.source.lines()?, signals));
+    let lines = Interruptible::new(intake.source.lines()?, signals).or_until(stages.trouble());
+    let mut input = BufReader::new(lines);
     let (mut count, mut line) = (0, Vec::new());
     loop {
         line.clear();
         input.read_until(b'\n', &mut line).map_err(|e| Failure::io("cannot read the input", &e))?;
         let interrupted = input.get_ref().signal;
+        if stages.have_failed() {
+            return Err(stages_have_ended());
+        }
         // What has no end may be half a line, unless whoever wrote it has ended well.
         if line.pop_if(|byte| *byte == b'\n').is_none() {
             intake.source.end(interrupted.is_some())?;
@@ -151,13 +167,18 @@ fn feed(stages: &Stages, intake: &mut Intake<'_>, signals: &Signals) -> Result<(
                 return Ok((count, signals.next()));
             }
             if stages.have_failed() {
-                return Err(Failure::new(Kind::Internal, "the stages have ended"));
+                return Err(stages_have_ended());
             }
         }
         count += 1;
         let size = intake.take(&line)?;
         stages.entrance.has_grown(size);
     }
+}
+
+/// Why is told by the stages themselves.
+fn stages_have_ended() -> Failure {
+    Failure::new(Kind::Internal, "the stages have ended")
 }
 
 /// What makes documents of lines.
@@ -168,6 +189,8 @@ struct Intake<'q> {
     /// What documents without a name are called, before their number.
     stem: String,
     number: u64,
+    /// What the files are called that became documents: several may have one name, from different directories.
+    given: Given,
     /// Which lines a feeder has fed, and where their documents lie before they have their names.
     fed: Option<(Journal, Coming)>,
 }
@@ -176,23 +199,28 @@ impl<'q> Intake<'q> {
     fn open(stages: &'q Stages, feeder: Option<&Feeder>, root: &Path) -> Result<Intake<'q>, Failure> {
         let random = getrandom::u64().map_err(|e| Failure::new(Kind::Internal, format!("no random numbers: {e}")))?;
         let (mut stem, mut number, mut fed) = (format!("{:07x}", random >> 36), 0, None);
+        let (queue, takes_files) = (&stages.first, stages.takes_files);
+        let (mut given, mut last) = (Given::default(), None);
         if let Some(Feeder { name, .. }) = feeder {
             let cannot = |e: std::io::Error| Failure::io(format_args!("cannot write into {}", root.display()), &e);
             std::fs::create_dir_all(root).map_err(cannot)?;
-            let journal = Journal::open(&root.join(format!(".fed-by-{name}")), &stem)?;
+            // The same lines in the same order got these names.
+            let again = |line: &[u8]| last = takes_files.then(|| base_name(line).map(|doc| given.next(doc)));
+            let journal = Journal::open(&root.join(format!(".fed-by-{name}")), &stem, again)?;
             (stem, number) = (journal.stem.clone(), journal.count);
-            fed = Some((journal, Coming::into(&stages.first).map_err(cannot)?));
+            fed = Some((journal, Coming::into(queue).map_err(cannot)?));
         }
-        let (queue, takes_files) = (&stages.first, stages.takes_files);
-        let intake = Intake { queue, takes_files, source: Source::open(feeder)?, stem, number, fed };
-        intake.name_last()?;
+        let intake = Intake { queue, takes_files, source: Source::open(feeder)?, stem, number, given, fed };
+        intake.name_last(last.transpose()?)?;
         Ok(intake)
     }
 
     /// Whoever was killed over a document had noted its line, and may not have given it its name.
-    fn name_last(&self) -> Result<(), Failure> {
-        match self.fed.as_ref().and_then(|(journal, coming)| Some((journal.last.as_ref()?, coming))) {
-            Some((line, coming)) => self.name(coming, &self.doc_of(line)?),
+    fn name_last(&self, file: Option<DocId>) -> Result<(), Failure> {
+        let Some((journal, coming)) = &self.fed else { return Ok(()) };
+        match file {
+            Some(doc) => self.name(coming, &doc),
+            None if journal.count > 0 => self.name(coming, &self.numbered()?),
             None => Ok(()),
         }
     }
@@ -202,26 +230,20 @@ impl<'q> Intake<'q> {
         self.fed.as_mut().is_some_and(|(journal, _)| journal.has_fed(line))
     }
 
-    /// What the document of a line is called that is the last so far.
-    fn doc_of(&self, line: &[u8]) -> Result<DocId, Failure> {
-        match self.takes_files {
-            true => doc_id(Path::new(OsStr::from_bytes(line)).file_name().unwrap_or_default().as_bytes()),
-            false => doc_id(format!("{}-{}", self.stem, self.number).as_bytes()),
-        }
+    /// What the last document without a name of its own is called.
+    fn numbered(&self) -> Result<DocId, Failure> {
+        doc_id(format!("{}-{}", self.stem, self.number).as_bytes())
     }
 
     /// Makes a document of a line; its size comes back.
     fn take(&mut self, line: &[u8]) -> Result<u64, Failure> {
         self.number += 1;
-        let doc = self.doc_of(line)?;
         if !self.takes_files {
-            self.put(&doc, line, &mut &line[..])?;
+            self.put(&self.numbered()?, line, &mut &line[..])?;
             return Ok(line.len() as u64);
         }
-        let path = Path::new(OsStr::from_bytes(line));
-        let cannot = |e: std::io::Error| Failure::io(format_args!("cannot put {}", path.display()), &e);
-        let mut file = std::fs::File::open(path).map_err(cannot)?;
-        let size = file.metadata().map_err(cannot)?.len();
+        let (mut file, size) = named_by(line)?;
+        let doc = self.given.next(base_name(line)?);
         self.put(&doc, line, &mut file)?;
         Ok(size)
     }
@@ -243,6 +265,29 @@ impl<'q> Intake<'q> {
             named => named.map_err(cannot_put(self.queue, doc)),
         }
     }
+}
+
+/// What the document of a file is called, if no other has its name.
+fn base_name(line: &[u8]) -> Result<DocId, Failure> {
+    doc_id_that_fits(Path::new(OsStr::from_bytes(line)).file_name().unwrap_or_default().as_bytes())
+}
+
+/// The file whose path a line is, and its size. What is no file is not waited for: a pipe would hold everything up.
+fn named_by(line: &[u8]) -> Result<(File, u64), Failure> {
+    let path = Path::new(OsStr::from_bytes(line));
+    let refuse = |kind: Kind, text: String| {
+        Failure::new(kind, text).hint("the first stage works on files: each line is the path of one")
+    };
+    let cannot = |e: std::io::Error| match e.kind() {
+        ErrorKind::NotFound => refuse(Kind::NoInput, format!("there is no file {}", path.display())),
+        _ => Failure::io(format_args!("cannot put {}", path.display()), &e),
+    };
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(cannot)?;
+    let facts = file.metadata().map_err(cannot)?;
+    if !facts.is_file() {
+        return Err(refuse(Kind::NoInput, format!("{} is no regular file, expected one", path.display())));
+    }
+    Ok((file, facts.len()))
 }
 
 fn cannot_put<'d>(queue: &'d Queue, doc: &'d DocId) -> impl Fn(std::io::Error) -> Failure + use<'d> {

@@ -82,16 +82,17 @@ pub(super) struct Journal {
     pub(super) stem: String,
     /// Lines that earlier processes fed, and how often.
     fed: HashMap<Vec<u8>, u32>,
-    /// What was fed last, whose document may have no name yet.
-    pub(super) last: Option<Vec<u8>>,
     pub(super) count: u64,
 }
 
 impl Journal {
-    /// Opens it for this process alone; a new one has this stem.
-    pub(super) fn open(path: &Path, stem: &str) -> Result<Journal, Failure> {
+    /// Opens it for this process alone; a new one has this stem. What was fed before is told, line by line.
+    pub(super) fn open(path: &Path, stem: &str, mut tell: impl FnMut(&[u8])) -> Result<Journal, Failure> {
         let cannot = |e: std::io::Error| Failure::io(format_args!("cannot use {}", path.display()), &e);
         let mut file = File::options().create(true).read(true).append(true).open(path).map_err(cannot)?;
+        // What is noted in it must not be in a file that a power cut leaves without a name.
+        let into = path.parent().map_or(Ok(()), |parent| File::open(parent).and_then(|parent| parent.sync_all()));
+        into.map_err(cannot)?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let text = format!("another process feeds this pipeline: it holds {}", path.display());
             return Err(Failure::new(Kind::TryLater, text));
@@ -109,12 +110,13 @@ impl Journal {
                 stem.to_owned()
             }
         };
-        let (mut fed, mut last, mut count) = (HashMap::new(), None, 0);
+        let (mut fed, mut count) = (HashMap::new(), 0);
         for line in lines {
             *fed.entry(line.to_vec()).or_default() += 1;
-            (last, count) = (Some(line.to_vec()), count + 1);
+            count += 1;
+            tell(line);
         }
-        Ok(Journal { path: path.to_owned(), file, stem, fed, last, count })
+        Ok(Journal { path: path.to_owned(), file, stem, fed, count })
     }
 
     /// Whether an earlier process fed this line; it is told once for each time.
@@ -143,21 +145,23 @@ mod tests {
     fn a_journal_knows_what_was_fed_how_often_and_nothing_that_was_not_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fed");
-        let mut journal = Journal::open(&path, "one").unwrap();
-        assert!(!journal.has_fed(b"a") && journal.last.is_none());
+        let mut told = Vec::new();
+        let mut journal = Journal::open(&path, "one", |line| told.push(line.to_vec())).unwrap();
+        assert!(!journal.has_fed(b"a") && told.is_empty());
         for line in [&b"a"[..], b"b\tc", b"a"] {
             journal.note(line).unwrap();
         }
-        assert_eq!(Journal::open(&path, "two").err().unwrap().kind, Kind::TryLater, "one at a time");
+        assert_eq!(Journal::open(&path, "two", |_| ()).err().unwrap().kind, Kind::TryLater, "one at a time");
         journal.file.write_all(b"half").unwrap();
         drop(journal);
-        let mut journal = Journal::open(&path, "two").unwrap();
-        assert_eq!((journal.stem.as_str(), journal.count, journal.last.as_deref()), ("one", 3, Some(&b"a"[..])));
+        let mut journal = Journal::open(&path, "two", |line| told.push(line.to_vec())).unwrap();
+        assert_eq!((journal.stem.as_str(), journal.count), ("one", 3));
+        assert_eq!(told, [&b"a"[..], b"b\tc", b"a"]);
         assert!(journal.has_fed(b"a") && journal.has_fed(b"b\tc") && journal.has_fed(b"a"));
         assert!(!journal.has_fed(b"a") && !journal.has_fed(b"half"));
         journal.note(b"d").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"one\na\nb\tc\na\nd\n");
         journal.forget().unwrap();
-        assert_eq!(Journal::open(&path, "three").unwrap().stem, "three");
+        assert_eq!(Journal::open(&path, "three", |_| ()).unwrap().stem, "three");
     }
 }

@@ -1,6 +1,5 @@
 //! What a `windlass run` asks for: its name, its queue, and the command with the caller's directory and environment.
 
-use super::super::push::Limits;
 use super::super::rows::Rows;
 use super::Args;
 use super::input::hashed;
@@ -50,8 +49,7 @@ impl Order {
             None => digest(args.queue.as_deref(), &argv, directory.as_os_str().as_bytes()),
         };
         let slots = args.jobs.unwrap_or_else(cores);
-        let (time_limit, job_limit, end_job) = (args.time_limit.clone(), args.job_limit, args.end_job.clone());
-        let terms = Limits { time_limit, job_limit, end_job, tolerate: None }.terms()?;
+        let terms = args.limits.terms(None)?;
         let order = Order {
             name,
             queue: args.queue.clone(),
@@ -91,7 +89,7 @@ impl Order {
         let variable = |(name, value): &(OsString, OsString)| {
             json!([base64::encode(name.as_bytes()), base64::encode(value.as_bytes())])
         };
-        let Terms { time_limit, job_limit, tolerate, end_job } = &self.terms;
+        let Terms { time_limit, job_limit, tolerate, end_job, notify, notify_on } = &self.terms;
         json!({
             "name": self.name(number),
             "service": {
@@ -107,6 +105,8 @@ impl Order {
             "job_limit": job_limit,
             "tolerate": tolerate,
             "end_job": end_job,
+            "notify": notify,
+            "notify_on": notify_on,
         })
     }
 }

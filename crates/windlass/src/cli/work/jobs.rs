@@ -147,6 +147,7 @@ impl Jobs {
             policy,
             epoch: 0,
             held,
+            fellows: Arc::default(),
             number,
             run,
             checkpoint,

@@ -5,22 +5,15 @@ use crate::config::Config;
 use crate::error::Failure;
 use toml::de::DeValue;
 use windlass_core::job::QueueName;
-use windlass_core::notify::{CHANNELS, Ending, Endings, Notify};
+use windlass_core::notify::{CHANNELS, Ending, Endings, MOST, Notify, name_of};
 use windlass_core::policy::Policy;
 
 /// What a channel cannot have: of its own ends nobody is told.
 const NOT_FOR_CHANNELS: [&str; 3] = ["on_failure", "notify", "notify_on"];
-/// The most channels of one table: a run keeps their names among its terms.
-const MOST: usize = 16;
 
 /// The keys that the table of a channel may have where this serves it.
 pub(in crate::config) fn is_for_channels(key: &str) -> bool {
     !NOT_FOR_CHANNELS.contains(&key)
-}
-
-/// The name of a channel as the file has it.
-pub(in crate::config) fn name_of(queue: &str) -> &str {
-    queue.strip_prefix(CHANNELS).unwrap_or(queue)
 }
 
 /// The channels of one file, in its order.
@@ -87,10 +80,9 @@ fn endings(table: &Table<'_, '_>) -> Result<Endings, Failure> {
     if words.is_empty() {
         return Err(table.refuse_value("notify_on", "`notify_on` is empty, expected some of failed, succeeded, late"));
     }
-    let endings = words.into_iter().map(|word| {
-        let why = || format!("`notify_on`: {word:?} is not known, expected some of failed, succeeded, late");
-        Ending::from_text(word).ok_or_else(|| table.refuse_value("notify_on", &why()))
-    });
+    let endings = words
+        .into_iter()
+        .map(|word| Ending::from_text(word).ok_or_else(|| table.refuse_value("notify_on", &Ending::unknown(word))));
     endings.collect()
 }
 

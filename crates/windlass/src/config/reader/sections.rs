@@ -1,6 +1,7 @@
-//! The tables that all files share key by key: limits, defaults, store, nudge, server, archive, log and traces.
+//! The tables that all files share key by key: limits, defaults, store, nudge, server, archive, log, traces and
+//! progress.
 
-use super::{Table, defaults, limits, notify, store, traces, url};
+use super::{Table, defaults, limits, notify, progress, store, traces, url};
 use crate::config::units::size;
 use crate::config::{Config, Server};
 use crate::error::Failure;
@@ -8,7 +9,7 @@ use crate::log::{Format, Level, LogOptions};
 use crate::server::ArchiveOptions;
 use crate::when;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Lays what a file says over what the files before it said.
 pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Failure> {
@@ -33,6 +34,9 @@ pub(super) fn read(root: &Table<'_, '_>, config: &mut Config) -> Result<(), Fail
     }
     if let Some(table) = root.section("traces")? {
         config.traces = traces::read(&table, config.traces.clone())?;
+    }
+    if let Some(table) = root.section("progress")? {
+        config.progress = progress::read(&table, config.progress.clone())?;
     }
     if let Some(table) = root.section("spool")? {
         config.spools = read_spools(&table)?;
@@ -61,9 +65,23 @@ fn read_spools(table: &Table<'_, '_>) -> Result<Vec<PathBuf>, Failure> {
     let shown = notify::texts(table, "show", "an array of directories such as [\"/srv/documents\"]")?;
     let path = |text: &str| match text {
         "" => Err(table.refuse_value("show", "`show` has \"\", expected a directory")),
-        text => std::path::absolute(base.join(text)).map_err(|e| table.refuse_value("show", &e.to_string())),
+        text => from(base, Path::new(text)).map_err(|e| table.refuse_value("show", &e.to_string())),
     };
     shown.into_iter().map(path).collect()
+}
+
+/// A path that begins at `base`, without the steps up that it begins with. What is above a link is not what stands
+/// before it, so they are gone from where the base really is.
+fn from(base: &Path, path: &Path) -> std::io::Result<PathBuf> {
+    let base = std::path::absolute(Path::new(".").join(base))?;
+    let steps = path.components().take_while(|part| *part == Component::ParentDir).count();
+    match base.canonicalize() {
+        Ok(real) if steps > 0 => {
+            let above = real.ancestors().nth(steps).unwrap_or(Path::new("/"));
+            Ok(above.join(path.components().skip(steps).collect::<PathBuf>()))
+        }
+        Ok(_) | Err(_) => std::path::absolute(base.join(path)),
+    }
 }
 
 fn read_archive(table: &Table<'_, '_>, default: ArchiveOptions) -> Result<ArchiveOptions, Failure> {

@@ -4,7 +4,7 @@ use super::*;
 use serde_json::Value;
 use windlass_core::job::RunId;
 use windlass_core::notify::{Ending, Endings, Notify};
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Scope};
 
 fn told_to(pattern: &str, handler: &str) -> Policy {
     Policy { on_failure: Some(QueueName::new(handler.as_bytes()).unwrap()), attempts: 2, ..serving(pattern) }
@@ -37,6 +37,26 @@ fn push_sealed(world: &mut World, queue: &str) -> (RunId, Receiver<Result<RunInf
     let (awaited, end) = answer();
     world.turn([Event::AwaitRun { run, answer: awaited }, Event::SealRun { run, answer: answer().0 }]);
     (run, end)
+}
+
+#[test]
+fn what_is_told_of_ends_has_the_key_that_the_rule_of_its_queue_gives_it() {
+    let errors = Policy { unique: Some(Scope::Active), ..serving("errors") };
+    let mut world = World::new(vec![told_to("q", "errors"), errors]);
+    world.push("q", 1);
+    world.finish(Outcome::FailedForGood { error: "exit 2".into() });
+    let scope = |start: &Start| start.held.jobs.particulars().unwrap().unique.as_ref().unwrap().scope;
+    assert_eq!((world.under_way.len(), scope(&world.under_way[0])), (1, Scope::Active));
+    world.finish(succeeded());
+    // One that ends without a report is told of by the rules alone.
+    world.push("q", 4);
+    let until = world.now.after(Duration::from_secs(1));
+    push_to_begin_by(&mut world, "q", until);
+    world.now = until.after(Duration::from_secs(1));
+    world.turn([]);
+    world.finish(succeeded());
+    let told: Vec<_> = world.under_way.iter().filter(|start| start.queue.as_str() == "errors").collect();
+    assert_eq!((told.len(), scope(told[0])), (1, Scope::Active));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use windlass_core::job::RunId;
 use windlass_core::notify::{Endings, Notify};
 use windlass_core::overrides::{Key, Override, Target};
+use windlass_core::particulars::Scope;
 use windlass_core::run::terms::RunTerms;
 use windlass_core::schedule::{CatchUp, Overlap};
 
@@ -91,7 +92,7 @@ fn a_time_fires_in_a_run_of_its_own_that_ends() {
     assert_eq!(world.at(9), Vec::<String>::new());
     assert_eq!(world.engine.next_wake().unwrap(), Some(Time(10 * MINUTE)), "its time is a deadline");
     assert_eq!(world.at(10), ["often 1970-01-01T00:10:00Z"]);
-    let run: RunId = world.info().memory.run.unwrap();
+    let run: RunId = world.info().memory.runs[0];
     let (answer, given) = answer();
     world.turn([Event::AwaitRun { run, answer }]);
     assert!(given.try_recv().is_err(), "its job runs");
@@ -100,7 +101,7 @@ fn a_time_fires_in_a_run_of_its_own_that_ends() {
     assert_eq!((ended.name.as_str(), ended.counts.sealed), ("often@1970-01-01T00:10:00Z", true));
     assert_eq!(world.at(10), Vec::<String>::new(), "once");
     let info = world.info();
-    assert_eq!((info.memory.run, info.next, info.memory.fired_count), (None, Some(Time(20 * MINUTE)), 1));
+    assert_eq!((info.memory.runs, info.next, info.memory.fired_count), (vec![], Some(Time(20 * MINUTE)), 1));
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn overlap_skips_waits_replaces_or_goes_beside() {
 
     let mut world = World::scheduled(Overlap::Replace, CatchUp::All);
     world.at(10);
-    let first = world.info().memory.run.unwrap();
+    let first = world.info().memory.runs[0];
     world.now = Time(20 * MINUTE);
     let mut stops = Vec::new();
     for _ in 0..3 {
@@ -165,6 +166,115 @@ fn overlap_skips_waits_replaces_or_goes_beside() {
     assert_eq!(world.under_way.len(), 1, "and the second runs");
 }
 
+/// Nothing fires for a time that the schedule never had, whether its table was changed, or taken out and put back.
+#[test]
+fn an_edited_schedule_has_its_new_times_from_then_on() {
+    let every_minute = || {
+        let cron = Cron::parse("* * * * *", TimeZone::UTC).unwrap();
+        Schedule { cron, ..schedule(Overlap::Allow, CatchUp::All) }
+    };
+    // Its last time was at 10; at 19 it is to come every minute.
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::All);
+    world.at(9);
+    assert_eq!(world.at(10).len(), 1);
+    world.now = Time(19 * MINUTE);
+    world.reload_with(vec![every_minute()]);
+    assert_eq!(world.at(19), Vec::<String>::new());
+    assert_eq!(world.at(20), ["often 1970-01-01T00:20:00Z"]);
+    // A reload that leaves its times alone makes up for what was missed.
+    world.now = Time(23 * MINUTE);
+    world.reload_with(vec![every_minute()]);
+    assert_eq!(world.info().memory.fired_count, 5, "10 and 20, then 21 to 23");
+
+    // Edited, and killed before its new time: what it misses then is its own.
+    world.reload_with(vec![schedule(Overlap::Allow, CatchUp::All)]);
+    world.at(24);
+    let mut world = world.crash(Overlap::Allow, CatchUp::All);
+    world.at(31);
+    assert_eq!(world.info().memory.fired, Some(Time(30 * MINUTE)));
+
+    // Taken out at 32, back at 55: nobody wanted 40 and 50.
+    world.now = Time(32 * MINUTE);
+    world.reload_with(Vec::new());
+    world.now = Time(55 * MINUTE);
+    world.reload_with(vec![schedule(Overlap::Allow, CatchUp::All)]);
+    world.at(55);
+    assert_eq!(world.info().memory.fired, None, "it is a new one");
+    world.at(60);
+    assert_eq!((world.info().memory.fired, world.info().memory.fired_count), (Some(Time(60 * MINUTE)), 1));
+}
+
+/// As they were before they knew their times, and of several runs.
+#[test]
+fn a_note_of_an_older_format_is_read() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::All);
+    world.at(9);
+    world.at(10);
+    let run = world.info().memory.runs[0];
+    let times = "\"mark\":600000000,\"waiting\":[],\"fired\":600000000,\"fired_count\":1,\"skipped_count\":0";
+    let note = format!("{{{times},\"run\":\"{run}\"}}");
+    world.engine.store().note("schedule/often", Some(note.as_bytes())).unwrap();
+    world.engine.store().commit(Durability::Full).unwrap();
+    let mut world = world.crash(Overlap::Skip, CatchUp::All);
+    world.at(30);
+    let memory = world.info().memory;
+    assert_eq!((memory.runs, memory.skipped_count), (vec![run], 2), "20 and 30: its run goes on");
+}
+
+#[test]
+fn what_a_schedule_pushes_is_unique_where_its_queue_says_so() {
+    let mut world = World::new(Vec::new());
+    let push = Push { what: What::Data("the same".into()), ..schedule(Overlap::Allow, CatchUp::All).push };
+    let schedules = vec![Schedule { push, ..schedule(Overlap::Allow, CatchUp::All) }];
+    let policies = vec![Policy { unique: Some(Scope::Active), ..serving("reports") }];
+    world.turn([Event::Reload {
+        new: NewRules { policies, slots: 4, schedules, ..NewRules::default() },
+        answer: answer().0,
+    }]);
+    world.at(9);
+    assert_eq!((world.at(10).len(), world.at(20).len()), (1, 0), "the first is under way");
+    let memory = world.info().memory;
+    assert_eq!((memory.fired_count, memory.runs.len()), (2, 1), "the second run had nothing to do, and has ended");
+    world.finish(succeeded());
+    assert_eq!(world.at(30).len(), 1);
+}
+
+#[test]
+fn a_run_by_hand_does_not_hide_the_one_that_goes_on() {
+    let mut world = World::scheduled(Overlap::Skip, CatchUp::All);
+    world.at(9);
+    assert_eq!(world.at(10).len(), 1);
+    let (fired, given) = answer();
+    world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
+    given.try_recv().unwrap().unwrap();
+    assert_eq!(world.info().memory.runs.len(), 2);
+    let long = world.under_way.remove(0);
+    world.finish(succeeded());
+    assert_eq!(world.at(20), Vec::<String>::new(), "the first goes on, whatever became of the second");
+    assert_eq!(world.info().memory.skipped_count, 1);
+    world.under_way.push(long);
+    world.finish(succeeded());
+    assert_eq!(world.at(30).len(), 1);
+}
+
+/// Somebody set the clock a year ahead and back again.
+#[test]
+fn a_clock_that_was_far_ahead_silences_a_schedule_until_somebody_enables_it() {
+    let mut world = World::scheduled(Overlap::Allow, CatchUp::Last);
+    world.at(9);
+    let year = 366 * 24 * 60;
+    assert_eq!(world.at(year).len(), 1);
+    world.now = Time(15 * MINUTE);
+    let notes = world.turn([]).notes;
+    assert!(notes.iter().any(|note| note.contains("silent until 1971-01-02T00:00:00Z")), "{notes:?}");
+    assert!(world.turn([]).notes.is_empty(), "it is said once");
+    assert_eq!(world.at(20), Vec::<String>::new());
+    assert_eq!(world.info().silent_until, Some(Time(year * MINUTE)));
+    world.switch(1, None).unwrap();
+    assert_eq!((world.info().silent_until, world.info().next), (None, Some(Time(30 * MINUTE))));
+    assert_eq!(world.at(30), ["often 1970-01-01T00:30:00Z"]);
+}
+
 #[test]
 fn what_a_person_fired_overlaps_with_the_times_that_come_and_a_crash_does_not_forget_it() {
     let mut world = World::scheduled(Overlap::Skip, CatchUp::All);
@@ -172,13 +282,28 @@ fn what_a_person_fired_overlaps_with_the_times_that_come_and_a_crash_does_not_fo
     let (fired, given) = answer();
     world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
     let run = given.try_recv().unwrap().unwrap();
-    assert_eq!(world.info().memory.run, Some(run));
+    assert_eq!(world.info().memory.runs, [run]);
     let mut world = world.crash(Overlap::Skip, CatchUp::All);
     world.at(10);
     assert_eq!(world.info().memory.skipped_count, 1, "it goes on when the time comes");
     world.under_way.truncate(1);
     world.finish(succeeded());
     assert_eq!(world.at(20).len(), 1, "and has ended when the next one does");
+}
+
+/// Once a run that a person began was not known in the turn that began it, and so was taken for one that had ended.
+#[test]
+fn a_time_that_waits_goes_on_waiting_when_a_person_fires() {
+    let mut world = World::scheduled(Overlap::Queue, CatchUp::All);
+    world.at(9);
+    assert_eq!(world.at(10).len(), 1);
+    assert_eq!(world.at(20), Vec::<String>::new(), "it waits for the end of the one before it");
+    let (fired, given) = answer();
+    world.turn([Event::FireSchedule { name: "often".into(), by: "ada".into(), answer: fired }]);
+    let run = given.try_recv().unwrap().unwrap();
+    let memory = world.info().memory;
+    assert_eq!((memory.runs.last(), memory.waiting), (Some(&run), vec![Time(20 * MINUTE)]));
+    assert_eq!(world.under_way.len(), 2, "the first and the one by hand");
 }
 
 #[test]

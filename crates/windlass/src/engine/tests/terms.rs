@@ -3,6 +3,7 @@
 use super::*;
 use windlass_core::job::RunId;
 use windlass_core::particulars::{OnConflict, Particulars, Scope, Unique};
+use windlass_core::router::{Router, Subscription};
 use windlass_core::run::terms::{EndJob, RunTerms, Stopped, Tolerance};
 
 fn open(world: &mut World, terms: RunTerms) -> RunId {
@@ -65,6 +66,24 @@ fn a_run_that_takes_too_long_is_stopped_and_ends() {
     let ended = end.try_recv().unwrap().unwrap();
     assert_eq!((ended.counts.by_state[State::Cancelled.index()], ended.counts.live()), (9, 0));
     assert!(!ended.terms.succeeded(&ended.counts));
+}
+
+/// Once such a run was given its time only when there was space again, by a clock that had been set meanwhile.
+#[test]
+fn a_run_that_is_opened_while_there_is_no_space_has_its_time_from_then_on() {
+    let mut world = World::new(vec![serving("q")]);
+    world.engine.store().fail_commit(StoreError::Full("test".into()));
+    let lot = world.lot("q", 1);
+    assert_eq!(push(&mut world, lot).unwrap_err().kind, Kind::Full);
+    let run = open(&mut world, RunTerms { time_limit: Some(Duration::from_secs(60)), ..RunTerms::default() });
+    world.engine.tell_steady(windlass_core::time::Steady::default().after(Duration::from_secs(2)));
+    world.now = world.now.after(Duration::from_secs(86_400));
+    world.turn([]);
+    world.turn([]);
+    assert_eq!(info(&mut world, run).counts.stopped, None, "two seconds have passed");
+    world.engine.tell_steady(windlass_core::time::Steady::default().after(Duration::from_secs(70)));
+    world.turn([]);
+    assert_eq!(info(&mut world, run).counts.stopped, Some(Stopped::TimeLimit));
 }
 
 #[test]
@@ -192,6 +211,33 @@ fn what_a_unique_queue_has_seen_in_a_run_is_not_taken_in_again_whoever_brings_it
     world.turn([Event::Finished(end)]);
     let counts = info(&mut world, run).counts;
     assert_eq!((counts.total(), counts.dropped), (4, 6));
+}
+
+/// A message of these data, whose id is not that of any before.
+fn message(world: &mut World, queue: &str, data: &str) -> Lot {
+    let mut lot = world.lot(queue, 1);
+    let mut builder = ChunkBuilder::new(Origin::from_random(7));
+    builder.push(world.pushed, data.as_bytes());
+    lot.jobs[0].jobs = Arc::new(builder.finish());
+    lot
+}
+
+#[test]
+fn a_listener_whose_jobs_are_unique_gets_a_message_that_comes_again_once() {
+    let bill = Policy { unique: Some(Scope::Active), ..serving("bill") };
+    let mut world = World::new(vec![bill.clone(), serving("mail")]);
+    let name = |text: &str| QueueName::new(text.as_bytes()).unwrap();
+    let listeners = vec![name("bill"), name("mail")];
+    let router = Router::new(vec![Subscription { pattern: "order.*".into(), listeners }]).unwrap();
+    let new = NewRules { policies: vec![bill, serving("mail")], slots: 4, router, ..NewRules::default() };
+    world.turn([Event::Reload { new, answer: answer().0 }]);
+    for _ in 0..2 {
+        let lot = message(&mut world, "order.new", "order 7");
+        world.turn([Event::Pushed { lot, durability: Durability::Full, answer: answer().0 }]);
+    }
+    let mut queues: Vec<String> = world.under_way.iter().map(|start| start.queue.to_string()).collect();
+    queues.sort();
+    assert_eq!(queues, ["bill", "mail", "mail"], "the bill of that order is under way already");
 }
 
 #[test]

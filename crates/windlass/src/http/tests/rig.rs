@@ -280,6 +280,10 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 }]));
                 "flights"
             }
+            Event::Contention { answer } => {
+                answer.give(Ok(BTreeMap::new()));
+                "contention"
+            }
             Event::CatchUp { answer } => {
                 answer.give(Ok(()));
                 "read_inbox"
@@ -364,7 +368,7 @@ fn report(kept: &mut Kept, slices: &[Vec<JobId>]) -> Report {
             match amend(id.offset) {
                 Amended::Done { .. } | Amended::Same(_) => report.changed += 1,
                 Amended::Running => report.running += 1,
-                Amended::Refused(_) => report.refused += 1,
+                Amended::Refused(_) | Amended::Taken(_) => report.refused += 1,
                 Amended::Unknown => report.unknown += 1,
             }
         }

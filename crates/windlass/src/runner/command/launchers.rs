@@ -162,7 +162,15 @@ impl Shared {
                 continue;
             };
             let begun = evidence.begun(job, start);
-            ends.extend(work.end(if begun { Outcome::Lost } else { Outcome::Interrupted }));
+            match work {
+                Work::Batch(mut batch) => {
+                    ends.extend(batch.lost(begun));
+                    if !batch.is_over() {
+                        state.go_on(batch, &self.settings, &mut ends);
+                    }
+                }
+                work => ends.extend(work.end(if begun { Outcome::Lost } else { Outcome::Interrupted })),
+            }
         }
         state.flush();
         drop(state);

@@ -35,6 +35,8 @@ const SUBJECT_TYPE: &str = "WINDLASS_SUBJECT_TYPE";
 const SUBJECT_ID: &str = "WINDLASS_SUBJECT_ID";
 /// Where programs look for who listens to them, by the protocol of service managers.
 const NOTIFY: &str = "NOTIFY_SOCKET";
+const WATCHDOG: &str = "WATCHDOG_USEC";
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
 /// Named by us alone: a server that is itself somebody's job must not pass on that job's names.
 const OURS: [&str; 13] = [
     JOB_MARKER,
@@ -148,7 +150,11 @@ pub(super) fn lay(start: &Start, control: &Control<'_>, board: &Board) -> Result
 }
 
 /// Lays the record of a batch's next piece, and its lines as what becomes standard input.
-pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
+pub(super) fn lay_batch(
+    batch: &mut Batch,
+    control: &Control<'_>,
+    board: &Board,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Outcome> {
     let later = |e: std::io::Error| {
         let error = format!("cannot run: no room for the lines: {e}");
         Outcome::RetryLater { after: None, error }
@@ -159,6 +165,7 @@ pub(super) fn lay_batch(batch: &mut Batch, control: &Control<'_>) -> Result<(Vec
     let (job, last, number) = batch.span();
     let strings = strings(leader, &[], job, Told::Job(control))?;
     let most = batch.replies_most();
+    board.batch_begun(leader.flight, control_path(control.dir, control.launcher, control.number), batch.held());
     let order = Order {
         flight: leader.flight,
         job,
@@ -238,7 +245,7 @@ fn lay_strings(
     // The jobs of a batch have one environment, and each its own trace or none.
     let trace = start.trace().filter(|_| matches!(told, Told::Job(_)) && start.held.count == 1);
     let others: &[&str] = match told {
-        Told::Worker(Some(_)) => &[NOTIFY],
+        Told::Worker(Some(_)) => &[NOTIFY, WATCHDOG, WATCHDOG_PID],
         Told::Job(_) if trace.is_some() => &TRACE_VARIABLES,
         Told::Worker(None) | Told::Job(_) => &[],
     };
@@ -256,6 +263,10 @@ fn lay_strings(
             strings.variable(START_MARKER.as_bytes(), b"1")?;
             if let Some(ear) = ear {
                 strings.variable(NOTIFY.as_bytes(), ear.as_os_str().as_bytes())?;
+                if let Some(limit) = start.policy.time_limit {
+                    // Without a number of a process it is meant for whoever asks; ours is not known before it is there.
+                    strings.variable(WATCHDOG.as_bytes(), limit.as_micros().to_string().as_bytes())?;
+                }
             }
             return Ok(strings);
         }

@@ -35,6 +35,7 @@ fn start(flight: u64, name: &str, jobs: u16) -> Start {
         checkpoint: String::new(),
         lent: None,
         lot: None,
+        fellows: Arc::default(),
     }
 }
 
@@ -144,6 +145,35 @@ fn waiting_is_stopped_at_once_and_running_is_asked() {
     runner.stop(Flight(1), Stop::Interrupt);
     go.send(()).unwrap();
     assert_eq!(heard.recv().unwrap().outcomes, [(2, Outcome::Interrupted)]);
+}
+
+#[test]
+fn a_cancelled_job_is_passed_over_and_its_neighbours_are_not() {
+    let (entered, inside) = mpsc::channel();
+    let (go, gate) = mpsc::channel();
+    let ends = Mutex::new((entered, gate));
+    let handlers = Handlers::new().typed("number", move |number: u32, _: &Job<'_>| {
+        let (entered, gate) = &*ends.lock().unwrap();
+        entered.send(()).unwrap();
+        gate.recv().unwrap();
+        Answer::Ok(number.to_string())
+    });
+    let (mut runner, heard) = runner(handlers);
+    let mut builder = ChunkBuilder::new(Origin::from_random(1));
+    (0..3).for_each(|offset| builder.push(offset, b"7"));
+    let mut numbers = start(1, "number", 3);
+    numbers.held.jobs = Arc::new(builder.finish());
+    runner.start(vec![numbers.clone(), Start { flight: Flight(2), ..numbers }]);
+    inside.recv().unwrap();
+    // One of a batch that is being handled, and one of a batch that waits.
+    runner.cancel(Flight(1), 1);
+    runner.cancel(Flight(2), 0);
+    (0..4).for_each(|_| go.send(()).unwrap());
+    for words in [["succeeded", "cancelled", "succeeded"], ["cancelled", "succeeded", "succeeded"]] {
+        let outcomes = heard.recv().unwrap().outcomes;
+        let told = outcomes.iter().flat_map(|(count, outcome)| (0..*count).map(|_| outcome.word()));
+        assert_eq!(told.collect::<Vec<_>>(), words);
+    }
 }
 
 #[derive(serde::Deserialize)]

@@ -146,6 +146,9 @@ impl Handlers {
         self.on(name, move |batch| {
             let jobs = (0..).zip(batch.jobs());
             Verdicts::each(jobs.map(|(position, (id, data))| {
+                if batch.is_cancelled(position) {
+                    return Outcome::Cancelled;
+                }
                 let value: T = match serde_json::from_slice(data) {
                     Ok(value) => value,
                     Err(error) => {

@@ -6,6 +6,7 @@
 //! and it must not know a queue or a policy.
 
 use crate::error::Failure;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -37,6 +38,7 @@ pub(in crate::runner) use message::{
 };
 pub(in crate::runner) use output::INLINE_MAX;
 pub(in crate::runner) use spawn::DEFAULT_PATH;
+pub(in crate::runner) use usage::holds_more;
 pub(in crate::runner) use wire::{Inbox, Outbox, Received};
 
 /// The first argument that makes this program a launcher.
@@ -103,20 +105,23 @@ struct Without {
     children: bool,
     /// The memory of processes with shared pages shared out.
     shares: bool,
+    /// Handles of its children.
+    pidfd: bool,
 }
 
 impl Without {
     fn read(words: &str) -> Without {
         let has = |name: &str| words.split(',').any(|word| word == name);
-        Without { cgroup: has("cgroup"), children: has("children"), shares: has("shares") }
+        let [cgroup, children, shares, pidfd] = ["cgroup", "children", "shares", "pidfd"].map(has);
+        Without { cgroup, children, shares, pidfd }
     }
 }
 
 /// Cuts every tie to whoever started us but the socket, which is standard input.
 fn stand_alone() -> std::io::Result<OwnedFd> {
-    // SAFETY: nothing is open yet but 0 to 2, and there is one thread; the signal calls get valid arguments.
+    close_inherited()?;
+    // SAFETY: there is one thread; the calls get valid arguments.
     unsafe {
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         // Ignored signals would stay ignored in the jobs. Blocked ones are unblocked by each child: so a TERM to
         // the whole group, as service managers send it, leaves the launcher to the server's orders.
         // Asked of the kernel itself, since libc keeps two signals to itself that may come ignored as well; all
@@ -131,10 +136,29 @@ fn stand_alone() -> std::io::Result<OwnedFd> {
     }
     // Refused only to the leader of a group, who then is out of the terminal's reach already.
     let _leader_already = rustix::process::setsid();
+    // What double-forks comes to us or to nobody who would know it: there is no plain way.
+    if crate::without::is_without("subreaper") {
+        return Err(Errno::NOSYS.into());
+    }
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     std::env::set_current_dir("/")?;
     // A copy above 2: a child puts its own streams over 0 to 2, and everything we open closes itself on exec.
     std::io::stdin().as_fd().try_clone_to_owned()
+}
+
+/// Closes whatever whoever started the server had open: the jobs must not get it.
+fn close_inherited() -> std::io::Result<()> {
+    // SAFETY: nothing of ours is open yet but 0 to 2, and there is one thread.
+    let at_once = || unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if !crate::without::is_without("close_range") && at_once() == 0 {
+        return Ok(());
+    }
+    let listed = std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for descriptor in listed.collect::<Vec<i32>>().into_iter().filter(|descriptor| *descriptor > 2) {
+        // SAFETY: as above; that of the listing is closed already, which is no error here.
+        unsafe { libc::close(descriptor) };
+    }
+    Ok(())
 }
 
 /// For the rig FUZZ, which is outside: messages to begin with.

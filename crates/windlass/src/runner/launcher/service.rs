@@ -25,13 +25,14 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::Watch;
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
 
+mod exits;
 mod pipes;
 mod watch;
 
@@ -49,6 +50,11 @@ const CHILDREN: u64 = u64::MAX - 1;
 const EXIT: u64 = 0;
 const STDOUT: u64 = 1;
 
+/// Stands for what happens to a job, in the kernel's list.
+fn token(index: usize, generation: u32, what: u64) -> u64 {
+    u64::from(generation) << 32 | (index as u64) << 2 | what
+}
+
 /// A job that runs, or that ended and whose tree is being buried.
 #[derive(Debug)]
 struct Running {
@@ -56,7 +62,8 @@ struct Running {
     generation: u32,
     note: usize,
     pid: Pid,
-    handle: OwnedFd,
+    /// Tells of its end; without one it is asked for (`exits`).
+    handle: Option<OwnedFd>,
     pipes: Option<[Option<Pipe>; 2]>,
     captures: [Capture; 2],
     started: Time,
@@ -141,7 +148,7 @@ impl Service {
             table,
             output,
             control,
-            spawner: Spawner::new()?,
+            spawner: Spawner::new(!without.pidfd)?,
             orphanage: Orphanage::new(!without.children),
             waiting: VecDeque::new(),
             jobs: Vec::new(),
@@ -181,6 +188,7 @@ impl Service {
                     SOCKET => self.talk()?,
                     CHILDREN => {
                         self.forget_child_signals();
+                        self.ask_for_exits();
                         look_at_children = true;
                     }
                     token => self.attend(token),
@@ -382,7 +390,7 @@ impl Service {
     /// The tree is dead: takes the leader away too, frees the slot and says so.
     fn report(&mut self, index: usize) -> io::Result<()> {
         let Some(mut job) = self.jobs[index].take() else { return Ok(()) };
-        let status = rustix::process::waitid(WaitId::PidFd(job.handle.as_fd()), WaitIdOptions::EXITED)?;
+        let status = rustix::process::waitid(WaitId::Pid(job.pid), WaitIdOptions::EXITED)?;
         let exit = match status {
             Some(status) if status.exited() => Exit::Code(status.exit_status().unwrap_or(-1)),
             Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
@@ -526,10 +534,12 @@ impl Service {
         });
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let token = |what: u64| EventData::new_u64(u64::from(generation) << 32 | (index as u64) << 2 | what);
+        let token = |what: u64| EventData::new_u64(token(index, generation, what));
         // Once only: what we close stays open, and in epoll, in a child that is just becoming its program, and an
         // ended process is readable for ever. We would be woken without end by one that is long buried.
-        epoll::add(&self.epoll, &child.handle, token(EXIT), EventFlags::IN | EventFlags::ONESHOT)?;
+        if let Some(handle) = &child.handle {
+            epoll::add(&self.epoll, handle, token(EXIT), EventFlags::IN | EventFlags::ONESHOT)?;
+        }
         for (pipe, what) in child.pipes.iter().zip(STDOUT..).filter_map(|(pipe, what)| Some((pipe.as_ref()?, what))) {
             epoll::add(&self.epoll, &pipe.read, token(what), EventFlags::IN)?;
         }

@@ -30,7 +30,8 @@ pub(crate) const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) pid: Pid,
-    pub(super) handle: OwnedFd,
+    /// None where the kernel gives no handle of a process.
+    pub(super) handle: Option<OwnedFd>,
     /// Standard output and standard error; none where the server has made it.
     pub(super) pipes: [Option<Pipe>; 2],
 }
@@ -57,6 +58,8 @@ pub(super) type Refusal = (Step, i32);
 
 /// What every child needs, made once.
 pub(super) struct Spawner {
+    /// Whether a child is asked for with a handle of it.
+    handles: bool,
     /// 16-byte units, so that the top is aligned as the ABI wants it.
     stack: Vec<u128>,
     null: File,
@@ -94,13 +97,14 @@ struct Plan {
 
 impl Spawner {
     /// Raises our own limit of descriptors, which the children do not get.
-    pub(super) fn new() -> std::io::Result<Spawner> {
+    pub(super) fn new(handles: bool) -> std::io::Result<Spawner> {
         let born_with = rustix::process::getrlimit(Resource::Nofile);
         let raised = Rlimit { current: born_with.maximum, maximum: born_with.maximum };
         // Refused, it only means that fewer jobs fit at once; running out is handled where it happens.
         let _as_it_was = rustix::process::setrlimit(Resource::Nofile, raised);
         let unlimited = libc::RLIM_INFINITY;
         Ok(Spawner {
+            handles,
             stack: vec![0; STACK / 16],
             null: File::open("/dev/null")?,
             own: rustix::process::getpid().as_raw_nonzero().get(),
@@ -171,7 +175,7 @@ impl Spawner {
         let (pid, handle) = self.clone_child(&mut plan)?;
         if let Some(refusal) = plan.failed {
             // It is gone already; waiting for it only takes its entry away.
-            let _ended = rustix::process::waitid(WaitId::PidFd(handle.as_fd()), WaitIdOptions::EXITED);
+            let _ended = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
             return Err(refusal);
         }
         Ok(Child { pid, handle, pipes: [stdout, Some(stderr)] })
@@ -188,20 +192,22 @@ impl Spawner {
         self.envp.push(std::ptr::null());
     }
 
-    fn clone_child(&mut self, plan: &mut Plan) -> Result<(Pid, OwnedFd), Refusal> {
-        const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    fn clone_child(&mut self, plan: &mut Plan) -> Result<(Pid, Option<OwnedFd>), Refusal> {
+        const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let flags = if self.handles { FLAGS | libc::CLONE_PIDFD } else { FLAGS };
         let mut handle: c_int = -1;
         // SAFETY: the stack outlives the child's use of it, since the call returns only when the child has become
         // its program or ended; the child writes to nothing but the plan, the note and errno.
         let pid = unsafe {
             let top = self.stack.as_mut_ptr().add(self.stack.len()).cast::<c_void>();
             let plan = std::ptr::from_mut(plan).cast::<c_void>();
-            libc::clone(become_the_program, top, FLAGS, plan, &raw mut handle)
+            libc::clone(become_the_program, top, flags, plan, &raw mut handle)
         };
         // A refusal is a negative number, which is no pid to even ask about.
         match Pid::from_raw(pid.max(0)) {
-            // SAFETY: the kernel has just made this descriptor for us.
-            Some(pid) => Ok((pid, unsafe { OwnedFd::from_raw_fd(handle) })),
+            // A kernel that does not know the flag leaves the number as it was.
+            // SAFETY: any other number is a descriptor that the kernel has just made for us.
+            Some(pid) => Ok((pid, (handle >= 0).then(|| unsafe { OwnedFd::from_raw_fd(handle) }))),
             None => Err((Step::Prepare, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN))),
         }
     }

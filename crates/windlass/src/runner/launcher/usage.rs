@@ -50,6 +50,15 @@ pub(super) fn shared_out(members: &[i32]) -> Option<u64> {
     Some(total)
 }
 
+/// Whether a process and its descendants have more memory than this; what is short of it at the first look is not
+/// looked at closely.
+pub(in crate::runner) fn holds_more(pid: i32, limit: u64) -> bool {
+    let mut members = vec![pid];
+    add_descendants(&mut members);
+    let sum = of(&members).memory;
+    sum > limit && shared_out(&members).unwrap_or(sum) > limit
+}
+
 /// Adds all descendants of the members to them; a child is listed at the thread that made it.
 pub(super) fn add_descendants(members: &mut Vec<i32>) {
     let mut at = 0;

@@ -37,6 +37,7 @@ const TELL_WITHIN: Duration = Duration::from_millis(10);
 pub(super) enum Message {
     Starts(Vec<Start>),
     Stop(Flight, Stop),
+    Cancel(Flight, u16),
     Done(u64, Answer),
     Close,
 }
@@ -46,6 +47,8 @@ pub(super) struct Claim {
     tallies: Vec<Tally>,
     /// The number of each start's first job.
     firsts: Vec<u32>,
+    /// Jobs that a person cancelled while they were in a call with others: they end with it, or are not called again.
+    unwanted: BTreeSet<u32>,
 }
 
 /// Jobs that wait for a call.
@@ -95,7 +98,7 @@ impl Claim {
             firsts.push(first);
             first + u32::from(start.held.count)
         });
-        Claim { tallies: starts.into_iter().map(Tally::new).collect(), firsts }
+        Claim { tallies: starts.into_iter().map(Tally::new).collect(), firsts, unwanted: BTreeSet::new() }
     }
 
     fn count(&self) -> u32 {
@@ -201,6 +204,7 @@ impl Books {
                 match message {
                     Message::Starts(starts) => self.take_in(starts, &mut crews),
                     Message::Stop(flight, why) => self.stop(flight, why, &mut crews),
+                    Message::Cancel(flight, position) => self.cancel(flight, position, &mut crews),
                     Message::Done(call, answer) => self.done(call, answer, &mut crews),
                     Message::Close => return self.tell(),
                 }
@@ -330,7 +334,7 @@ impl Books {
             call.worker.is_done(emits)
         };
         match ends {
-            Ends::None => {}
+            Ends::None => self.end_unwanted(&call),
             Ends::All(outcome) => self.end_all(&call, &outcome),
             Ends::Each(ends) => {
                 let whole = |(at, outcome, emitted): (usize, _, _)| (call.jobs[at], outcome, emitted);
@@ -384,16 +388,36 @@ impl Books {
         }
     }
 
-    /// Ends what waits, and cuts off what is under way unless it may go on. One of several starts in a call is not
-    /// worth the call of the others, so a person's order lets such a call end by itself.
+    /// Jobs that a person cancelled are not called again.
+    fn end_unwanted(&mut self, call: &Call) {
+        let Some(claim) = self.claims.get(&call.claim) else { return };
+        let unwanted = call.jobs.iter().filter(|job| claim.unwanted.contains(job));
+        let ends = unwanted.map(|job| (*job, Outcome::Cancelled, Vec::new())).collect();
+        self.end(call.claim, ends, call.started);
+    }
+
     fn stop(&mut self, flight: Flight, why: Stop, crews: &mut BTreeSet<Rc<str>>) {
-        let Some(number) = self.flights.get(&flight).copied() else { return };
-        let Some(claim) = self.claims.get(&number) else { return };
+        let claim = self.flights.get(&flight).and_then(|number| Some((*number, self.claims.get(number)?)));
+        if let Some((number, jobs)) = claim.map(|(number, claim)| (number, claim.of_flight(flight))) {
+            self.cut_off(number, jobs, why, crews);
+        }
+    }
+
+    fn cancel(&mut self, flight: Flight, position: u16, crews: &mut BTreeSet<Rc<str>>) {
+        let claim = self.flights.get(&flight).and_then(|number| Some((*number, self.claims.get(number)?)));
+        if let Some((number, jobs)) = claim.map(|(number, claim)| (number, claim.of_flight(flight))) {
+            let job = jobs.start + u32::from(position);
+            self.cut_off(number, job..jobs.end.min(job + 1), Stop::Cancel, crews);
+        }
+    }
+
+    /// Ends what of these jobs waits, and cuts off what is under way unless it may go on. Some of the jobs of a call
+    /// are not worth the call of the others, so a person's order lets such a call end by itself.
+    fn cut_off(&mut self, number: u64, wanted: Range<u32>, why: Stop, crews: &mut BTreeSet<Rc<str>>) {
         let outcome = match why {
             Stop::Cancel => Outcome::Cancelled,
             Stop::Withdraw | Stop::Interrupt | Stop::Kill => Outcome::Interrupted,
         };
-        let wanted = claim.of_flight(flight);
         let touches = |call: &Call| call.claim == number && call.jobs.iter().any(|job| wanted.contains(job));
         let alone = |call: &Call| call.jobs.iter().all(|job| wanted.contains(job));
         let under_way: Vec<u64> = self.calls.iter().filter(|(_, call)| touches(call)).map(|(no, _)| *no).collect();
@@ -415,7 +439,11 @@ impl Books {
                 crews.insert(Rc::clone(&call.crew));
             }
         }
-        let waits = wanted.filter(|job| claim_is_open(&self.claims, number, *job) && !going.contains(job));
+        let Some(claim) = self.claims.get_mut(&number) else { return };
+        if why == Stop::Cancel {
+            claim.unwanted.extend(wanted.clone().filter(|job| going.contains(job)));
+        }
+        let waits = wanted.filter(|job| claim.is_open(*job) && !going.contains(job));
         ended.extend(waits.map(|job| (job, outcome.clone(), Vec::new())));
         self.end(number, ended, clock::now());
     }
@@ -444,8 +472,4 @@ impl Books {
             }
         }
     }
-}
-
-fn claim_is_open(claims: &HashMap<u64, Claim>, number: u64, job: u32) -> bool {
-    claims.get(&number).is_some_and(|claim| claim.is_open(job))
 }

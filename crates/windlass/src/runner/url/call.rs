@@ -36,7 +36,8 @@ pub(in crate::runner) enum Answer {
     TimedOut,
 }
 
-/// Makes it; the connection comes back where it can serve another.
+/// Makes it, once its host has a place for one more; its limit counts from then on. The connection comes back where it
+/// can serve another.
 pub(in crate::runner) async fn make(
     pool: &Pool,
     host: &Host,
@@ -44,6 +45,7 @@ pub(in crate::runner) async fn make(
     limit: Option<Duration>,
     most: usize,
 ) -> (Answer, Option<Connection>) {
+    let _place = pool.place(host).await;
     match limit {
         None => exchange(pool, host, request, most).await,
         Some(limit) => {
@@ -59,7 +61,6 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     most: usize,
 ) -> (Answer, Option<Connection>) {
-    let _place = pool.place(host).await;
     if let Some(mut kept) = pool.kept(host) {
         match kept.sender.try_send_request(request.clone()).await {
             Ok(response) => return read(response, kept, most).await,

@@ -128,7 +128,8 @@ impl Pool {
     }
 
     async fn connect(&self, host: &Host) -> Result<Connection, String> {
-        let stream = connect_to(&resolve(host).await?).await?;
+        let until = Instant::now() + DIAL_MOST;
+        let stream = connect_to(&resolve(host).await?, until).await?;
         // Without it the last packet of a request would wait for an acknowledgement.
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
         if !host.tls {
@@ -180,12 +181,16 @@ async fn resolve(host: &Host) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-async fn connect_to(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+/// Tries one address after the other; each has its share of the time that is left, so that one which never answers
+/// does not hide those behind it.
+async fn connect_to(addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, String> {
     let mut last = "its name has no address".to_owned();
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(e) => last = e.to_string(),
+    for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let share = until.saturating_duration_since(Instant::now()) / left;
+        match tokio::time::timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(e)) => last = e.to_string(),
+            Err(_) => last = format!("{} did not answer within {share:.1?}", address.ip()),
         }
     }
     Err(last)
@@ -212,4 +217,33 @@ async fn reap(kept: Rc<Kept>) {
         kept.idle.borrow_mut().retain(|connection| !is_old(connection) && !connection.sender.is_closed());
     }
     kept.reaped.replace(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream as Plain};
+    use std::os::fd::AsRawFd;
+
+    /// A listener whose queue is full: who connects to it hears nothing.
+    fn deaf() -> (TcpListener, Vec<Plain>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: a listening socket is made to listen with another queue.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let address = listener.local_addr().unwrap();
+        let short = Duration::from_millis(200);
+        let filling = std::iter::from_fn(|| Plain::connect_timeout(&address, short).ok()).collect();
+        (listener, filling)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_address_that_never_answers_does_not_hide_those_behind_it() {
+        let (deaf, _filling) = deaf();
+        let fine = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [&deaf, &deaf, &fine].map(|listener| listener.local_addr().unwrap());
+        let connected = connect_to(&addresses, Instant::now() + Duration::from_secs(3)).await.unwrap();
+        assert_eq!(connected.peer_addr().unwrap(), addresses[2]);
+        let silent = connect_to(&addresses[..1], Instant::now() + Duration::from_millis(50)).await.unwrap_err();
+        assert!(silent.starts_with("127.0.0.1 did not answer within "), "{silent}");
+    }
 }

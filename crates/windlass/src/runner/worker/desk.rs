@@ -4,7 +4,7 @@
 //! moment after the first news, so that a flood of short jobs is told in large stretches. It must not block but in its
 //! one wait.
 
-use super::kept::{Ending, Kept, Line, last_words};
+use super::kept::{Ending, Heard, Kept, Line, last_words};
 use super::marks::Marks;
 use super::pool::{Death, Pool};
 use super::{Message, News};
@@ -12,7 +12,7 @@ use crate::clock;
 use crate::error::Failure;
 use crate::numbered::ByNumber;
 use crate::runner::command::{Shared, order, reading};
-use crate::runner::launcher::{End, Report};
+use crate::runner::launcher::{End, Report, holds_more};
 use crate::runner::reply::{self, Emits, Said};
 use crate::runner::tally::Tally;
 use crate::runner::{Flight, Output, Start, Stop};
@@ -23,9 +23,9 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windlass_core::job::{JobId, Origin};
+use windlass_core::job::Origin;
 use windlass_core::outcome::Outcome;
-use windlass_core::policy::Policy;
+use windlass_core::policy::{Command, Policy};
 use windlass_core::supervisor::WorkerState;
 
 mod assign;
@@ -36,8 +36,9 @@ mod room;
 const TELL_WITHIN: Duration = Duration::from_millis(10);
 /// Numbers of workers' processes are flights that the engine never gives out.
 const WORKERS_FROM: u64 = 1 << 63;
-/// A worker's memory is looked at once in so many jobs.
+/// A worker's memory is looked at once in so many jobs, and with the first that ends so long after the last look.
 const LOOK_EVERY: u64 = 64;
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 const BELL: u64 = u64::MAX;
 /// What an event of a worker is about, in the low bits of its token.
@@ -173,6 +174,7 @@ impl Desk {
             match message {
                 Message::Starts(starts) => starts.into_iter().for_each(|start| self.take(start)),
                 Message::Stop(flight, why) => self.stop(flight, why),
+                Message::Cancel(flight, position) => self.cancel(flight, position),
                 Message::Report(report) => self.process(*report),
                 Message::Lost(flight) => self.buried(number(flight), None),
                 Message::MakeRoom(bytes) => self.make_room(bytes),
@@ -198,9 +200,7 @@ impl Desk {
     }
 
     fn pool_for(&mut self, start: &Start) -> usize {
-        let named = start.policy.service.command().is_some_and(|command| {
-            command.argv.iter().any(|argument| argument.windows(7).any(|part| part == b"{queue}"))
-        });
+        let named = start.policy.service.command().is_some_and(Command::names_queue);
         let key = (start.policy.pattern.clone(), named.then(|| start.queue.as_str().to_owned()));
         let pools = &mut self.pools;
         let pool = *self.by_key.entry(key).or_insert_with(|| {
@@ -222,13 +222,21 @@ impl Desk {
     fn read_replies(&mut self, number: u32) {
         let Some(mut worker) = self.workers.remove(&number) else { return };
         let mut buffer = std::mem::take(&mut self.buffer);
-        let in_line = worker.read_replies(&mut buffer, |worker, line| self.reply(worker, line));
+        let heard = worker.read_replies(&mut buffer, |worker, line| self.reply(worker, line));
         self.buffer = buffer;
         let now = Instant::now();
         worker.end_round(now);
         self.end_answered();
-        if !in_line && !worker.is_stopping() {
-            worker.end_for(Ending::Babbles("its worker wrote a reply without an end".into()));
+        match heard {
+            Heard::More => {}
+            Heard::Endless if worker.is_stopping() => {}
+            Heard::Endless => worker.end_for(Ending::Babbles("its worker wrote a reply without an end".into())),
+            Heard::Closed => {
+                // What has been taken out already is out.
+                let _out_already = epoll::delete(&self.epoll, &worker.from);
+                worker.is_mute = true;
+                worker.kill_at = worker.kill_at.or(now.checked_add(worker.policy.grace));
+            }
         }
         self.settle_down(&mut worker, now);
         self.stirred.insert(worker.pool);
@@ -263,7 +271,7 @@ impl Desk {
                 if (last.flight, last.positions.end) == (flight, position)
                     && last.emitted.is_empty()
                     && emitted.is_empty()
-                    && last.outcome == outcome =>
+                    && last.outcome.is_same(&outcome) =>
             {
                 last.positions.end += 1;
             }
@@ -276,13 +284,17 @@ impl Desk {
         let mut answers = std::mem::take(&mut self.answers);
         let mut rest = answers.drain(..).peekable();
         while let Some(flight) = rest.peek().map(|answer| answer.flight) {
-            let mut tally = self.flights.get_mut(&flight).map(|(_, tally)| tally);
+            let mut known = self.flights.get_mut(&flight);
             while let Some(Answer { positions, outcome, emitted, .. }) = rest.next_if(|answer| answer.flight == flight)
             {
-                match &mut tally {
-                    Some(tally) if emitted.is_empty() => tally.end_alike(positions, &outcome),
-                    Some(tally) => tally.end(positions.start, outcome, emitted),
-                    None => {}
+                let Some((pool, tally)) = &mut known else { continue };
+                if tally.is_shared() {
+                    self.pools[*pool].ended += positions.len();
+                }
+                if emitted.is_empty() {
+                    tally.end_alike(positions, &outcome);
+                } else {
+                    tally.end(positions.start, outcome, emitted);
                 }
             }
             self.is_to_be_told(flight);
@@ -300,13 +312,16 @@ impl Desk {
             return;
         }
         let Some(rules) = self.pools[worker.pool].rules() else { return };
-        let look = rules.memory > 0 && worker.done >= worker.looked_at_memory + LOOK_EVERY.min(worker.done);
-        let large = look && worker.pid().and_then(ends::resident).is_some_and(|bytes| bytes > rules.memory);
+        let (jobs, at) = worker.looked_at_memory;
+        let due = worker.done >= jobs + LOOK_EVERY.min(worker.done) || now >= at + LOOK_AFTER;
+        let look = rules.memory > 0 && due;
+        let large = look && worker.pid().is_some_and(|pid| holds_more(pid, rules.memory));
         if look {
-            worker.looked_at_memory = worker.done;
+            worker.looked_at_memory = (worker.done, now);
         }
         let enough = rules.jobs > 0 && worker.done + worker.lines.len() as u64 >= rules.jobs;
-        if worker.ending().is_none() && (enough || large) {
+        let old = rules.age.is_some_and(|age| now.saturating_duration_since(worker.born) >= age);
+        if worker.ending().is_none() && (enough || large || old) {
             worker.end_for(Ending::Retired);
         }
         if worker.ending() == Some(&Ending::Retired) && worker.lines.is_empty() && worker.to.is_some() {
@@ -338,16 +353,18 @@ impl Desk {
     /// What a worker says on its channel or to its socket.
     fn read_words(&mut self, number: u32, what: u64) {
         let Some(worker) = self.workers.get_mut(&number) else { return };
-        let messages = if what == CHANNEL { worker.read_channel(&mut self.buffer) } else { worker.read_notices() };
+        let (heard, messages) = match what {
+            CHANNEL => worker.read_channel(&mut self.buffer),
+            _ => (Heard::More, worker.read_notices()),
+        };
+        if heard == Heard::Closed {
+            // It says nothing there, and may go on with its work.
+            let _out_already = epoll::delete(&self.epoll, &worker.channel);
+        }
         let mut goes = false;
         for message in messages {
             // Where several are in flight a message names its job; else it is about the one it is at.
-            let text = message.strip_prefix(b"@").and_then(|named| {
-                let space = named.iter().position(|b| *b == b' ')?;
-                let id: JobId = std::str::from_utf8(&named[..space]).ok()?.parse().ok()?;
-                Some((id, &named[space + 1..]))
-            });
-            let (id, text) = text.map_or((None, &message[..]), |(id, text)| (Some(id), text));
+            let (id, text) = reply::addressed(&message);
             let said = Said::read(text);
             if let Some(window) = said.in_flight {
                 worker.window = window;
@@ -391,6 +408,10 @@ impl Desk {
             let Some(mut worker) = self.workers.remove(&number) else { continue };
             if worker.kill_at.is_some_and(|at| at <= now) {
                 worker.kill_at = None;
+                if worker.is_mute && !worker.is_stopping() {
+                    worker.end_for(Ending::Babbles("its worker closed its standard output".into()));
+                    worker.is_told();
+                }
                 self.shared.stop_worker(worker.flight, Stop::Interrupt);
             } else if !worker.is_stopping() {
                 match worker.overdue(now) {
@@ -436,14 +457,15 @@ impl Desk {
     }
 
     /// Tells all that is known: when the first of it has waited for a moment, or at once where a start is over and its
-    /// workers have nothing more to do. While they have, a turn of the engine would only take time from them.
+    /// pool has enough to tell. While workers have more to do, a turn of the engine would mostly take time from them.
     fn tell(&mut self, now: Instant) {
         let late = self.news_since.is_some_and(|since| now >= since + TELL_WITHIN);
-        let idle = std::mem::take(&mut self.over_in).into_iter().any(|pool| self.pools[pool].jobs() == 0);
-        if !late && !idle {
+        let over = std::mem::take(&mut self.over_in);
+        if !late && !over.into_iter().any(|pool| self.pools[pool].has_enough_to_tell()) {
             return;
         }
         self.news_since = None;
+        self.pools.iter_mut().for_each(|pool| pool.ended = 0);
         let at = clock::now();
         for flight in std::mem::take(&mut self.news_of) {
             let Some((_, tally)) = self.flights.get_mut(&flight) else { continue };

@@ -50,6 +50,8 @@ pub(super) enum Ending {
     Retired,
     /// The job of this flight and position ran over its time.
     TimedOut(Flight, u16),
+    /// A person cancelled the jobs of these flights and positions.
+    Cancelled(Vec<(Flight, u16)>),
     /// A person or the server wants this flight to end.
     Stopped(Flight, Stop),
     /// It does not keep to the protocol; whose turn it was has this error.
@@ -78,6 +80,17 @@ impl Pipes {
         let unread = rustix::io::fcntl_dupfd_cloexec(&their_in, 3)?;
         Ok(Pipes { to, from, channel, unread, theirs: vec![their_in, their_out, their_channel] })
     }
+}
+
+/// What is on the other end of a pipe, as far as a read of it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Somebody, who may say more.
+    More,
+    /// Somebody who wrote a line without end.
+    Endless,
+    /// Nobody any more.
+    Closed,
 }
 
 /// Replies that were read together.
@@ -133,10 +146,13 @@ pub(super) struct Kept {
     /// Where it is in the table that all workers go by; nothing else says what it may do.
     worker: Worker,
     /// Why it is to end, if it is: it gets no more jobs. It is told when it has done what it has in hand, or at once.
-    ending: Option<Ending>,
+    pub(super) ending: Option<Ending>,
     /// When it is signalled if it has not gone by itself.
     pub(super) kill_at: Option<Instant>,
-    pub(super) looked_at_memory: u64,
+    /// Nobody will reply any more. Mostly it is about to be dead; else it is ended once it has had its grace.
+    pub(super) is_mute: bool,
+    /// After how many jobs, and when, its memory was looked at.
+    pub(super) looked_at_memory: (u64, Instant),
 }
 
 impl Kept {
@@ -191,7 +207,8 @@ impl Kept {
             worker,
             ending: None,
             kill_at: None,
-            looked_at_memory: 0,
+            is_mute: false,
+            looked_at_memory: (0, now),
         }
     }
 
@@ -263,7 +280,7 @@ impl Kept {
     /// What the choice needs to know; none where it gets no more jobs.
     pub(super) fn load(&self, now: Instant) -> Option<Load> {
         match self.state() {
-            WorkerState::Waiting | WorkerState::Working if self.ending.is_none() => {}
+            WorkerState::Waiting | WorkerState::Working if self.ending.is_none() && !self.is_mute => {}
             WorkerState::Waiting
             | WorkerState::Working
             | WorkerState::Starting
@@ -283,9 +300,10 @@ impl Kept {
         self.layer.add(start, position, self.framing, &mut self.outgoing)?;
         self.written += (self.outgoing.len() - before) as u64;
         let limit = start.policy.time_limit.filter(|_| self.lines.is_empty() || self.is_parallel());
-        let id = start.held.jobs.id(usize::from(start.held.first + position));
+        let (_, held, index) = start.job(position);
+        let id = held.jobs.id(index);
         let deadline = limit.and_then(|limit| now.checked_add(limit));
-        let (flight, start, place) = (start.flight, start.held.start(), None);
+        let (flight, start, place) = (start.flight, held.start(), None);
         self.lines.push_back(Line { flight, position, id, start, place, begin, since: now, deadline, spoke: false });
         if self.state() == WorkerState::Waiting {
             self.worker.happens(&[WorkerEvent::Take]);
@@ -321,12 +339,13 @@ impl Kept {
         true
     }
 
-    /// Reads what it wrote; returns its whole lines, and false where it wrote a line without end.
-    pub(super) fn read_replies(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Kept, &[u8])) -> bool {
+    /// Reads what it wrote, and hands on its whole lines.
+    pub(super) fn read_replies(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Kept, &[u8])) -> Heard {
         loop {
             let got = match rustix::io::read(&self.from, &mut *buffer) {
                 Err(Errno::INTR) => continue,
-                Ok(0) | Err(_) => return true,
+                Ok(0) => return Heard::Closed,
+                Err(_) => return Heard::More,
                 Ok(got) => got,
             };
             self.incoming.extend_from_slice(&buffer[..got]);
@@ -342,21 +361,21 @@ impl Kept {
             self.incoming.drain(..from);
             self.searched = self.incoming.len();
             if self.incoming.len() > REPLY_MAX {
-                return false;
+                return Heard::Endless;
             }
             // A pipe that gave less than it was asked for is empty; what comes later is an event of its own.
             if got < buffer.len() {
-                return true;
+                return Heard::More;
             }
         }
     }
 
     /// Reads its control messages, line by line: what is in the pipe now. Who writes faster than we read would keep us
     /// here for ever; what comes meanwhile is an event of its own.
-    pub(super) fn read_channel(&mut self, buffer: &mut [u8]) -> Vec<Vec<u8>> {
-        if let Ok(got) = rustix::io::retry_on_intr(|| rustix::io::read(&self.channel, &mut *buffer)) {
-            self.channel_text.extend_from_slice(&buffer[..got]);
-        }
+    pub(super) fn read_channel(&mut self, buffer: &mut [u8]) -> (Heard, Vec<Vec<u8>>) {
+        let got = rustix::io::retry_on_intr(|| rustix::io::read(&self.channel, &mut *buffer));
+        let heard = if got == Ok(0) { Heard::Closed } else { Heard::More };
+        self.channel_text.extend_from_slice(&buffer[..got.unwrap_or(0)]);
         let mut messages = Vec::new();
         let mut from = 0;
         for end in memchr::memchr_iter(b'\n', &self.channel_text) {
@@ -366,7 +385,7 @@ impl Kept {
         self.channel_text.drain(..from);
         // Nobody needs so long a message.
         self.channel_text.truncate(64 << 10);
-        messages
+        (heard, messages)
     }
 
     /// Reads what it says to its socket, line by line.

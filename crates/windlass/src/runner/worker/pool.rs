@@ -23,6 +23,9 @@ const BUDGET: Budget = Budget {
     window: Duration::from_secs(60),
 };
 
+/// Fewer jobs are not worth a turn of their own while there is more to do.
+const HALF_LEAST: usize = 1000;
+
 /// How a worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Death {
@@ -49,6 +52,8 @@ pub(super) struct Pool {
     waiting: VecDeque<Waiting>,
     /// How many jobs those are.
     jobs: usize,
+    /// How many that share a flight with jobs of other queues have ended since the engine was told last.
+    pub(super) ended: usize,
     /// Its workers by number, those that start or end included.
     pub(super) workers: Vec<u32>,
     /// What its workers may still cost.
@@ -63,6 +68,7 @@ impl Pool {
             example: start.clone(),
             waiting: VecDeque::new(),
             jobs: 0,
+            ended: 0,
             workers: Vec::new(),
             regeneration: Regeneration::new(BUDGET),
             trouble: None,
@@ -83,7 +89,7 @@ impl Pool {
 
     /// All jobs of a start wait.
     pub(super) fn add(&mut self, start: &Start) {
-        let (flight, positions) = (start.flight, 0..start.held.count);
+        let (flight, positions) = (start.flight, 0..start.count());
         self.jobs += positions.len();
         self.waiting.push_back(Waiting { flight, positions });
     }
@@ -91,6 +97,13 @@ impl Pool {
     /// How many jobs wait.
     pub(super) fn jobs(&self) -> usize {
         self.jobs
+    }
+
+    /// Whether the engine should be told now that a start is over: where the workers have nothing more to do, and where
+    /// half of many jobs that are alone in their queues has ended. A turn with those takes about as long as the
+    /// workers do for them, so one half is the engine's while the workers have the other.
+    pub(super) fn has_enough_to_tell(&self) -> bool {
+        self.jobs == 0 || self.ended >= self.jobs.max(HALF_LEAST)
     }
 
     /// Up to so many neighbours that have waited longest.
@@ -113,6 +126,19 @@ impl Pool {
         self.waiting.retain(|waiting| waiting.flight != flight);
         self.jobs -= withdrawn.iter().map(|waiting| waiting.positions.len()).sum::<usize>();
         withdrawn
+    }
+
+    /// Takes out one job of a flight; false where it does not wait.
+    pub(super) fn withdraw_one(&mut self, flight: Flight, position: u16) -> bool {
+        let is_in = |waiting: &Waiting| waiting.flight == flight && waiting.positions.contains(&position);
+        let Some(at) = self.waiting.iter().position(is_in) else { return false };
+        let Range { start, end } = self.waiting[at].positions;
+        let behind = Waiting { flight, positions: position + 1..end };
+        self.jobs -= 1;
+        self.waiting[at].positions = start..position;
+        self.waiting.insert(at + 1, behind);
+        self.waiting.retain(|waiting| !waiting.positions.is_empty());
+        true
     }
 
     /// Takes the rules of a start; true where they are new, so that workers of the old ones are to go.

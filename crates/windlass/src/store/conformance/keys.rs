@@ -16,6 +16,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("whatever ends a job that waits frees its key", freed),
         ("a key is there if and only if the turn that took it is", with_the_turn),
         ("a job is replaced while it waits, and not while it runs", replaced),
+        ("who lives again takes its key again, or is refused while another has it", retaken),
         ("the same key in another queue or run is another key", apart),
         ("what is emitted a second time vanishes, and the run ends once", emitted),
         ("the keys of a run are forgotten with it", forgotten),
@@ -130,6 +131,40 @@ fn replaced<B: Bench>(rig: &mut Rig<'_, B>) {
     assert_eq!((of, rig.state(third)), (Some(second), None), "what runs stays");
     rig.settle(&held[0], succeed());
     assert_eq!(rig.push_unique("q", None, replace()).1, None);
+}
+
+fn retaken<B: Bench>(rig: &mut Rig<'_, B>) {
+    for scope in Scope::ALL {
+        // By its data, as by a rule: another of its kind would be another key.
+        let (queue, unique) = (scope.word(), || unique(scope, Some("key")));
+        let run = RunId::first(Origin::from_random(40 + scope as u64));
+        let (first, _) = rig.push_unique(queue, Some(run), unique());
+        let held = rig.claim(queue, 1);
+        rig.settle(&held[0], fail());
+        if scope != Scope::Run {
+            let (second, of) = rig.push_unique(queue, Some(run), unique());
+            assert_eq!(of, None, "{queue}: it has failed");
+            assert_eq!(rig.amend(first, Amendment::Retry), Amended::Taken(second), "{queue}");
+            assert_eq!(rig.state(first), Some(State::Failed), "{queue}: as it was");
+            rig.amend(second, Amendment::Cancel);
+        }
+        assert!(matches!(rig.amend(first, Amendment::Retry), Amended::Done { .. }), "{queue}: the key is free");
+        assert_eq!(rig.push_unique(queue, Some(run), unique()).1, Some(first), "{queue}: and taken again");
+        let held = rig.claim(queue, 1);
+        assert_eq!(held[0].ids().collect::<Vec<_>>(), [first]);
+        rig.settle(&held[0], succeed());
+        assert_eq!(rig.push_unique(queue, Some(run), unique()).1.is_some(), scope == Scope::Run, "{queue}: it ended");
+    }
+    // Two that once had the same key in a run that has ended: what lives again is in the next generation of the run.
+    let run = RunId::first(Origin::from_random(60));
+    let (first, _) = rig.push_unique("late", Some(run), unique(Scope::Run, Some("one")));
+    rig.admit_lot(&Lot { seals: vec![Seal { run, after: Vec::new() }], ..Lot::default() });
+    let held = rig.claim("late", 1);
+    rig.settle(&held[0], fail());
+    assert!(rig.run(run).counts.ended);
+    assert!(matches!(rig.amend(first, Amendment::Retry), Amended::Done { .. }));
+    let again = rig.push_unique("late", Some(run), unique(Scope::Run, Some("one"))).1;
+    assert_eq!(again, Some(first), "the key is its own in the run where it lives");
 }
 
 fn apart<B: Bench>(rig: &mut Rig<'_, B>) {

@@ -47,7 +47,7 @@ fn amendments<B: Bench>(rig: &mut Rig<'_, B>) {
             assert_eq!(rig.amend(id, amendment), expected, "{amendment:?} of a {from} job");
             let state = match expected {
                 Amended::Done { to, .. } => Some(to),
-                Amended::Running | Amended::Refused(_) | Amended::Same(_) => Some(from),
+                Amended::Running | Amended::Refused(_) | Amended::Same(_) | Amended::Taken(_) => Some(from),
                 Amended::Unknown => None,
             };
             assert_eq!(rig.state(id), state, "after {amendment:?} of a {from} job");

@@ -6,7 +6,7 @@ use crate::store::chunk::ChunkBuilder;
 use crate::store::{Amendment, EXPIRED, Evidence, FollowUp, JobInfo, NewJobs, Store};
 use std::sync::Arc;
 use windlass_core::job::{JobId, LaneKind, Origin, RunId};
-use windlass_core::judge::Reason;
+use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::State;
 use windlass_core::particulars::Particulars;
 use windlass_core::time::Time;
@@ -23,6 +23,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("when the clock is set, what waits for another start waits as long as before, and named times stay", shifted),
         ("a job waits until all it waits for have succeeded, across a restart", after),
         ("a job whose forerunner fails, is cancelled or is deleted is cancelled, and so are those behind it", in_vain),
+        ("a job that a person let go outlives the failure of one that it waited for, wherever it waits then", let_go),
     ]
 }
 
@@ -202,4 +203,22 @@ fn in_vain<B: Bench>(rig: &mut Rig<'_, B>) {
         let late = rig.push_after(&format!("late-{number}"), &[second]);
         assert_eq!(rig.state(late), Some(State::Cancelled), "it was too late from the start");
     }
+}
+
+fn let_go<B: Bench>(rig: &mut Rig<'_, B>) {
+    let first = rig.push("first", 1)[0];
+    let [freed, left] = ["freed", "left"].map(|queue| rig.push_after(queue, &[first]));
+    rig.amend(freed, Amendment::Suspend);
+    rig.amend(freed, Amendment::Resume);
+    let held = rig.claim("freed", 1);
+    let later = rig.in_seconds(60);
+    rig.settle(&held[0], Verdict::Snooze { at: later });
+    let held = rig.claim("first", 1);
+    rig.settle(&held[0], fail());
+    assert_eq!((rig.state(freed), rig.state(left)), (Some(State::Scheduled), Some(State::Cancelled)));
+    assert_eq!(rig.job(freed).errors, [], "nothing is wrong with it");
+    rig.crash(&|_, _| true, true);
+    rig.later(60);
+    rig.release(10);
+    assert_eq!(rig.state(freed), Some(State::Ready));
 }

@@ -178,6 +178,9 @@ impl Turn<'_> {
         let left = row.lane();
         let mut joined = None;
         if change == Change::Revive {
+            if let Some(of) = self.key_held_beside(&row)? {
+                return Ok(Amended::Taken(of));
+            }
             row.record = Record { starts: row.record.starts, ..Record::default() };
             row.due = None;
             joined = self.next_generation(row.run, now)?;
@@ -193,6 +196,9 @@ impl Turn<'_> {
         }
         row.state = to;
         self.free_keys_of(&row)?;
+        if from.is_end() {
+            self.retake_key(&row, joined.or(row.run))?;
+        }
         let lane = if from == State::Ready { left } else { row.lane() };
         // A ready job in a chunk is not counted as a row; one that becomes ready is one from then on.
         let as_row = inside.is_none() || to == State::Ready;

@@ -165,7 +165,38 @@ pub(super) fn unlist_queues(db: &Connection, first: QueueNo, last: QueueNo) -> R
 /// Deletes neighbouring chunks whose outcomes the archive holds; tells how much of which body files they leave. What
 /// copies shared goes with the last of them.
 pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32, u64)>, StoreError> {
-    let (mut left, mut shared): (Vec<(u32, u64)>, Vec<u64>) = (Vec::new(), Vec::new());
+    let mut shared = Vec::new();
+    let left = match left_in_one_file(db, first, last)? {
+        Some(left) => left,
+        None => left_behind(db, first, last, &mut shared)?,
+    };
+    for sql in ["DELETE FROM part WHERE first BETWEEN ?1 AND ?2", "DELETE FROM chunk WHERE first BETWEEN ?1 AND ?2"] {
+        let mut statement = db.prepare_cached(sql).map_err(failed)?;
+        statement.execute([first, last]).map_err(failed)?;
+    }
+    let early = sabotage::on(Sabotage::SharedGoneEarly);
+    shared.into_iter().try_for_each(|no| if early { delete_shared(db, no) } else { delete_unused(db, no) })?;
+    Ok(left)
+}
+
+/// What chunks leave behind where their bodies lie in one file at most: hundreds that came together do, and one row
+/// tells of all. None where they lie elsewhere, too.
+fn left_in_one_file(db: &Connection, first: u64, last: u64) -> Result<Option<Vec<(u32, u64)>>, StoreError> {
+    let sql = "SELECT min(segment), max(segment), coalesce(sum(length), 0), count(segment) = count(offset) FROM chunk \
+               WHERE first BETWEEN ?1 AND ?2 AND offset IS NOT NULL";
+    let mut statement = db.prepare_cached(sql).map_err(failed)?;
+    let row = |r: &rusqlite::Row<'_>| {
+        let files: (Option<u32>, Option<u32>) = (r.get(0)?, r.get(1)?);
+        Ok((files, r.get::<_, u64>(2)?, r.get::<_, bool>(3)?))
+    };
+    let ((least, most), length, in_files) = statement.query_row([first, last], row).map_err(failed)?;
+    let one = in_files && least == most;
+    Ok(one.then(|| least.map(|file| (file, length)).into_iter().collect()))
+}
+
+/// The same for chunks anywhere, and what those that are copies share.
+fn left_behind(db: &Connection, first: u64, last: u64, shared: &mut Vec<u64>) -> Result<Vec<(u32, u64)>, StoreError> {
+    let mut left: Vec<(u32, u64)> = Vec::new();
     let sql = "SELECT segment, length, offset FROM chunk WHERE first BETWEEN ?1 AND ?2 AND offset IS NOT NULL";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;
     let mut rows = statement.query([first, last]).map_err(failed)?;
@@ -183,12 +214,6 @@ pub(super) fn delete(db: &Connection, first: u64, last: u64) -> Result<Vec<(u32,
             _ => left.push((file, length)),
         }
     }
-    for sql in ["DELETE FROM part WHERE first BETWEEN ?1 AND ?2", "DELETE FROM chunk WHERE first BETWEEN ?1 AND ?2"] {
-        let mut statement = db.prepare_cached(sql).map_err(failed)?;
-        statement.execute([first, last]).map_err(failed)?;
-    }
-    let early = sabotage::on(Sabotage::SharedGoneEarly);
-    shared.into_iter().try_for_each(|no| if early { delete_shared(db, no) } else { delete_unused(db, no) })?;
     Ok(left)
 }
 

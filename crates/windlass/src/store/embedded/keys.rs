@@ -131,6 +131,32 @@ impl Turn<'_> {
     }
 }
 
+impl Turn<'_> {
+    /// The job that has the key of one that has ended and is to live again, in the run where that will be.
+    pub(super) fn key_held_beside(&mut self, row: &Row) -> Result<Option<JobId>, StoreError> {
+        let Some(unique) = row.unique().filter(|_| row.state.is_end()) else { return Ok(None) };
+        let run = match row.run {
+            Some(no) => match self.m.runs.run(self.db, no)?.map(|run| (run.counts.ended, run.id)) {
+                Some((true, id)) => match self.m.runs.joined(self.db, id)? {
+                    Some(joined) => self.m.runs.known_number(self.db, joined.id)?,
+                    None => None,
+                },
+                Some((false, _)) | None => Some(no),
+            },
+            None => None,
+        };
+        let key = keys::key_of(unique, row.queue, run, &row.data);
+        let holder = key.map(|key| holder(self.db, key)).transpose()?.flatten();
+        Ok(holder.filter(|of| *of != row.id))
+    }
+
+    /// Nobody has its key: it was looked for in this turn.
+    pub(super) fn retake_key(&mut self, row: &Row, run: Option<RunNo>) -> Result<(), StoreError> {
+        let key = row.unique().and_then(|unique| keys::key_of(unique, row.queue, run, &row.data));
+        key.map_or(Ok(()), |key| take(self.db, key, row.id))
+    }
+}
+
 fn holder(db: &Connection, key: Key) -> Result<Option<JobId>, StoreError> {
     let sql = "SELECT origin, offset, sum FROM unique_key WHERE scope = ?1 AND of = ?2 AND hash = ?3";
     let mut statement = db.prepare_cached(sql).map_err(failed)?;

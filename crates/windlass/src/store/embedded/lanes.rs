@@ -45,35 +45,64 @@ impl Waiting {
 /// The head of a lane.
 #[derive(Debug, Default)]
 struct Window {
-    next: VecDeque<Waiting>,
+    /// The first chunk lies here and not among the others: most lanes have no other, and there may be very many lanes.
+    front: Option<Waiting>,
+    others: VecDeque<Waiting>,
     /// Nothing of the lane is outside the window.
     whole: bool,
+}
+
+impl Window {
+    fn of(mut next: VecDeque<Waiting>, whole: bool) -> Window {
+        Window { front: next.pop_front(), others: next, whole }
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        match self.front {
+            None => self.front = Some(waiting),
+            Some(_) => self.others.push_back(waiting),
+        }
+    }
+
+    /// Takes a chunk out, if it is here.
+    fn remove(&mut self, first: u64) -> Option<Waiting> {
+        if self.front.as_ref().is_some_and(|waiting| waiting.head.first == first) {
+            return std::mem::replace(&mut self.front, self.others.pop_front());
+        }
+        let at = self.others.iter().position(|waiting| waiting.head.first == first)?;
+        self.others.remove(at)
+    }
+
+    fn footprint(&self) -> usize {
+        self.front.iter().chain(&self.others).map(|waiting| waiting.jobs.footprint()).sum()
+    }
 }
 
 /// The windows of the lanes that have one.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    lanes: ByNumber<(u32, i8), Window>,
+    lanes: ByNumber<(i8, u32), Window>,
     bytes: usize,
 }
 
 impl Windows {
-    fn key(lane: Lane) -> (u32, i8) {
-        (lane.queue.0, lane.priority.value())
+    /// Queues that were made one after another are neighbours.
+    fn key(lane: Lane) -> (i8, u32) {
+        (lane.priority.value(), lane.queue.0)
     }
 
     /// Keeps a chunk that was just listed at the end of its lane, if the lane's window reaches there.
     pub(super) fn admitted(&mut self, head: Head, jobs: &Arc<Chunk>, lane_was_empty: bool) {
         let key = Windows::key(head.lane);
         if lane_was_empty {
-            self.lanes.insert(key, Window { next: VecDeque::new(), whole: true });
+            self.lanes.insert(key, Window { whole: true, ..Window::default() });
         }
         let Some(window) = self.lanes.get_mut(&key).filter(|window| window.whole) else { return };
         if self.bytes + jobs.footprint() > BUDGET {
             window.whole = false;
         } else {
             self.bytes += jobs.footprint();
-            window.next.push_back(Waiting { head, jobs: jobs.clone() });
+            window.push(Waiting { head, jobs: jobs.clone() });
         }
     }
 
@@ -81,12 +110,10 @@ impl Windows {
     pub(super) fn remove(&mut self, head: &Head) {
         let key = Windows::key(head.lane);
         let Some(window) = self.lanes.get_mut(&key) else { return };
-        if let Some(at) = window.next.iter().position(|waiting| waiting.head.first == head.first)
-            && let Some(waiting) = window.next.remove(at)
-        {
+        if let Some(waiting) = window.remove(head.first) {
             self.bytes -= waiting.jobs.footprint();
         }
-        if window.next.is_empty() {
+        if window.front.is_none() {
             self.lanes.remove(&key);
         }
     }
@@ -104,7 +131,7 @@ impl Windows {
 
     /// The first chunk of a lane, if its head is here.
     fn front(&self, lane: Lane) -> Option<Waiting> {
-        self.lanes.get(&Windows::key(lane)).and_then(|window| window.next.front()).cloned()
+        self.lanes.get(&Windows::key(lane)).and_then(|window| window.front.clone())
     }
 
     /// How many chunks of a lane are read together.
@@ -114,9 +141,10 @@ impl Windows {
 
     /// Keeps the head of a lane that was read; `whole` says that there is no more of it.
     fn keep(&mut self, lane: Lane, next: VecDeque<Waiting>, whole: bool) {
-        self.bytes += next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
-        if !next.is_empty() {
-            self.lanes.insert(Windows::key(lane), Window { next, whole });
+        let window = Window::of(next, whole);
+        self.bytes += window.footprint();
+        if window.front.is_some() {
+            self.lanes.insert(Windows::key(lane), window);
         }
     }
 }
@@ -368,7 +396,7 @@ impl Turn<'_> {
 impl Windows {
     fn drop_lane(&mut self, lane: Lane) {
         if let Some(window) = self.lanes.remove(&Windows::key(lane)) {
-            self.bytes -= window.next.iter().map(|waiting| waiting.jobs.footprint()).sum::<usize>();
+            self.bytes -= window.footprint();
         }
     }
 }

@@ -57,6 +57,7 @@ pub use view::View;
 
 use bodies::{Bodies, Files};
 use lanes::Windows;
+use notes::Notes;
 use part::{Head, Mark, Part};
 use reserve::Reserve;
 use rows::Row;
@@ -120,6 +121,7 @@ struct Memory {
     /// Some job must begin or end by a time; where none did since the opening, nobody looks.
     expires: bool,
     ends: Vec<(JobId, bool)>,
+    notes: Notes,
     changes: Changes,
 }
 
@@ -326,10 +328,7 @@ impl Store for Embedded {
     }
 
     fn shift_waits(&mut self, by: i64) -> Result<bool, StoreError> {
-        self.verb(|turn| {
-            turn.write_released()?;
-            rows::shift_waits(turn.db, by).map(|()| true)
-        })
+        self.verb(|turn| rows::shift_waits(turn.db, by).map(|()| true))
     }
 
     fn amend(&mut self, ids: &[JobId], amendment: Amendment, now: Time) -> Result<Vec<Amended>, StoreError> {
@@ -367,12 +366,13 @@ impl Store for Embedded {
     }
 
     fn note(&mut self, key: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
-        self.verb(|turn| notes::put(turn.db, key, value))
+        let nothing = value.is_none() && !self.memory.notes.may_have(key);
+        if nothing { self.refuse_broken() } else { self.verb(|turn| turn.m.notes.put(turn.db, key, value)) }
     }
 
     fn notes(&mut self, prefix: &str, limit: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         self.refuse_broken()?;
-        notes::first(&self.db, prefix, limit)
+        self.memory.notes.first(&self.db, prefix, limit)
     }
 
     fn forget(&mut self, before: Time, limit: u32) -> Result<u64, StoreError> {
@@ -459,6 +459,7 @@ impl Memory {
             awaited: times::load_awaited(db)?,
             expires: times::any_expiry(db)?,
             ends: Vec::new(),
+            notes: Notes::load(db)?,
             changes: Changes::default(),
         };
         let mut finished = strips::load(db, &mut memory.parts, &mut memory.strips)?;

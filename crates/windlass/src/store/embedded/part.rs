@@ -44,8 +44,9 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) head: Head,
-    /// Empty once all jobs are gone.
+    /// Empty where all jobs have the mark `all`: a chunk of one job, of which there may be very many, needs no more.
     marks: Vec<u8>,
+    all: Mark,
     pub(super) waiting: u16,
     pub(super) claimed: u16,
     /// No job before this one waits.
@@ -60,8 +61,14 @@ pub(super) struct Part {
 impl Part {
     /// A chunk that nobody touched yet.
     pub(super) fn fresh(head: Head) -> Part {
-        let marks = vec![Mark::Waiting as u8; usize::from(head.count)];
-        Part { head, marks, waiting: head.count, claimed: 0, from: 0, dirty: false, stored: false, has_row: false }
+        Part { stored: false, has_row: false, ..Part::alike_in(head, Mark::Waiting) }
+    }
+
+    /// A stored chunk whose jobs all have the same mark.
+    fn alike_in(head: Head, all: Mark) -> Part {
+        let number = |mark: Mark| if mark == all { head.count } else { 0 };
+        let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
+        Part { head, marks: Vec::new(), all, waiting, claimed, from: 0, dirty: false, stored: true, has_row: true }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -75,13 +82,17 @@ impl Part {
 
     pub(super) fn mark(&self, index: usize) -> Mark {
         match self.marks.get(index) {
+            None => self.all,
             Some(0) => Mark::Waiting,
             Some(1) => Mark::Claimed,
-            _ => Mark::Gone,
+            Some(_) => Mark::Gone,
         }
     }
 
     pub(super) fn all_are(&self, jobs: Range<usize>, mark: Mark) -> bool {
+        if self.marks.is_empty() {
+            return self.all == mark && jobs.end <= usize::from(self.head.count);
+        }
         self.marks.get(jobs).is_some_and(|marks| marks.iter().all(|m| *m == mark as u8))
     }
 
@@ -102,15 +113,23 @@ impl Part {
             Mark::Claimed => self.claimed += count,
             Mark::Gone => {}
         }
-        self.marks[jobs].fill(new as u8);
         self.dirty = true;
-        if self.is_gone() {
-            self.marks = Vec::new();
+        let whole = jobs.len() == usize::from(self.head.count);
+        if whole || self.is_gone() {
+            (self.marks, self.all) = (Vec::new(), if self.is_gone() { Mark::Gone } else { new });
+            return;
         }
+        if self.marks.is_empty() {
+            self.marks = vec![self.all as u8; usize::from(self.head.count)];
+        }
+        self.marks[jobs].fill(new as u8);
     }
 
     /// The next neighbours that wait, at most `most` of them.
     pub(super) fn next_waiting(&mut self, most: usize) -> Option<Range<usize>> {
+        if self.marks.is_empty() {
+            return (self.all == Mark::Waiting).then(|| 0..most.min(usize::from(self.head.count)));
+        }
         let start = self.marks[usize::from(self.from)..].iter().position(|m| *m == 0)? + usize::from(self.from);
         self.from = start as u16;
         let length = self.marks[start..].iter().take(most).take_while(|m| **m == 0).count();
@@ -120,6 +139,9 @@ impl Part {
     /// Runs of neighbours with this mark.
     pub(super) fn stretches(&self, mark: Mark) -> Vec<Range<usize>> {
         let mut found = Vec::new();
+        if self.marks.is_empty() && self.all == mark {
+            found.push(0..usize::from(self.head.count));
+        }
         let mut at = 0;
         for group in self.marks.chunk_by(|a, b| a == b) {
             if group[0] == mark as u8 {
@@ -138,7 +160,8 @@ impl Part {
             Some(mark) => bytes.push(mark as u8),
             None => {
                 bytes[0] = PACKED;
-                bytes.resize(FRONT + self.marks.len().div_ceil(4), 0);
+                // No marks and neither claimed nor gone: all of them wait, which is nought.
+                bytes.resize(FRONT + usize::from(self.head.count).div_ceil(4), 0);
                 for (index, mark) in self.marks.iter().enumerate() {
                     bytes[FRONT + index / 4] |= mark << (index % 4 * 2);
                 }
@@ -167,17 +190,16 @@ impl Part {
         }
         let number = |mark: Mark| marks.iter().filter(|m| **m == mark as u8).count() as u16;
         let (waiting, claimed) = (number(Mark::Waiting), number(Mark::Claimed));
-        let marks = if waiting + claimed == 0 { Vec::new() } else { marks };
-        Ok(Part { head, marks, waiting, claimed, from: 0, dirty: false, stored: true, has_row: true })
+        let alike = [Mark::Waiting, Mark::Claimed, Mark::Gone].into_iter().find(|mark| number(*mark) == head.count);
+        match alike {
+            Some(mark) => Ok(Part::alike_in(head, mark)),
+            None => Ok(Part { marks, waiting, claimed, ..Part::alike_in(head, Mark::Gone) }),
+        }
     }
 
     /// A chunk as the strip says that it lies in.
     pub(super) fn within(head: Head, strip: Strip, has_row: bool) -> Part {
-        let (claimed, marks) = match strip.mark {
-            Mark::Claimed => (head.count, vec![Mark::Claimed as u8; usize::from(head.count)]),
-            Mark::Waiting | Mark::Gone => (0, Vec::new()),
-        };
-        Part { head, marks, waiting: 0, claimed, from: 0, dirty: false, stored: true, has_row }
+        Part { has_row, ..Part::alike_in(head, strip.mark) }
     }
 }
 

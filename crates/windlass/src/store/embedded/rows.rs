@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueNo, Record, RunNo};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
-use windlass_core::particulars::Particulars;
+use windlass_core::particulars::{Particulars, Unique};
 use windlass_core::suspicion;
 use windlass_core::time::Time;
 
@@ -53,6 +53,10 @@ pub(super) struct Row {
 }
 
 impl Row {
+    pub(super) fn unique(&self) -> Option<&Unique> {
+        self.particulars.as_ref().and_then(|particulars| particulars.unique.as_ref())
+    }
+
     /// A job of a chunk, about to leave it.
     pub(super) fn from_chunk(head: &Head, jobs: &Chunk, index: usize, state: State) -> Row {
         let arrival = head.first + index as u64;

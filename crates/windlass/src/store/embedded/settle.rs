@@ -27,6 +27,7 @@ impl Turn<'_> {
         for settlement in settlements {
             self.check_held(&settlement.held)?;
         }
+        self.begin_outcomes(settlements.len());
         let (mut left, mut over) = (Vec::new(), Vec::new());
         for settlement in settlements {
             self.save_times(settlement);

@@ -12,8 +12,9 @@ use std::collections::HashMap;
 use windlass_core::job::{Lane, LaneKind, Priority, QueueName, QueueNo};
 use windlass_core::life_cycle::State;
 
-/// Queues per row of counters.
+/// Queues per row of counters, and about how many bytes each has there.
 const BLOCK: usize = 64;
+const TALLY_BYTES: usize = 24;
 /// States that a job leaves when its time has come.
 pub(super) const TIMED: [State; 2] = [State::Scheduled, State::Retrying];
 
@@ -154,6 +155,7 @@ impl Queues {
             let from = block as usize * BLOCK;
             let to = self.tallies.len().min(from + BLOCK);
             let mut writer = Writer::begin();
+            writer.reserve(BLOCK * TALLY_BYTES);
             self.tallies[from..to].iter().for_each(|tally| tally.encode(&mut writer));
             statement.execute(params![block, writer.finish()]).map_err(failed)?;
         }

@@ -198,7 +198,8 @@ impl Turn<'_> {
         statement.execute([first]).map_err(failed)?;
         let Some((head, _)) = chunks::load(self.db, self.bodies, first)? else { return Ok(()) };
         for mut found in self.found_in(first, u64::from(head.count))? {
-            if found.row.state == State::Scheduled {
+            // Whom a person let go waits for nobody, also where it asked for a later start.
+            if found.row.state == State::Scheduled && found.row.due == Some(NEVER) {
                 found.row.add_error(now, format!("cancelled: {because}, which it waited for, did not succeed"));
                 self.amend_one(found, Amendment::Cancel, now)?;
             }

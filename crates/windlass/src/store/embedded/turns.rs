@@ -20,6 +20,9 @@ use windlass_core::time::Time;
 
 use super::super::chunk::Chunk;
 
+/// A plain success has about so many bytes.
+const OUTCOME_BYTES: usize = 64;
+
 /// The words that outcomes have today.
 const WORDS: [&str; 14] = [
     DELETED,
@@ -40,10 +43,16 @@ const WORDS: [&str; 14] = [
 
 impl Turn<'_> {
     pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
+        self.begin_outcomes(1);
+        encode(&mut self.m.outcomes, settlement);
+    }
+
+    /// Makes room for so many outcomes.
+    pub(super) fn begin_outcomes(&mut self, count: usize) {
         if self.m.outcomes.0.is_empty() {
             self.m.outcomes = Writer::begin();
+            self.m.outcomes.reserve(count * OUTCOME_BYTES);
         }
-        encode(&mut self.m.outcomes, settlement);
     }
 
     pub(super) fn save_outcomes(&mut self, number: u64) -> Result<(), StoreError> {

@@ -22,12 +22,17 @@ impl Writer {
         Writer(vec![VERSION, 0, 0, 0, 0])
     }
 
-    /// The blob, with the checksum of what was appended.
+    /// Makes room for so many bytes more.
+    pub(in crate::store) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
     /// How long it is so far.
     pub(in crate::store) fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// The blob, with the checksum of what was appended.
     pub(in crate::store) fn finish(mut self) -> Vec<u8> {
         let sum = crc32fast::hash(&self.0[FRONT..]);
         self.0[1..FRONT].copy_from_slice(&sum.to_le_bytes());

@@ -22,6 +22,9 @@ impl Memory {
         if life_cycle::next(from, change).is_none() {
             return Amended::Refused(from);
         }
+        if let Some(of) = self.key_held_beside(&job).filter(|_| change == Change::Revive) {
+            return Amended::Taken(of);
+        }
         job.ended = (change == Change::Cancel).then_some(now);
         job.reason = None;
         if change == Change::Revive {
@@ -29,6 +32,9 @@ impl Memory {
             let over = job.run.and_then(|no| self.runs.get(&no)).filter(|run| run.counts.ended).map(|run| run.id);
             if let Some(id) = over {
                 job.run = Some(self.joined_run(id, now));
+            }
+            if from.is_end() {
+                self.retake_key(&job);
             }
         }
         Amended::Done { from, to: self.transit(arrival, job, change) }

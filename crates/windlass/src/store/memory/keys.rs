@@ -3,7 +3,7 @@
 use super::{Job, Memory};
 use crate::store::chunk::Chunk;
 use crate::store::keys::{self, Duplicate, Step, key_of, replaces};
-use crate::store::{Amendment, NewJobs};
+use crate::store::{Amendment, NewJobs, RunInfo};
 use std::sync::Arc;
 use windlass_core::job::{JobId, QueueNo, RunNo};
 use windlass_core::life_cycle::State;
@@ -59,6 +59,29 @@ impl Memory {
             self.amend_one(arrival, job, Amendment::Cancel, now);
         }
         replaces
+    }
+
+    /// The job that has the key of one that has ended and is to live again, in the run where that will be.
+    pub(super) fn key_held_beside(&self, job: &Job) -> Option<JobId> {
+        let unique = job.chunk.particulars()?.unique.as_ref().filter(|_| job.state.is_end())?;
+        let run = match job.run.and_then(|no| self.runs.get(&no)) {
+            Some(run) if run.counts.ended => {
+                self.newest_generation(run.id).filter(RunInfo::takes_late_jobs).map(|run| run.no)
+            }
+            Some(_) | None => job.run,
+        };
+        let key = key_of(unique, job.queue, run, job.chunk.data(usize::from(job.index)))?;
+        let id = job.chunk.id(usize::from(job.index));
+        self.keys.get(&key).copied().filter(|of| *of != id)
+    }
+
+    /// Nobody has its key: it was looked for in this turn.
+    pub(super) fn retake_key(&mut self, job: &Job) {
+        let index = usize::from(job.index);
+        let unique = job.chunk.particulars().and_then(|particulars| particulars.unique.as_ref());
+        if let Some(key) = unique.and_then(|unique| key_of(unique, job.queue, job.run, job.chunk.data(index))) {
+            self.keys.put(key, Some(job.chunk.id(index)));
+        }
     }
 
     pub(super) fn key_holders(&mut self, new: &NewJobs) -> Vec<Option<JobId>> {

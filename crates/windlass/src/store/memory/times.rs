@@ -104,7 +104,8 @@ impl Memory {
             self.waits_for.put(key, None);
         }
         let job = self.jobs.get(&arrival).cloned();
-        if let Some(mut job) = job.filter(|job| job.state == State::Scheduled) {
+        // Whom a person let go waits for nobody, also where it asked for a later start.
+        if let Some(mut job) = job.filter(|job| job.state == State::Scheduled && job.due == NEVER) {
             job.note_error(now, &format!("cancelled: {because}, which it waited for, did not succeed"));
             self.amend_one(arrival, job, Amendment::Cancel, now);
         }

@@ -425,15 +425,7 @@ impl Memory {
     fn seal(&mut self, seal: &Seal, now: Time) {
         let known = self.run_ids.get(&seal.run).copied();
         let no = known.unwrap_or_else(|| self.make_run(seal.run, &NewRun::default(), false, now));
-        self.change_run(no, |run| {
-            if !run.counts.sealed {
-                run.counts.sealed = seal.after.is_empty();
-                if run.counts.sealed {
-                    run.seal_after.clear();
-                }
-                run.seal_after.extend_from_slice(&seal.after);
-            }
-        });
+        self.change_run(no, |run| run.note_seal(seal));
     }
 
     /// Drops the positions that were reached, or whose file was read to its end and removed; none left seals.

@@ -100,7 +100,7 @@ impl SqlStore {
             Err(bad) => return Ok(Err((id, bad.to_string()))),
         };
         if length > DATA_MAX as i64 {
-            return Ok(Err((id, format!("the data has {length} bytes, expected at most {DATA_MAX}"))));
+            return Ok(Err((id, rows::too_long(length))));
         }
         if let Some(why) = bad_priority.or(bad_due) {
             return Ok(Err((id, why)));

@@ -56,6 +56,11 @@ impl SqlStore {
         if life_cycle::next(from, change).is_none() {
             return Ok(Amended::Refused(from));
         }
+        if change == Change::Revive
+            && let Some(of) = self.key_held_beside(row, now)?
+        {
+            return Ok(Amended::Taken(of));
+        }
         row.ended = (change == Change::Cancel).then_some(now);
         row.reason = None;
         if change == Change::Revive {
@@ -66,6 +71,11 @@ impl SqlStore {
             };
             if let Some(id) = over {
                 row.run = Some(self.joined_run(id, now)?);
+            }
+            if from.is_end()
+                && let Some(of) = self.retake_key(row, now)?
+            {
+                return Ok(Amended::Taken(of));
             }
         }
         let to = self.transit(was, row, change, now)?;
@@ -122,6 +132,24 @@ impl SqlStore {
         Ok(Deleted::Done { from, last })
     }
 
+    /// Rows that are old, as far as the application's tables let them go: else they stay, and that is said once.
+    pub(super) fn remove_old_rows(&mut self, ids: Vec<i64>) -> Result<bool, StoreError> {
+        if ids.is_empty() {
+            return Ok(true);
+        }
+        self.db.batch(&["SAVEPOINT removal"])?;
+        match self.remove_rows(ids) {
+            Err(StoreError::Refused(why)) => {
+                self.db.batch(&["ROLLBACK TO SAVEPOINT removal"])?;
+                if !std::mem::replace(&mut self.keeps_old_rows, true) {
+                    self.remarks.push(format!("old rows stay, because another table refers to them: {why}"));
+                }
+                Ok(false)
+            }
+            removed => removed.map(|()| true),
+        }
+    }
+
     pub(super) fn remove_rows(&mut self, ids: Vec<i64>) -> Result<(), StoreError> {
         if ids.is_empty() {
             return Ok(());
@@ -143,17 +171,22 @@ impl SqlStore {
             self.db.dialect.skip_locked()
         ));
         let old = self.db.query(&sql, &[before.as_micros().into(), i64::from(limit).into()])?;
-        let mut ids = Vec::with_capacity(old.len());
+        let (mut ids, mut forgotten) = (Vec::with_capacity(old.len()), Vec::with_capacity(old.len()));
         for mut row in old {
             ids.push(row.int()?);
             let (queue, priority) = (QueueNo(row.number()?), rows::priority_in(&mut row).0);
             let kind = super::look::kind_from(row.int()?)?;
             let run = row.maybe_int()?.map(|no| RunNo(no as u32));
             let state = if row.int()? == 6 { State::Failed } else { State::Cancelled };
-            self.count_in_queue(Lane { queue, priority, kind }, run, Some(state), None, 1);
+            forgotten.push((Lane { queue, priority, kind }, run, state));
         }
-        let forgotten = ids.len() as u64;
-        self.remove_rows(ids)?;
+        if !self.remove_old_rows(ids)? {
+            forgotten.clear();
+        }
+        for (lane, run, state) in &forgotten {
+            self.count_in_queue(*lane, *run, Some(*state), None, 1);
+        }
+        let forgotten = forgotten.len() as u64;
         self.name_moved_queues()?;
         Ok(forgotten + self.forget_runs(before, u64::from(limit) - forgotten)?)
     }

@@ -3,13 +3,14 @@
 //! What another server is about to take is passed over, never waited for. Rows that came in together are handed out
 //! together, as one claim.
 
-use super::database::Value;
-use super::rows::{self, COLUMNS, Row};
+use super::database::{Cells, Value};
+use super::rows::{self, COLUMNS, Lock, Row};
+use super::tally::Was;
 use super::{SqlStore, StoreError};
 use crate::store::keys::Step;
 use crate::store::{Held, Order, Place};
 use std::sync::Arc;
-use windlass_core::job::{JobId, Record};
+use windlass_core::job::{JobId, Lane, LaneKind, Record};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -32,7 +33,7 @@ impl SqlStore {
         // New rows of others, which are not written yet, stand behind what the table has.
         let new = self.adopted_in(lane) + self.looks.promises.count_in(lane) as usize;
         let mut rows = match new == 0 || self.looks.has_more_in(lane, new) {
-            true => self.claim_written(order, now)?,
+            true => self.claim_what_may_start(lane, most, now)?,
             false => Vec::new(),
         };
         rows.extend(self.claim_adopted(lane, most - rows.len(), now)?);
@@ -57,14 +58,61 @@ impl SqlStore {
         Ok(held(&rows))
     }
 
+    /// The head of a lane without what another program changed so that it must not start.
+    fn claim_what_may_start(&mut self, lane: Lane, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
+        let mut rows = Vec::new();
+        loop {
+            let mut found = self.claim_written(lane, most - rows.len(), now)?;
+            let put_back = self.put_back(&mut found, now)?;
+            rows.append(&mut found);
+            if put_back == 0 || rows.len() == most {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Another program may write to a row that waits and leave its status alone, which no look finds: what makes no
+    /// sense now is marked in words, and what is to start later waits. Tells how many those were.
+    fn put_back(&mut self, claimed: &mut Vec<Row>, now: Time) -> Result<usize, StoreError> {
+        let later = |row: &Row| row.kind() == LaneKind::Fresh && row.due.is_some_and(|due| due > now);
+        let changed: Vec<Row> = claimed.extract_if(.., |row| row.odd.is_some() || later(row)).collect();
+        let count = changed.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        self.written = true;
+        // What became of jobs that the engine ordered it is told after the commit, as of a lane that came short.
+        let told = std::mem::take(&mut self.changes.moves);
+        for mut row in changed {
+            (row.state, row.record) = (State::Ready, before(row.record));
+            let was = Was::of(&row);
+            let to = match row.odd.take() {
+                Some(why) => {
+                    row.ended = Some(now);
+                    row.note_error(now, &why);
+                    State::Failed
+                }
+                None => {
+                    self.note_due(row.due);
+                    State::Scheduled
+                }
+            };
+            self.set_state(was, &mut row, to, now);
+        }
+        self.flush_own(now)?;
+        self.end_waits(now)?;
+        let after = std::mem::replace(&mut self.changes.moves, told);
+        self.work.told_later.extend(after);
+        Ok(count)
+    }
+
     /// The head of a lane as the table has it.
-    fn claim_written(&mut self, order: &Order, now: Time) -> Result<Vec<Row>, StoreError> {
-        let lane = order.lane;
+    fn claim_written(&mut self, lane: Lane, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
         let params: Vec<Value> = vec![
             i64::from(lane.queue.0).into(),
             (lane.kind as i64).into(),
             i64::from(lane.priority.value()).into(),
-            i64::from(order.most).into(),
+            (most as i64).into(),
         ];
         match self.db.dialect.returns_updated() {
             true => self.claim_at_once(params, now),
@@ -76,7 +124,8 @@ impl SqlStore {
     fn claim_at_once(&mut self, mut params: Vec<Value>, now: Time) -> Result<Vec<Row>, StoreError> {
         let lock = self.db.dialect.skip_locked();
         params.splice(0..0, self.start_values(now));
-        self.start_head(&head_of_lane("j.:id", 4, lock), ":state = 2", &params)
+        let claimed = self.start_head(&head_of_lane("j.:id", 4, lock), ":state = 2", COLUMNS, &params)?;
+        claimed.into_iter().map(|mut cells| Row::read(&mut cells)).collect()
     }
 
     /// Who starts rows, and when: the first three values of such a statement.
@@ -84,8 +133,14 @@ impl SqlStore {
         [(self.epoch as i64).into(), self.lock.as_str().into(), now.as_micros().into()]
     }
 
-    /// Starts the rows that a selection locks, and gives them back.
-    pub(super) fn start_head(&mut self, head: &str, set: &str, params: &[Value]) -> Result<Vec<Row>, StoreError> {
+    /// Starts the rows that a selection locks, and gives back these columns of them.
+    pub(super) fn start_head(
+        &mut self,
+        head: &str,
+        set: &str,
+        columns: &str,
+        params: &[Value],
+    ) -> Result<Vec<Cells>, StoreError> {
         let dialect = self.db.dialect;
         let updated = dialect.timestamp("$3");
         let (with, from, matching) = match dialect {
@@ -97,9 +152,9 @@ impl SqlStore {
             "{with}UPDATE :jobs AS j SET {set}, :status = 'processing', :starts = j.:starts + 1, \
              :attempts = j.:starts + 1, :holder = $1, :locked_queue_id = $2, :updated_at = {updated} {from} \
              WHERE {matching} RETURNING {}",
-            if dialect == super::Dialect::Sqlite { COLUMNS.replace("j.:", ":") } else { COLUMNS.to_owned() }
+            if dialect == super::Dialect::Sqlite { columns.replace("j.:", ":") } else { columns.to_owned() }
         ));
-        self.db.query(&sql, params)?.iter_mut().map(Row::read).collect()
+        self.db.query(&sql, params)
     }
 
     fn claim_in_two(&mut self, params: Vec<Value>, now: Time) -> Result<Vec<Row>, StoreError> {
@@ -128,19 +183,19 @@ impl SqlStore {
 
     /// The claim of a job that this opening holds.
     pub(super) fn held_one(&mut self, id: JobId) -> Result<Option<Held>, StoreError> {
-        let rows = self.held_rows(&[id], false)?;
+        let rows = self.held_rows(&[id], Lock::None)?;
         Ok(rows.first().map(|row| row.held(before(row.record))))
     }
 
     /// Of these jobs those that this opening holds.
-    pub(super) fn held_rows(&mut self, ids: &[JobId], lock: bool) -> Result<Vec<Row>, StoreError> {
+    pub(super) fn held_rows(&mut self, ids: &[JobId], lock: Lock) -> Result<Vec<Row>, StoreError> {
         let mut params: Vec<Value> = vec![(self.speaks_for as i64).into()];
         let source = self.db.dialect.rows(rows::identities(ids), &mut params);
-        let lock = if lock { rows::lock_of(self.db.dialect) } else { "" };
+        let lock = lock.of(self.db.dialect);
         let holder = self.db.dialect.compared("j.:holder");
         let sql = self.names.sql(&format!(
-            "SELECT {COLUMNS} FROM :jobs AS j JOIN {source} ON j.:job_origin = t.o AND j.:job_offset = t.f \
-             WHERE j.:state = 2 AND j.:status = 'processing' AND {holder} = $1 {lock}"
+            "SELECT {COLUMNS} FROM {} WHERE j.:state = 2 AND j.:status = 'processing' AND {holder} = $1 {lock}",
+            self.db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f")
         ));
         self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
     }

@@ -20,6 +20,8 @@ pub(super) struct Column {
     /// Its type, in the database's words.
     kind: String,
     holds: Holds,
+    /// A row cannot be inserted without it.
+    needed: bool,
 }
 
 /// Which letters a column can hold.
@@ -190,25 +192,48 @@ pub(super) fn refuse_types(columns: &[Column], names: &Names) -> Result<(), Stor
     Ok(())
 }
 
+/// Refuses a jobs table with a column of the application that has no default and must have a value: no job of ours
+/// would be let in.
+pub(super) fn refuse_without_default(columns: &[Column], names: &Names) -> Result<(), StoreError> {
+    let ours = |column: &&Column| {
+        let mut words = super::names::SEED.iter().chain(&super::names::OWN);
+        words.any(|word| column.name.eq_ignore_ascii_case(names.column(word)))
+    };
+    match columns.iter().find(|column| column.needed && !ours(column)) {
+        None => Ok(()),
+        Some(column) => Err(StoreError::Io(format!(
+            "the table `{}` has a column `{}` without a default that must not be null, so no job could be pushed: give \
+             it a default, or let it be null",
+            names.table, column.name
+        ))),
+    }
+}
+
 /// The columns of a table; none where it is not there.
 pub(super) fn columns(db: &mut Database, names: &Names, table: &str) -> Result<Vec<Column>, StoreError> {
     let (sql, params): (&str, Vec<Value>) = match names.dialect {
         Dialect::Postgres => (
             "SELECT column_name::text, data_type::text, character_maximum_length::bigint, NULL::bigint, \
-             (SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = current_database()) \
+             (SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = current_database()), \
+             CASE WHEN is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO' \
+             AND is_generated = 'NEVER' THEN 1 ELSE 0 END \
              FROM information_schema.columns \
              WHERE table_schema = coalesce($1, current_schema()) AND table_name = $2 ORDER BY ordinal_position",
             vec![Value::Text(names.schema.clone()), table.into()],
         ),
         Dialect::Mariadb => (
-            "SELECT column_name, data_type, character_maximum_length, character_octet_length, character_set_name \
+            "SELECT column_name, data_type, character_maximum_length, character_octet_length, character_set_name, \
+             CASE WHEN is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' \
+             AND extra NOT LIKE '%GENERATED%' THEN 1 ELSE 0 END \
              FROM information_schema.columns \
              WHERE table_schema = coalesce($1, database()) AND table_name = $2 ORDER BY ordinal_position",
             vec![Value::Text(names.schema.clone()), table.into()],
         ),
-        Dialect::Sqlite => {
-            ("SELECT name, lower(type), NULL, NULL, NULL FROM pragma_table_info($1)", vec![table.into()])
-        }
+        Dialect::Sqlite => (
+            "SELECT name, lower(type), NULL, NULL, NULL, \"notnull\" AND dflt_value IS NULL AND pk = 0 \
+                 FROM pragma_table_info($1)",
+            vec![table.into()],
+        ),
     };
     db.query(sql, &params)?.iter_mut().map(column).collect()
 }
@@ -222,7 +247,8 @@ fn column(cells: &mut Cells) -> Result<Column, StoreError> {
         Some("utf8mb3" | "utf8") => Letters::Short,
         Some(_) => Letters::Ascii,
     };
-    Ok(Column { name, kind, holds: Holds { chars, bytes, letters } })
+    let needed = cells.int()? != 0;
+    Ok(Column { name, kind, holds: Holds { chars, bytes, letters }, needed })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use super::columns::Room;
 use super::dialect::Dialect;
+use super::pace::Pace;
 use super::{mariadb, postgres, sqlite};
 use crate::store::StoreError;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub(super) struct Limits {
     /// Who does not answer for so long is not there: the engine waits for it, and tries again a second later.
     pub(super) connect: Duration,
     pub(super) call: Duration,
+    /// Of that, how long a call waits for a lock.
+    pub(super) lock: Duration,
     /// A transaction in which nothing happens for so long is dropped by the database, with its locks: whoever opened it
     /// stands still, and others wait.
     pub(super) idle: Duration,
@@ -158,6 +161,16 @@ pub(super) trait Driver: Send {
     /// Statements without values, one after another.
     fn batch(&mut self, statements: &[&str]) -> Result<(), StoreError>;
 
+    /// A statement of which only a failure counts. Where the database can be told several things at once it goes with
+    /// the next call, which then tells of the failure.
+    fn execute_ahead(&mut self, sql: String, params: Vec<Value>) -> Result<(), StoreError> {
+        self.execute(&sql, &params).map(|_| ())
+    }
+
+    fn batch_ahead(&mut self, statements: &[&str]) -> Result<(), StoreError> {
+        self.batch(statements)
+    }
+
     /// Rows as text behind a statement that reads them; only where `Database::copies` says so.
     fn copy(&mut self, sql: &str, _text: Vec<u8>) -> Result<(), StoreError> {
         Err(StoreError::Io(format!("this database reads no rows as text: {sql}")))
@@ -174,6 +187,7 @@ pub(super) struct Database {
     driver: Option<Box<dyn Driver>>,
     url: String,
     limits: Limits,
+    pace: Pace,
 }
 
 impl std::fmt::Debug for Database {
@@ -184,10 +198,9 @@ impl std::fmt::Debug for Database {
 
 impl Database {
     /// Connects; every later call ends within the time limit, too.
-    pub(super) fn connect(url: &str, limits: Limits) -> Result<Database, StoreError> {
-        let dialect = Dialect::of(url)?;
-        let mut db =
-            Database { dialect, copies: false, room: Room::default(), driver: None, url: url.to_owned(), limits };
+    pub(super) fn connect(url: &str, limits: Limits, pace: Pace) -> Result<Database, StoreError> {
+        let (dialect, url, room) = (Dialect::of(url)?, url.to_owned(), Room::default());
+        let mut db = Database { dialect, copies: false, room, driver: None, url, limits, pace };
         db.reconnect()?;
         Ok(db)
     }
@@ -195,13 +208,18 @@ impl Database {
     /// Opens a connection where there is none.
     pub(super) fn reconnect(&mut self) -> Result<(), StoreError> {
         if self.driver.is_none() {
-            self.driver = Some(match self.dialect {
-                Dialect::Postgres => Box::new(postgres::Postgres::connect(&self.url, self.limits)?),
-                Dialect::Mariadb => Box::new(mariadb::Mariadb::connect(&self.url, self.limits)?),
-                Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits)?),
-            });
+            let attempt = self.pace.enter()?;
+            self.driver = Some(attempt.ended(self.open())?);
         }
         Ok(())
+    }
+
+    fn open(&self) -> Result<Box<dyn Driver>, StoreError> {
+        Ok(match self.dialect {
+            Dialect::Postgres => Box::new(postgres::Postgres::connect(&self.url, self.limits)?),
+            Dialect::Mariadb => Box::new(mariadb::Mariadb::connect(&self.url, self.limits)?),
+            Dialect::Sqlite => Box::new(sqlite::Sqlite::open(&self.url, self.limits)?),
+        })
     }
 
     /// Gives the connection up; the database drops what was open on it.
@@ -241,6 +259,11 @@ impl Database {
         self.call(|driver| driver.batch(statements))
     }
 
+    /// A statement of which only a failure counts, before the next call or with it.
+    pub(super) fn execute_ahead(&mut self, sql: String, params: Vec<Value>) -> Result<(), StoreError> {
+        self.call(|driver| driver.execute_ahead(sql, params))
+    }
+
     pub(super) fn copy(&mut self, sql: &str, text: Vec<u8>) -> Result<(), StoreError> {
         self.call(|driver| driver.copy(sql, text))
     }
@@ -249,6 +272,7 @@ impl Database {
         let idle = format!("SET LOCAL idle_in_transaction_session_timeout = {}", self.limits.idle.as_millis());
         // What we wait for no longer must not go on there: whoever tries again would wait for its locks.
         let statement = format!("SET LOCAL statement_timeout = {}", self.limits.call.as_millis());
+        let lock = format!("SET LOCAL lock_timeout = {}", self.limits.lock.as_millis());
         let begin: &[&str] = match self.dialect {
             // The seed's columns have no zone; a column that has one must not shift them. Every statement has an index
             // whose order is its own, and what is known of a table through which a million rows pass is always old:
@@ -263,11 +287,12 @@ impl Database {
                 "SET LOCAL jit = off",
                 &idle,
                 &statement,
+                &lock,
             ],
             Dialect::Mariadb => &["START TRANSACTION"],
             Dialect::Sqlite => &["BEGIN IMMEDIATE"],
         };
-        self.batch(begin)
+        self.call(|driver| driver.batch_ahead(begin))
     }
 }
 

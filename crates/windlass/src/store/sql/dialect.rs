@@ -128,14 +128,23 @@ impl Dialect {
             Dialect::Postgres | Dialect::Sqlite => {
                 format!("UPDATE {table} AS j SET {set} FROM {rows} WHERE {matching}")
             }
-            Dialect::Mariadb => format!("UPDATE {table} AS j JOIN {rows} ON {matching} SET {set}"),
+            Dialect::Mariadb => format!("UPDATE {} SET {set}", self.found(table, rows, matching)),
+        }
+    }
+
+    /// The rows of a table, `j`, that rows of a statement's own name. MariaDB would rather read a small table as a
+    /// whole, and locks what it reads: who has one row locked would keep all others. So it begins with what is named.
+    pub(super) fn found(self, table: &str, rows: &str, matching: &str) -> String {
+        match self {
+            Dialect::Postgres | Dialect::Sqlite => format!("{table} AS j JOIN {rows} ON {matching}"),
+            Dialect::Mariadb => format!("{rows} STRAIGHT_JOIN {table} AS j ON {matching}"),
         }
     }
 
     pub(super) fn delete_from(self, table: &str, rows: &str, matching: &str) -> String {
         match self {
             Dialect::Postgres => format!("DELETE FROM {table} AS j USING {rows} WHERE {matching}"),
-            Dialect::Mariadb => format!("DELETE j FROM {table} AS j JOIN {rows} ON {matching}"),
+            Dialect::Mariadb => format!("DELETE j FROM {}", self.found(table, rows, matching)),
             // A cross join is done in the order in which it is written: each row is looked for by its key. The other
             // way round all rows would be looked through for each of the table.
             Dialect::Sqlite => {

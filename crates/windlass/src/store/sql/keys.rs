@@ -3,7 +3,7 @@
 
 use super::database::Value;
 use super::dialect::Rows;
-use super::rows;
+use super::rows::{self, Row};
 use super::{SqlStore, StoreError};
 use crate::store::chunk::Chunk;
 use crate::store::keys::{Duplicate, Key, key_of, replaces};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use windlass_core::job::{JobId, Origin, QueueNo, RunNo};
 use windlass_core::life_cycle::State;
-use windlass_core::particulars::OnConflict;
+use windlass_core::particulars::{OnConflict, Unique};
 use windlass_core::time::Time;
 
 impl SqlStore {
@@ -148,6 +148,31 @@ impl SqlStore {
         Ok(lost.filter(|(id, of)| id != of).collect())
     }
 
+    /// The job that has the key of one that has ended and is to live again, in the run where that will be.
+    pub(super) fn key_held_beside(&mut self, row: &Row, now: Time) -> Result<Option<JobId>, StoreError> {
+        let Some(unique) = unique_of(row).filter(|_| row.state.is_end()) else { return Ok(None) };
+        let run = match row.run {
+            Some(no) => match self.is_over(no, now)? {
+                Some(id) => match self.run_to_join(id)? {
+                    Some(joined) => self.run_of(joined.id)?.map(|run| run.no),
+                    None => None,
+                },
+                None => Some(no),
+            },
+            None => None,
+        };
+        let Some(key) = key_of(unique, row.queue, run, &row.data) else { return Ok(None) };
+        let holders = self.holders_of([key].into_iter(), now)?;
+        Ok(holders.get(&key).copied().filter(|of| *of != row.id))
+    }
+
+    /// Nobody had its key a moment ago; tells the job that another server gave it to since.
+    pub(super) fn retake_key(&mut self, row: &Row, now: Time) -> Result<Option<JobId>, StoreError> {
+        let key = unique_of(row).and_then(|unique| key_of(unique, row.queue, row.run, &row.data));
+        let fresh: BTreeMap<Key, JobId> = key.into_iter().map(|key| (key, row.id)).collect();
+        Ok(self.insert_keys(&fresh, now)?.pop().map(|(_, of)| of))
+    }
+
     /// Gives keys to those that took the place of their holders.
     fn write_keys(&mut self, replaced: &BTreeMap<Key, JobId>) -> Result<(), StoreError> {
         if replaced.is_empty() {
@@ -188,6 +213,10 @@ impl SqlStore {
         let params: [Value; 2] = [(windlass_core::particulars::Scope::Run as i64).into(), i64::from(run.0).into()];
         self.db.execute(&sql, &params).map(|_| ())
     }
+}
+
+fn unique_of(row: &Row) -> Option<&Unique> {
+    row.particulars.as_deref().and_then(|particulars| particulars.unique.as_ref())
 }
 
 fn key_rows(keys: &[Key]) -> Rows {

@@ -48,14 +48,15 @@ pub(crate) async fn listen<F: Future<Output = bool>>(
     config.application_name("windlass listens").connect_timeout(options.time_limit).keepalives_idle(SILENCE);
     let channel = options.names()?.channel();
     let (tell, mut told) = unbounded_channel();
+    let attempt = options.pace.enter()?;
     let client = match tls(&config)? {
         None => {
-            let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+            let (client, connection) = attempt.ended(config.connect(NoTls).await.map_err(failed))?;
             tokio::spawn(drive(connection, options.server.clone(), tell));
             client
         }
         Some(tls) => {
-            let (client, connection) = config.connect(tls).await.map_err(failed)?;
+            let (client, connection) = attempt.ended(config.connect(tls).await.map_err(failed))?;
             tokio::spawn(drive(connection, options.server.clone(), tell));
             client
         }

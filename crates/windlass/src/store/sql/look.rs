@@ -2,35 +2,40 @@
 //! ready.
 //!
 //! A row that another program inserted becomes a job of ours (`adopt`). One that another program changed gets the state
-//! that its status says. What the engine thinks of lanes is set right where other servers work, too.
+//! that its status says (`follow`). What the engine thinks of lanes is set right where other servers work, too.
 
 use super::dialect::Dialect;
 use super::promise::Promises;
-use super::rows::{COLUMNS, Row};
+use super::rows::Lock;
 use super::schema;
-use super::tally::Was;
 use super::{SqlStore, StoreError, view};
-use crate::store::{Move, Told};
-use std::collections::{BTreeSet, HashMap};
+use crate::store::{Move, Occasion, Told};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
-use windlass_core::job::{JobId, Lane, LaneKind, Priority, QueueNo, Record};
+use windlass_core::job::{JobId, Lane, LaneKind, Priority, QueueNo};
 use windlass_core::life_cycle::State;
 use windlass_core::look;
 use windlass_core::time::Time;
 
 /// The most rows of others that one look takes in.
-const ROWS_MOST: u64 = 5_000;
+pub(super) const ROWS_MOST: u64 = 5_000;
 /// Turns that claim fewer jobs than this are not worth to be counted for.
 const FEW: u64 = 500;
+/// So many ready rows are counted at every look.
+const COUNTED_AT_ONCE: i64 = 20_000;
 /// Completed rows that go at once, at most, when they are old; and how long the next ones wait then.
 const REMOVED_MOST: usize = 2_000;
 const BETWEEN_REMOVALS: Duration = Duration::from_millis(100);
+/// A word that was about no rows is reason to look at all else, but not more often than this.
+const BETWEEN_WHOLE: Duration = Duration::from_secs(1);
 
 /// When the table is looked at, and what the engine thinks of it.
 #[derive(Debug)]
 pub(super) struct Looks {
     look_at: Time,
     wait: Duration,
+    /// When all was looked at last.
+    looked_at: Time,
     /// When this server has to say again that it lives.
     beat_at: Time,
     /// Ready jobs by lane, as the engine was told.
@@ -44,15 +49,22 @@ pub(super) struct Looks {
     /// There are more new rows of others than the last look took in, and up to which one it looked.
     pub(super) more: bool,
     pub(super) after: i64,
+    /// There are more changed rows than the last look followed.
+    pub(super) more_changed: bool,
     /// New rows that the engine was told of and that nobody has seen.
     pub(super) promises: Promises,
     /// When the next of the old rows go, where the last look left some.
     remove_at: Option<Time>,
+    /// When it was looked for rows that are too many, and when the youngest of them ended.
+    surplus: Option<(Time, Option<i64>)>,
     /// How many jobs were ordered in the last turn that ordered some, and from which lanes; and in the open turn.
     orders: (u64, BTreeSet<Lane>),
     open_orders: (u64, BTreeSet<Lane>),
     /// Whether anything was ordered since the last whole look.
     ordered: bool,
+    /// A lane gave less than it was thought to have, and when lanes were counted last.
+    miscounted: bool,
+    counted_at: Time,
 }
 
 impl Default for Looks {
@@ -61,6 +73,7 @@ impl Default for Looks {
         Looks {
             look_at,
             wait: look::FIRST,
+            looked_at: Time::ZERO,
             beat_at,
             believed: HashMap::new(),
             of_turn: HashMap::new(),
@@ -68,11 +81,15 @@ impl Default for Looks {
             others: false,
             more: false,
             after: 0,
+            more_changed: false,
             promises: Promises::default(),
             remove_at: None,
+            surplus: None,
             orders: (0, BTreeSet::new()),
             open_orders: (0, BTreeSet::new()),
             ordered: false,
+            miscounted: false,
+            counted_at: Time::ZERO,
         }
     }
 }
@@ -157,6 +174,8 @@ impl Looks {
         }
         self.corrections.clear();
         self.open_orders = Default::default();
+        // What the turn found is as strange as before.
+        self.look_at = Time::ZERO;
         self.look_anew();
     }
 
@@ -178,6 +197,8 @@ impl Looks {
     /// A lane gave less than was ordered: others have the rest.
     pub(super) fn came_short(&mut self, lane: Lane) {
         let left = self.believed.get(&lane).copied().unwrap_or(0);
+        // Another program has changed rows of it, or has them locked: where they are now is to be counted.
+        self.miscounted |= left > 0;
         if left > 0 && !self.corrections.iter().any(|told| told.lane == lane) {
             self.corrections.push(Move { lane, run: None, from: Some(State::Ready), to: None, count: left as u64 });
         }
@@ -195,10 +216,18 @@ impl Looks {
         corrections
     }
 
+    /// Whether to count lanes at a whole look though no other server takes from them: another program may have moved
+    /// rows from one to another. Of a large backlog that costs something, so it is done less often.
+    fn is_to_count(&self, now: Time) -> bool {
+        let known: i64 = self.believed.values().sum();
+        let past = now >= self.counted_at.after(look::LONGEST) || now < self.counted_at;
+        self.miscounted || known <= COUNTED_AT_ONCE || past
+    }
+
     pub(super) fn next(&self, promises: bool) -> Time {
         let at = self.look_at.min(self.beat_at);
         // What is promised is not looked at, but where it is used up and nobody is about to end anything.
-        let more = self.more && !(promises && self.stock() > 0);
+        let more = self.more_changed || self.more && !(promises && self.stock() > 0);
         if more { Time::ZERO } else { self.remove_at.map_or(at, |remove| remove.min(at)) }
     }
 }
@@ -212,32 +241,67 @@ pub(super) fn strange(dialect: Dialect) -> String {
 }
 
 impl SqlStore {
-    /// Looks where it is time or somebody asked; a beat alone only says that this server lives.
-    pub(super) fn look_around(&mut self, asked: bool, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
+    /// Looks where it is time or somebody asked; true where that was more than a look for rows.
+    pub(super) fn look_around(&mut self, why: Occasion, convicted: Told<'_>, now: Time) -> Result<bool, StoreError> {
         self.begin()?;
         let set_back = self.looks.look_at > now.after(look::LONGEST);
         // Where rows are claimed as they come, a word that there are some is no news.
-        let asked = asked && !self.promises();
-        let due = asked || now >= self.looks.look_at || set_back;
+        let why = if self.promises() { Occasion::Time } else { why };
+        let due = why == Occasion::Asked || now >= self.looks.look_at || set_back;
+        let quiet = !due && now < self.looks.beat_at;
         // Where there was more than one look takes in, the next turns do nothing but take in the rest.
-        if !due && now < self.looks.beat_at && self.looks.next(self.promises()) == Time::ZERO {
+        if quiet && why == Occasion::Time && self.looks.next(self.promises()) == Time::ZERO {
+            if self.looks.more_changed {
+                self.follow_changes(self.there(now))?;
+            }
             self.adopt_new(self.there(now))?;
-            return self.name_moved_queues();
+            self.name_moved_queues()?;
+            return Ok(false);
         }
         if self.looks.remove_at.is_some_and(|at| at <= now || at > now.after(BETWEEN_REMOVALS)) {
-            self.remove_completed(self.there(now))?;
-            if !due && now < self.looks.beat_at {
-                return Ok(());
-            }
+            self.remove_completed(false, self.there(now))?;
         }
+        if !quiet {
+            self.beat(now)?;
+        }
+        let all = due || why == Occasion::Word && self.look_for_rows(now)?;
+        if all {
+            self.look_at_all(why, convicted, now)?;
+        }
+        Ok(all || !quiet)
+    }
+
+    /// Says that this server lives, and hears what it is told.
+    fn beat(&mut self, now: Time) -> Result<(), StoreError> {
         self.looks.beat_at = now.after(self.options.lease / 3);
-        self.take_control(true)?;
-        self.compare_clocks()?;
-        self.hear_of_draining()?;
-        if !due {
-            return Ok(());
+        if self.options.controls {
+            self.take_control(true)?;
         }
-        if !asked {
+        self.compare_clocks()?;
+        self.hear_of_draining()
+    }
+
+    /// A word is about rows, so whoever waits for their start waits for nothing else. Where there are none it was about
+    /// something else, or came twice: true where it is time then to look at all.
+    fn look_for_rows(&mut self, now: Time) -> Result<bool, StoreError> {
+        self.take_promises_back();
+        let theirs = self.there(now);
+        let mut found = self.follow_changes(theirs)?;
+        if self.looks.others {
+            found += self.correct_lanes(theirs)?;
+            self.hear_of_ends()?;
+            self.due = None;
+        }
+        found += self.adopt_new(theirs)?;
+        self.name_moved_queues()?;
+        let next = if found > 0 { now.after(look::FIRST) } else { self.looks.looked_at.after(BETWEEN_WHOLE) };
+        self.looks.look_at = self.looks.look_at.min(next);
+        Ok(self.looks.look_at <= now)
+    }
+
+    fn look_at_all(&mut self, why: Occasion, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
+        self.looks.looked_at = now;
+        if why == Occasion::Time {
             self.looks.forget_still_lanes();
         }
         self.take_promises_back();
@@ -246,106 +310,25 @@ impl SqlStore {
         found += self.take_over(convicted, theirs)?;
         let others = self.others_live()?;
         self.looks.others = others;
-        if others {
+        if !self.looks.more_changed && (others || self.looks.is_to_count(now)) {
+            (self.looks.miscounted, self.looks.counted_at) = (false, now);
             found += self.correct_lanes(theirs)?;
+        }
+        if others {
             self.hear_of_ends()?;
         }
-        self.remove_completed(theirs)?;
+        self.remove_completed(why == Occasion::Asked, theirs)?;
         self.touch_sealed(theirs)?;
         // Others may have set times that this server does not know of.
         self.due = None;
         // Last, because all else that is looked for would have to see these rows.
         found += self.adopt_new(theirs)?;
         self.name_moved_queues()?;
-        self.looks.wait = if asked || found > 0 { look::FIRST } else { look::longer(self.looks.wait) };
+        let told = why > Occasion::Time;
+        self.looks.wait = if told || found > 0 { look::FIRST } else { look::longer(self.looks.wait) };
         // What other servers do is not told by nudges.
         let most = if others { self.options.lease / 3 } else { look::LONGEST };
         self.looks.look_at = now.after(self.looks.wait.min(most));
-        Ok(())
-    }
-
-    /// Gives jobs whose status another program changed the state that it says; tells how many.
-    fn follow_changes(&mut self, now: Time) -> Result<u64, StoreError> {
-        let sql = self.names.sql(&format!(
-            "SELECT j.:status, j.:holder, {COLUMNS} FROM :jobs AS j WHERE {} AND :state IS NOT NULL \
-             ORDER BY :id LIMIT {ROWS_MOST} {}",
-            strange(self.db.dialect),
-            self.db.dialect.skip_locked()
-        ));
-        let changed = self.db.query(&sql, &[])?;
-        let count = changed.len() as u64;
-        for mut cells in changed {
-            let (status, holder) = (cells.words(), cells.maybe_int()?);
-            let row = Row::read(&mut cells)?;
-            if holder == Some(self.epoch as i64) {
-                // What another program took away from us is stopped; its report will come too late.
-                self.changes.overdue.push(row.id);
-            }
-            self.follow(row, status.as_deref(), now)?;
-        }
-        self.flush(now)?;
-        self.end_waits(now)?;
-        Ok(count)
-    }
-
-    fn follow(&mut self, mut row: Row, status: Option<&str>, now: Time) -> Result<(), StoreError> {
-        let was = Was::of(&row);
-        let to = match (status.unwrap_or(""), row.odd.take()) {
-            ("pending", Some(why)) => {
-                row.ended = Some(now);
-                row.note_error(now, &why);
-                State::Failed
-            }
-            ("pending", None) => {
-                row.record = Record { starts: row.record.starts, ..Record::default() };
-                (row.ended, row.reason, row.due) = (None, None, row.due.filter(|due| *due > now));
-                row.run = self.run_for_another_try(&row, now)?;
-                self.note_due(row.due);
-                if row.due.is_some() { State::Scheduled } else { State::Ready }
-            }
-            ("processing" | "loading", _) => return self.lend(row, was, now),
-            ("completed" | "complete", _) => {
-                row.ended = Some(now);
-                State::Succeeded
-            }
-            ("error", _) => {
-                row.ended = Some(now);
-                row.note_error(now, "another program marked it with an error");
-                State::Failed
-            }
-            ("", _) => {
-                row.ended = Some(now);
-                row.note_error(now, "another program took its status away");
-                State::Failed
-            }
-            (other, _) => {
-                row.ended = Some(now);
-                row.note_error(now, &format!("another program gave it the unknown status `{other}`"));
-                State::Failed
-            }
-        };
-        self.set_state(was, &mut row, to, now);
-        Ok(())
-    }
-
-    /// A job of a run that is over, or forgotten, is not of it any more.
-    fn run_for_another_try(&mut self, row: &Row, now: Time) -> Result<Option<windlass_core::job::RunNo>, StoreError> {
-        let Some(no) = row.run else { return Ok(None) };
-        if self.runs_where("WHERE number = $1", &[i64::from(no.0).into()])?.is_empty() {
-            return Ok(None);
-        }
-        match self.is_over(no, now)? {
-            Some(id) => self.joined_run(id, now).map(Some),
-            None => Ok(Some(no)),
-        }
-    }
-
-    /// Another program works at it, without us.
-    fn lend(&mut self, row: Row, was: Was, now: Time) -> Result<(), StoreError> {
-        self.written = true;
-        let sql = self.names.sql("UPDATE :jobs SET :state = 2, :holder = NULL WHERE :id = $1");
-        self.db.execute(&sql, &[(row.arrival.0 as i64).into()])?;
-        self.count(row.lane(), row.run, Some(was.state), Some(State::Running), 1, now);
         Ok(())
     }
 
@@ -376,26 +359,34 @@ impl SqlStore {
         Ok(found)
     }
 
+    /// When the youngest of those ended that are too many; it stays, and so does what ended in the same moment. To find
+    /// it as many rows are passed over as are kept, so by itself that is done about once a minute.
+    fn surplus(&mut self, recount: bool, now: Time) -> Result<Option<i64>, StoreError> {
+        let Some(most) = self.options.keep_most else { return Ok(None) };
+        let is_known = |(at, _): &(Time, Option<i64>)| !recount && now < at.after(look::LONGEST) && now >= *at;
+        if let Some((_, known)) = self.looks.surplus.filter(is_known) {
+            return Ok(known);
+        }
+        let sql = self.names.sql(
+            "SELECT :ended_at FROM :jobs WHERE :ended_at IS NOT NULL AND :state = 5 AND :status = 'completed' \
+             ORDER BY :ended_at DESC LIMIT 1 OFFSET $1",
+        );
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let found = self.db.maybe_one(&sql, &[most.into()])?.map(|mut row| row.int()).transpose()?;
+        self.looks.surplus = Some((now, found));
+        Ok(found)
+    }
+
     /// Completed rows that are older than they are kept, or more than are kept, go, a few at a time. One server does,
     /// so that nobody's clock but that one's counts.
-    fn remove_completed(&mut self, now: Time) -> Result<(), StoreError> {
+    fn remove_completed(&mut self, recount: bool, now: Time) -> Result<(), StoreError> {
         self.looks.remove_at = None;
         if !self.controls {
             return Ok(());
         }
         let kept = i64::try_from(self.options.keep_completed.as_micros()).unwrap_or(i64::MAX);
-        let mut before = now.as_micros().saturating_sub(kept);
-        if let Some(most) = self.options.keep_most {
-            // The youngest of those that are too many; it stays, and so does what ended in the same moment.
-            let sql = self.names.sql(
-                "SELECT :ended_at FROM :jobs WHERE :ended_at IS NOT NULL AND :state = 5 AND :status = 'completed' \
-                 ORDER BY :ended_at DESC LIMIT 1 OFFSET $1",
-            );
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            if let Some(mut row) = self.db.maybe_one(&sql, &[most.into()])? {
-                before = before.max(row.int()?);
-            }
-        }
+        let aged = now.as_micros().saturating_sub(kept);
+        let before = aged.max(self.surplus(recount, now)?.unwrap_or(aged));
         let sql = self.names.sql(&format!(
             "SELECT :id FROM :jobs WHERE :ended_at < $1 AND :state = 5 AND :status = 'completed' \
              ORDER BY :ended_at LIMIT {REMOVED_MOST} {}",
@@ -403,8 +394,11 @@ impl SqlStore {
         ));
         let old = self.db.query(&sql, &[before.into()])?;
         let old = old.into_iter().map(|mut row| row.int()).collect::<Result<Vec<_>, _>>()?;
-        self.looks.remove_at = (old.len() == REMOVED_MOST).then(|| self.here(now).after(BETWEEN_REMOVALS));
-        self.remove_rows(old)
+        let more = old.len() == REMOVED_MOST;
+        if self.remove_old_rows(old)? && more {
+            self.looks.remove_at = Some(self.here(now).after(BETWEEN_REMOVALS));
+        }
+        Ok(())
     }
 }
 
@@ -421,10 +415,19 @@ pub(super) fn kind_from(number: i64) -> Result<LaneKind, StoreError> {
 impl SqlStore {
     pub(super) fn lost_of(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
         let ids: Vec<JobId> = held.iter().map(|(id, _)| *id).collect();
-        let rows = self.held_rows(&ids, false)?;
+        let rows = self.held_rows(&ids, Lock::None)?;
         let starts: HashMap<JobId, u32> = rows.into_iter().map(|row| (row.id, row.record.starts)).collect();
         let is_lost =
             |(id, start): &&(JobId, u32)| starts.get(id) != Some(start) && !self.done.ended.contains(&(*id, *start));
         Ok(held.iter().filter(is_lost).map(|(id, _)| *id).collect())
+    }
+
+    /// Of those that are held, the ones that cannot be locked.
+    pub(super) fn locked_of(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
+        self.begin()?;
+        let ids: Vec<JobId> = held.iter().map(|(id, _)| *id).collect();
+        let free: HashSet<JobId> = self.held_rows(&ids, Lock::Free)?.into_iter().map(|row| row.id).collect();
+        let all = self.held_rows(&ids, Lock::None)?.into_iter().map(|row| row.id);
+        Ok(all.filter(|id| !free.contains(id)).collect())
     }
 }

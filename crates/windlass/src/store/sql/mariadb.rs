@@ -39,7 +39,8 @@ impl Mariadb {
         let idle = format!("SET SESSION idle_transaction_timeout = {}", limits.idle.as_secs().max(1));
         // What we wait for no longer must not go on there: whoever tries again would wait for its locks.
         let statement = format!("SET SESSION max_statement_time = {}", limit.as_secs_f64());
-        for wish in [idle, statement] {
+        let lock = format!("SET SESSION innodb_lock_wait_timeout = {}", limits.lock.as_secs().max(1));
+        for wish in [idle, statement, lock] {
             match opened.batch(&[&wish]) {
                 Ok(()) | Err(StoreError::Io(_)) => {}
                 Err(error) => return Err(error),
@@ -109,7 +110,13 @@ fn failed(error: Error) -> StoreError {
         // statement that takes too long.
         Error::Server(told) => match told.code {
             1021 | 1114 => StoreError::Full(error.to_string()),
-            1040 | 1053 | 1203 | 1205 | 1213 | 1290 | 1317 | 1927 | 1969 => StoreError::Away(error.to_string()),
+            1205 | 1213 => StoreError::Busy(error.to_string()),
+            1040 | 1053 | 1203 | 1290 | 1317 | 1927 | 1969 => StoreError::Away(error.to_string()),
+            // A column without a default, and what a column, a constraint or a trigger does not take.
+            1364 => StoreError::Refused(error.to_string()),
+            _ if ["22", "23", "45"].iter().any(|class| told.state.starts_with(class)) => {
+                StoreError::Refused(error.to_string())
+            }
             _ => StoreError::Io(error.to_string()),
         },
         Error::Io(_) | Error::Driver(_) => StoreError::Away(error.to_string()),

@@ -16,6 +16,7 @@ mod copy;
 mod database;
 mod dialect;
 mod ends;
+mod follow;
 mod keys;
 mod listen;
 mod look;
@@ -24,6 +25,7 @@ mod names;
 mod notes;
 mod outbox;
 mod outcomes;
+mod pace;
 mod postgres;
 mod promise;
 mod recover;
@@ -43,12 +45,13 @@ mod view;
 pub use dialect::Dialect;
 pub(crate) use listen::{Listened, listen};
 pub use names::{Names, OWN, SEED, TABLE};
+pub use pace::Pace;
 pub use schema::{FORMAT, Plan, Step};
 pub use view::SqlView;
 
 use super::embedded::wire::Writer;
 use super::keys::Key;
-use super::{Changes, StoreError};
+use super::{Changes, Move, StoreError};
 use database::{Database, Limits};
 use rows::{Holder, NewRow, Row};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -73,6 +76,9 @@ pub enum Keep {
 /// A database that takes longer to let anybody in is taken for one that is away.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
+/// Who has a row locked for longer is not waited for: all else goes on without it.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+
 /// However short a lease is, a database may take so long to answer.
 const CALL_LEAST: Duration = Duration::from_secs(2);
 
@@ -92,6 +98,8 @@ pub struct SqlOptions {
     pub keep_completed: Duration,
     /// How many of them stay at most; none for any number.
     pub keep_most: Option<u64>,
+    /// Whether this server may be the one that controls.
+    pub controls: bool,
     /// Who this server is, the same after a restart: letters, digits, `-` and `.`.
     pub server: String,
     /// What others are told of it: how many jobs it runs at once, and the memory that they may have.
@@ -101,6 +109,8 @@ pub struct SqlOptions {
     pub lease: Duration,
     /// Where ends are kept that cannot be written because the database is away; none to keep them in memory alone.
     pub outbox: Option<PathBuf>,
+    /// How often a database that is away is tried, by all who have these options.
+    pub pace: Pace,
     /// The longest that one call may take; never longer than a third of the lease.
     pub time_limit: Duration,
 }
@@ -115,11 +125,13 @@ impl SqlOptions {
             keep: Keep::Rows,
             keep_completed: Duration::from_secs(7 * 24 * 3600),
             keep_most: None,
+            controls: true,
             server: server.to_owned(),
             slots: 0,
             memory: None,
             lease: Duration::from_secs(30),
             outbox: None,
+            pace: Pace::default(),
             time_limit: Duration::from_secs(10),
         }
     }
@@ -129,27 +141,28 @@ impl SqlOptions {
     }
 
     fn connect(&self) -> Result<Database, StoreError> {
-        Database::connect(&self.url, self.limits())
+        Database::connect(&self.url, self.limits(), self.pace.clone())
     }
 
     fn limits(&self) -> Limits {
         let idle = (self.lease * 2 / 3).max(Duration::from_secs(1));
         // The engine waits for a call: it must be over in time to end what runs before others take it over.
         let call = self.time_limit.min((self.lease / 3).max(CALL_LEAST));
-        Limits { reads: false, connect: CONNECT_LIMIT.min(call), call, idle }
+        let lock = LOCK_LIMIT.min(call / 2);
+        Limits { reads: false, connect: CONNECT_LIMIT.min(call), call, lock, idle }
     }
 
     /// What is there and what is missing; changes nothing.
     pub fn plan(&self) -> Result<Plan, StoreError> {
         let limits = Limits { reads: true, ..self.limits() };
-        schema::plan(&mut Database::connect(&self.url, limits)?, &self.names()?)
+        schema::plan(&mut Database::connect(&self.url, limits, self.pace.clone())?, &self.names()?)
     }
 
     /// Makes what is missing; tells what it did.
     pub fn apply(&self) -> Result<Plan, StoreError> {
         // An index of a large table takes as long as it takes, and nobody waits for us meanwhile.
         let limits = Limits { call: CHANGE_LIMIT, ..self.limits() };
-        let (mut db, names) = (Database::connect(&self.url, limits)?, self.names()?);
+        let (mut db, names) = (Database::connect(&self.url, limits, self.pace.clone())?, self.names()?);
         let mut plan = schema::plan(&mut db, &names)?;
         plan.refused = schema::apply(&mut db, &names, &plan)?;
         Ok(plan)
@@ -195,6 +208,10 @@ pub struct SqlStore {
     /// When this server last began to say that it lives, and was heard.
     renewed: Steady,
     outbox: Option<outbox::Outbox>,
+    /// Other tables refer to rows that are old, or to one that was to go with its end.
+    keeps_old_rows: bool,
+    /// What people should know.
+    remarks: Vec<String>,
 }
 
 /// The queues' names and numbers, with those that the open turn made.
@@ -222,6 +239,8 @@ struct Work {
     /// What the turn started, and the starts that it ended.
     claimed: Vec<JobId>,
     settled: Vec<(JobId, u32)>,
+    /// Moves that the engine is told of after the commit.
+    told_later: Vec<Move>,
     /// The turn put jobs into lanes in which other servers have seen none.
     wakes: bool,
 }
@@ -265,6 +284,8 @@ impl SqlStore {
             done: servers::Done::default(),
             renewed,
             outbox,
+            keeps_old_rows: false,
+            remarks: plan.remarks,
         };
         store.compare_clocks()?;
         Ok(store)
@@ -368,7 +389,7 @@ impl SqlStore {
 
     /// Jobs may have moved in queues that another server made: the engine hears of those first.
     fn name_moved_queues(&mut self) -> Result<(), StoreError> {
-        let unknown = |step: &crate::store::Move| !self.queues.names.contains_key(&step.lane.queue);
+        let unknown = |step: &Move| !self.queues.names.contains_key(&step.lane.queue);
         if self.changes.moves.iter().any(unknown) { self.learn_queues() } else { Ok(()) }
     }
 

@@ -179,8 +179,8 @@ impl SqlStore {
 
     /// Writes what an earlier process left, as far as its starts are still held.
     pub(super) fn write_what_was_set_aside(&mut self, now: Time) -> Result<(), StoreError> {
-        let found = match &mut self.outbox {
-            Some(outbox) => std::mem::take(&mut outbox.found),
+        let found = match &self.outbox {
+            Some(outbox) => outbox.found.clone(),
             None => return Ok(()),
         };
         if found.is_empty() || sabotage::on(Sabotage::OutboxForgotten) {
@@ -198,6 +198,8 @@ impl SqlStore {
         if self.open {
             self.write_turn()?;
         }
-        self.outbox.as_mut().map_or(Ok(()), Outbox::remove)
+        let Some(outbox) = &mut self.outbox else { return Ok(()) };
+        outbox.found.clear();
+        outbox.remove()
     }
 }

@@ -56,8 +56,8 @@ impl SqlStore {
         let sql = self.names.sql("INSERT INTO :outcomes (server, turn, settlements) VALUES ($1, $2, $3)");
         for part in std::mem::take(&mut self.work.outcomes) {
             turn += 1;
-            let params = [self.options.server.as_str().into(), (turn as i64).into(), part.finish().into()];
-            self.db.execute(&sql, &params)?;
+            let params = vec![self.options.server.as_str().into(), (turn as i64).into(), part.finish().into()];
+            self.db.execute_ahead(sql.clone(), params)?;
         }
         Ok(turn.max(self.turn + 1))
     }
@@ -66,7 +66,7 @@ impl SqlStore {
         self.begin()?;
         self.written = true;
         let sql = self.names.sql("DELETE FROM :outcomes WHERE server = $1 AND turn <= $2");
-        self.db.execute(&sql, &[self.options.server.as_str().into(), (turn as i64).into()]).map(|_| ())
+        self.db.execute_ahead(sql, vec![self.options.server.as_str().into(), (turn as i64).into()])
     }
 
     pub(super) fn stored_outcomes(&mut self) -> Result<Vec<Unarchived>, StoreError> {

@@ -1,10 +1,11 @@
-//! Statements to PostgreSQL. Each but COPY is one round trip, and none leaves a prepared statement behind, so that a
-//! pooler between transactions is no obstacle.
+//! Statements to PostgreSQL. Each but COPY is one round trip, or goes with the next; none leaves a prepared statement
+//! behind, so that a pooler between transactions is no obstacle.
 
 use super::database::{Cells, Driver, Limits, Value, runtime, too_slow};
 use super::routines::APPLICATION;
 use crate::store::StoreError;
 use futures_util::SinkExt;
+use futures_util::future::{join, join_all};
 use std::future::Future;
 use std::io::Cursor;
 use std::pin::pin;
@@ -21,7 +22,26 @@ pub(super) struct Postgres {
     runtime: Runtime,
     client: Client,
     limit: Duration,
+    ahead: Vec<Ahead>,
 }
+
+/// What is sent with the next call, before it.
+enum Ahead {
+    Batch(String),
+    Statement(String, Vec<Value>),
+}
+
+impl Ahead {
+    async fn run(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        match self {
+            Ahead::Batch(text) => client.batch_execute(text).await,
+            Ahead::Statement(sql, params) => client.execute_typed(sql, &typed(params)).await.map(|_| ()),
+        }
+    }
+}
+
+/// So many statements wait at most for the next call.
+const AHEAD_MOST: usize = 16;
 
 impl Postgres {
     pub(super) fn connect(url: &str, limits: Limits) -> Result<Postgres, StoreError> {
@@ -37,12 +57,33 @@ impl Postgres {
         let opening = open(config);
         let opened = runtime.block_on(async { tokio::time::timeout(within, opening).await });
         let client = opened.map_err(|_| too_slow(within))??;
-        Ok(Postgres { runtime, client, limit })
+        Ok(Postgres { runtime, client, limit, ahead: Vec::new() })
     }
 
-    fn wait<T>(&self, call: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, StoreError> {
-        let answer = self.runtime.block_on(async { tokio::time::timeout(self.limit, call).await });
+    /// Waits for a call, and for what was to be done before it. A statement is sent when its future is polled first,
+    /// so all of them are under way before the first is answered; where one fails, those after it do nothing.
+    fn wait<T>(
+        &self,
+        ahead: &[Ahead],
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, StoreError> {
+        let all = async {
+            let (before, answer) = join(join_all(ahead.iter().map(|first| first.run(&self.client))), call).await;
+            before.into_iter().collect::<Result<(), _>>().and(answer)
+        };
+        let answer = self.runtime.block_on(async { tokio::time::timeout(self.limit, all).await });
         answer.map_err(|_| too_slow(self.limit))?.map_err(failed)
+    }
+}
+
+impl Postgres {
+    fn put_ahead(&mut self, statement: Ahead) -> Result<(), StoreError> {
+        self.ahead.push(statement);
+        if self.ahead.len() < AHEAD_MOST {
+            return Ok(());
+        }
+        let ahead = std::mem::take(&mut self.ahead);
+        self.wait(&ahead, std::future::ready(Ok(())))
     }
 }
 
@@ -84,23 +125,33 @@ fn is_local(host: &Host) -> bool {
 
 impl Driver for Postgres {
     fn query(&mut self, sql: &str, params: &[Value]) -> Result<Vec<Cells>, StoreError> {
-        let params = typed(params);
-        let rows = self.wait(self.client.query_typed(sql, &params))?;
+        let (params, ahead) = (typed(params), std::mem::take(&mut self.ahead));
+        let rows = self.wait(&ahead, self.client.query_typed(sql, &params))?;
         rows.iter().map(cells).collect()
     }
 
     fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, StoreError> {
-        let params = typed(params);
-        self.wait(self.client.execute_typed(sql, &params))
+        let (params, ahead) = (typed(params), std::mem::take(&mut self.ahead));
+        self.wait(&ahead, self.client.execute_typed(sql, &params))
     }
 
     fn batch(&mut self, statements: &[&str]) -> Result<(), StoreError> {
-        self.wait(self.client.batch_execute(&statements.join("; ")))
+        let (text, ahead) = (statements.join("; "), std::mem::take(&mut self.ahead));
+        self.wait(&ahead, self.client.batch_execute(&text))
+    }
+
+    fn execute_ahead(&mut self, sql: String, params: Vec<Value>) -> Result<(), StoreError> {
+        self.put_ahead(Ahead::Statement(sql, params))
+    }
+
+    fn batch_ahead(&mut self, statements: &[&str]) -> Result<(), StoreError> {
+        self.put_ahead(Ahead::Batch(statements.join("; ")))
     }
 
     /// It has to be prepared; it is closed before the transaction ends, so that no other session finds it.
     fn copy(&mut self, sql: &str, text: Vec<u8>) -> Result<(), StoreError> {
-        self.wait(async {
+        let ahead = std::mem::take(&mut self.ahead);
+        self.wait(&ahead, async {
             let mut rows = pin!(self.client.copy_in(sql).await?);
             rows.send(Cursor::new(text)).await?;
             rows.finish().await.map(|_| ())
@@ -149,10 +200,8 @@ pub(super) fn failed(error: tokio_postgres::Error) -> StoreError {
         return StoreError::Away(text);
     };
     let (code, text) = (told.code(), format!("{} ({})", told.message(), told.code().code()));
+    let locked = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE, SqlState::LOCK_NOT_AVAILABLE];
     let passes = [
-        SqlState::T_R_DEADLOCK_DETECTED,
-        SqlState::T_R_SERIALIZATION_FAILURE,
-        SqlState::LOCK_NOT_AVAILABLE,
         SqlState::QUERY_CANCELED,
         SqlState::ADMIN_SHUTDOWN,
         SqlState::CRASH_SHUTDOWN,
@@ -163,6 +212,9 @@ pub(super) fn failed(error: tokio_postgres::Error) -> StoreError {
     ];
     match code {
         code if *code == SqlState::DISK_FULL => StoreError::Full(text),
+        // What a column or a constraint does not take, and what a trigger of the application says no to.
+        code if ["22", "23", "P0001"].iter().any(|class| code.code().starts_with(class)) => StoreError::Refused(text),
+        code if locked.contains(code) => StoreError::Busy(text),
         code if passes.contains(code) || code.code().starts_with("08") => StoreError::Away(text),
         code if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => StoreError::Corrupt(text),
         _ => StoreError::Io(text),

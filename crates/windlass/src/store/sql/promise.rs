@@ -8,13 +8,13 @@
 //! by the claim that comes short. It must not promise lanes that nobody orders from: their rows are taken in, so that
 //! everybody sees that they wait.
 
-use super::database::Value;
+use super::database::{Cells, Value};
 use super::look::strange;
 use super::rows::Row;
 use super::{Dialect, SqlStore, StoreError};
 use crate::store::Move;
 use std::collections::BTreeMap;
-use windlass_core::job::{DATA_MAX, Lane};
+use windlass_core::job::{Arrival, DATA_MAX, JobId, Lane, Record};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -137,6 +137,8 @@ impl SqlStore {
             "SELECT :id FROM :jobs WHERE {} AND :state IS NULL AND :id > $6 AND coalesce(:locked_queue_id, '') = '' \
              AND :status = 'pending' AND {exact} AND :priority = $8 AND :run_at IS NULL \
              AND coalesce(:taskable_type, '') = '' AND coalesce(octet_length(:data), 0) <= {DATA_MAX} \
+             AND :starts = 0 AND :failures = 0 AND :suspicions = 0 AND :run_no IS NULL AND :particulars IS NULL \
+             AND :body IS NULL AND :last_errors IS NULL AND :reason IS NULL AND :ended_at IS NULL \
              ORDER BY :id LIMIT $9 {}",
             strange(dialect),
             dialect.skip_locked()
@@ -146,7 +148,32 @@ impl SqlStore {
             ":job_origin = $4, :job_offset = j.:id, :queue_no = $5, :state = 2, :lane_kind = 0, \
              :admitted = CASE WHEN {created} <= $3 THEN {created} ELSE $3 END"
         );
-        self.start_head(&head, &set, &params)
+        let claimed = self.start_head(&head, &set, "j.:id, j.:admitted, j.:data", &params)?;
+        claimed.into_iter().map(|cells| self.new_row(lane, cells)).collect()
+    }
+
+    /// A row of which all is known but three columns: it was never started, and its number is its id.
+    fn new_row(&self, lane: Lane, mut cells: Cells) -> Result<Row, StoreError> {
+        let arrival = Arrival(cells.int()? as u64);
+        Ok(Row {
+            arrival,
+            id: JobId { origin: self.origin, offset: arrival.0 },
+            queue: lane.queue,
+            priority: lane.priority,
+            state: State::Running,
+            run: None,
+            record: Record { starts: 1, ..Record::default() },
+            admitted: Time(cells.int()?),
+            due: None,
+            ended: None,
+            reason: None,
+            errors: Vec::new(),
+            particulars: None,
+            data: cells.maybe_bytes()?.unwrap_or_default(),
+            odd: None,
+            details: None,
+            duration: None,
+        })
     }
 }
 

@@ -3,11 +3,11 @@
 //!
 //! Who is dead is said by the database's clock. Of another machine's jobs nothing is known here, so they had begun.
 
-use super::rows::{self, COLUMNS, Row};
+use super::rows::{COLUMNS, Lock, Row};
 use super::settle::obey;
 use super::tally::Was;
 use super::{SqlStore, StoreError};
-use crate::store::{Evidence, FollowUp, Recovered, Settlement, Told};
+use crate::store::{Durability, Evidence, FollowUp, Recovered, Settlement, Store, Told};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::outcome::Outcome;
@@ -15,7 +15,15 @@ use windlass_core::suspicion::{self, Ruling};
 use windlass_core::time::Time;
 
 impl SqlStore {
-    pub(super) fn recover_all(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+    pub(super) fn recover_once(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
+        self.write_what_was_set_aside(now)?;
+        let recovered = self.recover_all(evidence, now)?;
+        self.commit(Durability::Full)?;
+        self.end_all_runs(now)?;
+        Ok(recovered)
+    }
+
+    fn recover_all(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
         self.begin()?;
         // Only now it can be told which of our jobs are on their way elsewhere: who has our row locked is waited for.
         let lock = match self.sends_jobs(&self.options.server.clone())? {
@@ -72,9 +80,9 @@ impl SqlStore {
         let mut params = Vec::new();
         let source = self.db.dialect.rows(rows, &mut params);
         let sql = self.names.sql(&format!(
-            "SELECT {COLUMNS} FROM :jobs AS j JOIN {source} ON j.:holder = t.w_epoch \
-             WHERE j.:state = 2 AND j.:status = 'processing' ORDER BY j.:id {}",
-            rows::lock_of(self.db.dialect)
+            "SELECT {COLUMNS} FROM {} WHERE j.:state = 2 AND j.:status = 'processing' ORDER BY j.:id {}",
+            self.db.dialect.found(":jobs", &source, "j.:holder = t.w_epoch"),
+            Lock::Free.of(self.db.dialect)
         ));
         self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
     }

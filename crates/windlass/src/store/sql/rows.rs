@@ -12,7 +12,9 @@ use crate::store::chunk::{Chunk, ChunkBuilder};
 use crate::store::embedded::rows::{decode_errors, encode_errors};
 use crate::store::{AttemptError, Held, JobInfo, Place, StoreError};
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo};
+use windlass_core::job::{
+    Arrival, DATA_MAX, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record, RunId, RunNo,
+};
 use windlass_core::judge::Reason;
 use windlass_core::life_cycle::State;
 use windlass_core::particulars::{Particulars, Subject};
@@ -85,8 +87,13 @@ impl Row {
         let particulars = cells.maybe_bytes()?.map(|bytes| Particulars::decode(&bytes)).transpose();
         let particulars = particulars.map_err(|e| bad(&format!("bad particulars: {e:?}")))?.map(Arc::new);
         let (text, body) = (cells.maybe_bytes()?, cells.maybe_bytes()?);
-        let data = body.or(text).unwrap_or_default();
-        let (odd, details, duration) = (bad_priority.or(bad_due), None, None);
+        let mut data = body.or(text).unwrap_or_default();
+        let too_long = (data.len() > DATA_MAX).then(|| too_long(data.len() as i64));
+        if too_long.is_some() {
+            // It is left where it is, and goes nowhere.
+            data = Vec::new();
+        }
+        let (odd, details, duration) = (bad_priority.or(bad_due).or(too_long), None, None);
         Ok(Row {
             arrival,
             id,
@@ -169,6 +176,11 @@ impl Row {
     }
 }
 
+/// What is said of a row with more data than a job may have.
+pub(super) fn too_long(bytes: i64) -> String {
+    format!("the data has {bytes} bytes, expected at most {DATA_MAX}")
+}
+
 /// A priority as another program may have written it: the usual one where it makes no sense, and why.
 pub(super) fn priority_in(cells: &mut Cells) -> (Priority, Option<String>) {
     let why = |got: String| format!("expected a priority between -100 and 100, got: {got}");
@@ -232,20 +244,34 @@ pub(super) fn by_ids(db: &mut Database, names: &Names, ids: &[JobId], lock: bool
     }
     let mut params = Vec::new();
     let source = db.dialect.rows(identities(ids), &mut params);
-    let lock = if lock { lock_of(db.dialect) } else { "" };
+    let lock = if lock { Lock::Wait.of(db.dialect) } else { "" };
     let sql = names.sql(&format!(
-        "SELECT {COLUMNS} FROM :jobs AS j JOIN {source} ON j.:job_origin = t.o AND j.:job_offset = t.f \
-         WHERE j.:state <> 5 {lock}"
+        "SELECT {COLUMNS} FROM {} WHERE j.:state <> 5 {lock}",
+        db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f")
     ));
     db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
 }
 
-/// Only our table's rows are locked, not those of the statement.
-pub(super) fn lock_of(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Postgres => "FOR UPDATE OF j",
-        Dialect::Mariadb => "FOR UPDATE",
-        Dialect::Sqlite => "",
+/// How the rows of a selection are locked, `j` among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    None,
+    /// Who has one locked is waited for, for a moment.
+    Wait,
+    /// What others have locked is passed over.
+    Free,
+}
+
+impl Lock {
+    /// Only our table's rows are locked, not those of the statement.
+    pub(super) fn of(self, dialect: Dialect) -> &'static str {
+        match (self, dialect) {
+            (Lock::None, _) | (_, Dialect::Sqlite) => "",
+            (Lock::Wait, Dialect::Postgres) => "FOR UPDATE OF j",
+            (Lock::Free, Dialect::Postgres) => "FOR UPDATE OF j SKIP LOCKED",
+            (Lock::Wait, Dialect::Mariadb) => "FOR UPDATE",
+            (Lock::Free, Dialect::Mariadb) => "FOR UPDATE SKIP LOCKED",
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Plan {
     pub beside: Vec<Step>,
     /// Of that, what the database did not let us make, each with why.
     pub refused: Vec<String>,
+    /// What of the application's own will be in the way one day, in words.
+    pub remarks: Vec<String>,
 }
 
 impl Plan {
@@ -65,6 +67,7 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
     refuse_old(db)?;
     let columns = columns::columns(db, names, &names.table)?;
     columns::refuse_types(&columns, names)?;
+    columns::refuse_without_default(&columns, names)?;
     let found: Vec<String> = columns.into_iter().map(|column| column.name).collect();
     let mut steps = Vec::new();
     // Ours are made first, so that whoever finds them knows that the columns are ours, too.
@@ -112,7 +115,8 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
         check_format(db, names)?;
     }
     let beside = routines::plan(db, names)?;
-    Ok(Plan { found, steps, beside, refused: Vec::new() })
+    let remarks = referring_tables(db, names)?;
+    Ok(Plan { found, steps, beside, refused: Vec::new(), remarks })
 }
 
 /// What the statements of a store need has not always been there.
@@ -184,6 +188,35 @@ pub(super) fn apply(db: &mut Database, names: &Names, plan: &Plan) -> Result<Vec
         }
     }
     Ok(refused)
+}
+
+/// Tables of the application that refer to jobs, and do not let go of them by themselves.
+fn referring_tables(db: &mut Database, names: &Names) -> Result<Vec<String>, StoreError> {
+    let (sql, params): (&str, Vec<Value>) = match names.dialect {
+        Dialect::Postgres => (
+            "SELECT DISTINCT r.relname::text FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid \
+             JOIN pg_class t ON t.oid = c.confrelid JOIN pg_namespace n ON n.oid = t.relnamespace \
+             WHERE c.contype = 'f' AND c.confdeltype IN ('a', 'r') \
+             AND n.nspname = coalesce($1, current_schema()) AND t.relname = $2 ORDER BY 1",
+            vec![Value::Text(names.schema.clone()), names.table.as_str().into()],
+        ),
+        Dialect::Mariadb => (
+            "SELECT DISTINCT table_name FROM information_schema.referential_constraints \
+             WHERE unique_constraint_schema = coalesce($1, database()) AND referenced_table_name = $2 \
+             AND delete_rule IN ('RESTRICT', 'NO ACTION') ORDER BY 1",
+            vec![Value::Text(names.schema.clone()), names.table.as_str().into()],
+        ),
+        // Foreign keys are checked there only where a connection asks for it, and ours does not.
+        Dialect::Sqlite => return Ok(Vec::new()),
+    };
+    let told = |table: String| {
+        format!(
+            "the table `{table}` refers to `{}`: rows that it refers to cannot be removed when they are old, and stay, \
+             unless its foreign key says ON DELETE CASCADE or SET NULL",
+            names.table
+        )
+    };
+    db.query(sql, &params)?.into_iter().map(|mut row| Ok(told(row.text()?))).collect()
 }
 
 fn check_format(db: &mut Database, names: &Names) -> Result<(), StoreError> {

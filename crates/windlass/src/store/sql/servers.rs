@@ -6,10 +6,12 @@
 
 use super::database::{Database, Value};
 use super::names::Names;
+use super::rows::Lock;
 use super::{Dialect, SqlOptions, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
 use crate::store::{MOVING, ServerInfo};
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 use windlass_core::job::{JobId, Origin};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
@@ -48,12 +50,19 @@ pub(super) struct Entered {
 
 /// Draws this opening's number and lists it among the living.
 pub(super) fn enter(db: &mut Database, names: &Names, options: &SqlOptions) -> Result<Entered, StoreError> {
-    let entered = enter_in_turn(db, names, options);
-    match &entered {
-        Ok(_) => db.batch(&["COMMIT"])?,
-        Err(_) => drop(db.batch(&["ROLLBACK"])),
+    let begun = Instant::now();
+    loop {
+        let entered = enter_in_turn(db, names, options);
+        match &entered {
+            Ok(_) => db.batch(&["COMMIT"])?,
+            Err(_) => drop(db.batch(&["ROLLBACK"])),
+        }
+        // A turn of another server may have the numbers locked.
+        match entered {
+            Err(StoreError::Busy(_)) if begun.elapsed() < options.time_limit => {}
+            entered => return entered,
+        }
     }
-    entered
 }
 
 fn enter_in_turn(db: &mut Database, names: &Names, options: &SqlOptions) -> Result<Entered, StoreError> {
@@ -223,7 +232,7 @@ impl SqlStore {
 
     fn give_claims_back(&mut self, claimed: &[JobId]) -> Result<(), StoreError> {
         self.begin()?;
-        let mut rows = self.held_rows(claimed, true)?;
+        let mut rows = self.held_rows(claimed, Lock::Wait)?;
         for row in &mut rows {
             row.record.starts -= 1;
             row.state = State::Ready;

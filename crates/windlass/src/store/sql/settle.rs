@@ -5,9 +5,9 @@
 
 use super::columns::Room;
 use super::database::Value;
-use super::dialect::Rows;
+use super::dialect::{Dialect, Rows};
 use super::outbox::starts;
-use super::rows::{self, Row};
+use super::rows::{self, Lock, Row};
 use super::tally::Was;
 use super::{Keep, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
@@ -20,6 +20,12 @@ use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
+
+/// What every row of a job that succeeded says.
+const ENDED: &str = ":state = 5, :status = 'completed', :locked_queue_id = '', :holder = NULL";
+
+/// Why an earlier start failed is no detail of one that succeeded. The column may be one that is never null.
+const ERASED: &str = "substr(j.:details, 1, 0)";
 
 impl SqlStore {
     pub(super) fn settle_all(
@@ -42,7 +48,7 @@ impl SqlStore {
         let (done, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| matches!(settlement.verdict, Verdict::Succeed { .. }));
         let mut rows = self.rows_of(&others)?;
-        self.succeed(&done, now)?;
+        self.succeed(&done, now).map_err(|error| self.keep_rows_instead(error))?;
         self.settled_now(settlements);
         self.work.settled.extend(starts(settlements));
         for settlement in settlements {
@@ -72,13 +78,27 @@ impl SqlStore {
         Ok(())
     }
 
+    /// Where another table refers to rows that were to go with their end they stay until this server ends, and the turn
+    /// is done again.
+    fn keep_rows_instead(&mut self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Refused(why) if self.options.keep == Keep::None => {
+                self.options.keep = Keep::Rows;
+                self.remarks.push(format!("rows stay as `completed`, because another table refers to them: {why}"));
+                StoreError::Busy(why)
+            }
+            error => error,
+        }
+    }
+
     /// The rows of what did not succeed, if all of them are held.
     fn rows_of(&mut self, others: &[&Settlement]) -> Result<HashMap<JobId, Row>, StoreError> {
         let ids: Vec<JobId> = others.iter().flat_map(|settlement| settlement.held.ids()).collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let rows: HashMap<JobId, Row> = self.held_rows(&ids, true)?.into_iter().map(|row| (row.id, row)).collect();
+        let rows: HashMap<JobId, Row> =
+            self.held_rows(&ids, Lock::Wait)?.into_iter().map(|row| (row.id, row)).collect();
         for settlement in others {
             let start = settlement.held.start();
             let held = |id: &JobId| {
@@ -103,8 +123,16 @@ impl SqlStore {
         }
         let mut ended = 0;
         for part in each.chunks(rows::ROWS_MOST) {
-            let (sql, params) = self.success_of(part, now);
-            ended += self.db.execute(&sql, &params)?;
+            let mut found = 0;
+            if let Some((sql, params)) = self.success_alike(part, now) {
+                found = self.db.execute(&sql, &params)?;
+            }
+            // A job that went elsewhere and came back is in a row of another number.
+            if found < part.len() as u64 {
+                let (sql, params) = self.success_of(part, now);
+                found += self.db.execute(&sql, &params)?;
+            }
+            ended += found;
         }
         if ended == each.len() as u64 {
             self.written = true;
@@ -117,6 +145,44 @@ impl SqlStore {
             self.drop_transaction()?
         }
         Err(StoreError::Stale(format!("of {} starts that succeeded, some are not held any more", each.len())))
+    }
+
+    /// The same for rows of other programs that all ended alike, which is how most do: their ids are the rows'
+    /// numbers, and nothing else has to be said of each. Only where a database takes an array for a list of numbers.
+    fn success_alike(&self, part: &[(JobId, &Settlement)], now: Time) -> Option<(String, Vec<Value>)> {
+        let (_, first) = part.first()?;
+        let (start, took) = (first.held.start(), seconds(first));
+        let alike = |(id, settlement): &(JobId, &Settlement)| {
+            let told = message(settlement, &self.db.room).is_some();
+            id.origin == self.origin && settlement.held.start() == start && seconds(settlement) == took && !told
+        };
+        if self.db.dialect != Dialect::Postgres || sabotage::on(Sabotage::HolderIgnored) || !part.iter().all(alike) {
+            return None;
+        }
+        let numbers = part.iter().map(|(id, _)| Some(id.offset as i64)).collect();
+        let mut params: Vec<Value> = vec![
+            (self.speaks_for as i64).into(),
+            Value::Ints(numbers),
+            (self.origin.bits() as i64).into(),
+            i64::from(start).into(),
+        ];
+        let [holder, origin] = ["j.:holder", "j.:job_origin"].map(|column| self.db.dialect.compared(column));
+        let token = format!(
+            "j.:id = ANY($2) AND {origin} = $3 AND j.:job_offset = j.:id AND j.:state = 2 \
+             AND j.:status = 'processing' AND {holder} = $1 AND j.:starts = $4"
+        );
+        let sql = match self.options.keep {
+            Keep::None => format!("DELETE FROM :jobs AS j WHERE {token}"),
+            Keep::Rows => {
+                params.extend([now.as_micros().into(), took.into()]);
+                let updated = self.db.dialect.timestamp("$5");
+                format!(
+                    "UPDATE :jobs AS j SET {ENDED}, :details = {ERASED}, :ended_at = $5, :duration = $6, \
+                     :updated_at = {updated} WHERE {token}"
+                )
+            }
+        };
+        Some((self.names.sql(&sql), params))
     }
 
     /// The statement that ends these starts, as far as they are held.
@@ -147,8 +213,8 @@ impl SqlStore {
                 params.push(now.as_micros().into());
                 let source = dialect.rows(rows, &mut params);
                 let set = format!(
-                    ":state = 5, :status = 'completed', :locked_queue_id = '', :holder = NULL, :ended_at = $2, \
-                     :duration = t.w_seconds, :details = coalesce(t.w_message, j.:details), :updated_at = {}",
+                    "{ENDED}, :ended_at = $2, :duration = t.w_seconds, \
+                     :details = coalesce(t.w_message, {ERASED}), :updated_at = {}",
                     dialect.timestamp("$2")
                 );
                 dialect.update_from(":jobs", &set, &source, &token)

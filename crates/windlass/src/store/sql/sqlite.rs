@@ -84,6 +84,9 @@ fn value(value: ValueRef<'_>) -> Value {
 
 /// As for the embedded store, but others write here, too: who waited too long for them tries again.
 fn away(error: rusqlite::Error) -> StoreError {
+    if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) {
+        return StoreError::Refused(error.to_string());
+    }
     match failed(error) {
         StoreError::Locked(what) => StoreError::Away(what),
         other => other,

@@ -74,12 +74,14 @@ impl SqlStore {
             self.free_keys_of(row, Step::Ended);
             self.work.ends.push((row.id, to == State::Succeeded));
         }
-        if was.run == row.run {
-            self.count(lane, row.run, Some(was.state), Some(to), 1, now);
-        } else {
+        if was.lane.queue == row.queue {
             self.count_in_queue(lane, row.run, Some(was.state), Some(to), 1);
-            self.count_in_run(row.run, None, Some(to), 1, now);
+        } else {
+            self.count_in_queue(was.lane, was.run, Some(was.state), None, 1);
+            self.count_in_queue(row.lane(), row.run, None, Some(to), 1);
         }
+        let left = Some(was.state).filter(|_| was.run == row.run);
+        self.count_in_run(row.run, left, Some(to), 1, now);
         self.save(row);
     }
 
@@ -216,7 +218,7 @@ impl SqlStore {
         let mut params = Vec::new();
         let source = self.db.dialect.rows(rows, &mut params);
         let sql = self.names.sql(&self.db.dialect.upsert(table, key, columns, true, &source));
-        self.db.execute(&sql, &params).map(|_| ())
+        self.db.execute_ahead(sql, params)
     }
 }
 

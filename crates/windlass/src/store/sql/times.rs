@@ -247,7 +247,8 @@ impl SqlStore {
             self.forget_waits("waiting_origin = $1 AND waiting_offset = $2", *id)?;
         }
         for mut row in rows::by_ids(&mut self.db, &self.names, waiting, true)? {
-            if row.state == State::Scheduled {
+            // Whom a person let go waits for nobody, also where it asked for a later start.
+            if row.state == State::Scheduled && row.due.is_none() {
                 row.note_error(now, &format!("cancelled: {because}, which it waited for, did not succeed"));
                 self.amend_one(&mut row, Amendment::Cancel, now)?;
             }

@@ -2,15 +2,17 @@
 
 use super::{SqlStore, rows, view};
 use crate::store::{
-    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
-    NewRun, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, Fenced, FollowUp, Held, JobInfo, Lot, Move,
+    NewJobs, NewRun, Occasion, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived,
+    Unheld,
 };
 use std::collections::HashMap;
+use std::time::Instant;
 use windlass_core::job::{Arrival, JobId, Lane, Priority, QueueNo, RunId, RunNo};
 use windlass_core::life_cycle::State;
 use windlass_core::overrides::Override;
 use windlass_core::run::terms::Stopped;
-use windlass_core::time::{Steady, Time};
+use windlass_core::time::Time;
 
 impl Store for SqlStore {
     fn backlog(&mut self) -> Result<Changes, StoreError> {
@@ -44,12 +46,14 @@ impl Store for SqlStore {
     }
 
     fn recover(&mut self, evidence: Evidence<'_>, now: Time) -> Result<Recovered, StoreError> {
-        let now = self.there(now);
-        self.write_what_was_set_aside(now)?;
-        let recovered = self.recover_all(evidence, now)?;
-        self.commit(Durability::Full)?;
-        self.end_all_runs(now)?;
-        Ok(recovered)
+        let (now, begun) = (self.there(now), Instant::now());
+        loop {
+            match self.recover_once(evidence, now) {
+                // Nobody else works here yet: who has something locked for a moment is waited for.
+                Err(StoreError::Busy(_)) if begun.elapsed() < self.options.time_limit => self.rollback()?,
+                recovered => return recovered,
+            }
+        }
     }
 
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError> {
@@ -193,11 +197,12 @@ impl Store for SqlStore {
         let touched = std::mem::take(&mut self.touched);
         match self.end_runs(touched.clone()) {
             // The turn is there; its ends are looked for again.
-            Err(StoreError::Away(_)) => self.touched = touched,
+            Err(StoreError::Away(_) | StoreError::Busy(_)) => self.touched = touched,
             other => other?,
         }
         let corrections = self.looks.take_corrections();
         self.changes.moves.extend(corrections);
+        self.changes.moves.append(&mut self.work.told_later);
         self.looks.keep_turn();
         Ok(turn)
     }
@@ -207,8 +212,8 @@ impl Store for SqlStore {
         self.drop_transaction()
     }
 
-    fn look(&mut self, asked: bool, convicted: Told<'_>, now: Time) -> Result<(), StoreError> {
-        self.look_around(asked, convicted, now)
+    fn look(&mut self, why: Occasion, convicted: Told<'_>, now: Time) -> Result<bool, StoreError> {
+        self.look_around(why, convicted, now)
     }
 
     fn next_look(&mut self) -> Option<Time> {
@@ -234,9 +239,10 @@ impl Store for SqlStore {
         self.keep_in_outbox(settlements, follow_ups)
     }
 
-    fn fenced_at(&self) -> Option<Steady> {
-        // What is told to end has as long again to do so.
-        Some(self.renewed.after(self.options.lease / 2))
+    fn fenced_at(&self) -> Option<Fenced> {
+        // What is told to end has as long again to do so, less what it takes to notice that nobody answers.
+        let after = |time| self.renewed.after(time);
+        Some(Fenced { told: after(self.options.lease / 2), overtaken: after(self.options.lease) })
     }
 
     fn controls(&self) -> bool {
@@ -255,13 +261,21 @@ impl Store for SqlStore {
         self.rollback()?;
         match self.strike_off() {
             // Then the lease ends by itself.
-            Err(StoreError::Away(_)) => Ok(()),
+            Err(StoreError::Away(_) | StoreError::Busy(_)) => Ok(()),
             other => other,
         }
     }
 
     fn lost(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
         self.lost_of(held)
+    }
+
+    fn locked(&mut self, held: &[(JobId, u32)]) -> Result<Vec<JobId>, StoreError> {
+        self.locked_of(held)
+    }
+
+    fn remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 
     fn epoch(&self) -> u64 {

@@ -26,6 +26,10 @@ impl SqlView {
     }
 
     fn ask<T>(&self, question: impl FnOnce(&mut Database) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        // Nobody waits behind another's question for an answer that is known.
+        if let Some(away) = self.options.pace.refusal() {
+            return Err(away);
+        }
         let mut db: MutexGuard<'_, _> = self.db.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         db.reconnect()?;
         question(&mut db)

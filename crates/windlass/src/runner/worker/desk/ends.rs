@@ -27,6 +27,10 @@ impl Desk {
         self.pools[worker.pool].workers.retain(|other| *other != number);
         self.stirred.insert(worker.pool);
         self.tell_alive(worker.pool, true);
+        if worker.is_mute && report.is_some_and(|report| report.cut.is_none()) {
+            // It went by itself, and was not ended for anything that we were about to end it for.
+            worker.ending = None;
+        }
         let parallel = worker.is_parallel();
         let (taken, left) = worker.sort_out();
         let took_leave = taken.is_empty() && worker.done > 0 && is_farewell(report);
@@ -73,6 +77,7 @@ impl Desk {
         }
         let wish = match worker.ending() {
             Some(Ending::Stopped(flight, Stop::Cancel)) if *flight == line.flight => Outcome::Cancelled,
+            Some(Ending::Cancelled(all)) if all.contains(&(line.flight, line.position)) => Outcome::Cancelled,
             _ => outcome,
         };
         self.end(line.flight, line.position, wish, Emits::new());
@@ -125,6 +130,26 @@ impl Desk {
             }
         }
     }
+
+    /// Ends one job and no other: one that waits does so no more, and who works at it is ended.
+    pub(super) fn cancel(&mut self, flight: Flight, position: u16) {
+        let Some((pool, _)) = self.flights.get(&flight) else { return };
+        if self.pools[*pool].withdraw_one(flight, position) {
+            self.end_alike(flight, position..position + 1, &Outcome::Cancelled);
+            return;
+        }
+        let is_it = |line: &Line| (line.flight, line.position) == (flight, position);
+        let Some(worker) = self.workers.values_mut().find(|worker| worker.lines.iter().any(is_it)) else { return };
+        match &mut worker.ending {
+            // It is being ended for another of its jobs already.
+            Some(Ending::Cancelled(all)) => all.push((flight, position)),
+            _ => {
+                worker.end_for(Ending::Cancelled(vec![(flight, position)]));
+                worker.is_told();
+                self.shared.stop_worker(worker.flight, Stop::Cancel);
+            }
+        }
+    }
 }
 
 /// It ended as a program does that has nothing more to do.
@@ -147,13 +172,8 @@ fn ended_on_purpose(ending: &Ending, line: &Line, at: usize, worker: &Kept) -> O
             Outcome::TimedOut { limit: worker.policy.time_limit.unwrap_or_default() }
         }
         Ending::Babbles(error) if at == 0 => Outcome::Failed { error: error.clone() },
-        Ending::TimedOut(..) | Ending::Babbles(_) | Ending::Stopped(..) | Ending::Retired => Outcome::Interrupted,
+        Ending::TimedOut(..) | Ending::Cancelled(..) | Ending::Babbles(_) | Ending::Stopped(..) | Ending::Retired => {
+            Outcome::Interrupted
+        }
     }
-}
-
-/// How much memory a process has now.
-pub(super) fn resident(pid: i32) -> Option<u64> {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }
