@@ -51,9 +51,11 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     let explained = explain(app, name).await?;
     let noted = without_handler(app, name).await?;
     if !explained.known && explained.table.is_none() && noted.is_none() {
-        return Err(
-            Problem::not_found(format!("no queue {name}")).hint("no job of it is known, and no table serves it")
-        );
+        let hint = match name.strip_prefix("queue:") {
+            Some(bare) => format!("a queue is asked for by its name alone: windlass why {bare}"),
+            None => "no job of it is known, and no table serves it".to_owned(),
+        };
+        return Err(Problem::not_found(format!("no queue {name}")).hint(hint));
     }
     let mut reasons = vec![told(&explained.reason)];
     reasons.extend(stalemate(&explained));

@@ -226,6 +226,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         (&["config", "set", "limits.weight", "3"], 65, "the server has no `weight`"),
         (&["config", "set", "q.paused", "false"], 65, "expected"),
         (&["why", "nobody"], 66, "no queue nobody"),
+        (&["why", "queue:q"], 66, "hint: a queue is asked for by its name alone: windlass why q"),
         (&["why", "j-0123456789-1"], 66, "no job"),
         (&["why", "r-0123456789"], 66, "no run"),
     ] {
