@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 const MOST: usize = 1 << 16;
 /// A look that takes longer than this does not keep anybody waiting: what it has seen so far is given out.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// But a look that has seen fewer is waited for however long it takes: on a busy machine it was the look's turn to wait,
+/// and the order of few documents is one that people see.
+const FEW: usize = 1000;
 
 /// What waits.
 #[derive(Debug)]
@@ -20,8 +23,15 @@ pub(super) struct Arrivals {
     waiting: BTreeSet<(i64, Box<[u8]>)>,
     /// Nothing waits in the directory that is not here, as far as is known.
     whole: bool,
-    looking: Option<Instant>,
+    looking: Option<Look>,
     most: usize,
+}
+
+/// A look at the whole directory that goes on.
+#[derive(Debug)]
+struct Look {
+    since: Instant,
+    seen: usize,
 }
 
 impl Arrivals {
@@ -35,6 +45,9 @@ impl Arrivals {
 
     /// A document waits since then.
     pub(super) fn saw(&mut self, changed: i64, file: &[u8]) {
+        if let Some(look) = &mut self.looking {
+            look.seen += 1;
+        }
         let later = |last: &(i64, Box<[u8]>)| (last.0, &*last.1) <= (changed, file);
         if self.waiting.len() >= self.most && self.waiting.last().is_some_and(later) {
             self.whole = false;
@@ -57,7 +70,7 @@ impl Arrivals {
     /// A look at the whole directory begins; what it sees is told by `saw`.
     pub(super) fn look_begins(&mut self) {
         self.whole = true;
-        self.looking = Some(Instant::now());
+        self.looking = Some(Look { since: Instant::now(), seen: 0 });
     }
 
     pub(super) fn look_ends(&mut self) {
@@ -71,7 +84,7 @@ impl Arrivals {
 
     /// A short look is waited for, so that the first is the first of all.
     pub(super) fn may_take(&self) -> bool {
-        self.looking.is_none_or(|since| since.elapsed() >= PATIENCE)
+        self.looking.as_ref().is_none_or(|look| look.seen >= FEW && look.since.elapsed() >= PATIENCE)
     }
 
     /// The one that has waited longest.
@@ -108,6 +121,10 @@ mod tests {
             arrivals.saw(changed, file.as_bytes());
         }
         assert_eq!(arrivals.take(), None, "a short look is waited for");
+        arrivals.looking.as_mut().unwrap().since -= 2 * PATIENCE;
+        assert_eq!(arrivals.take(), None, "and one at few documents, too, where it was held up");
+        arrivals.looking.as_mut().unwrap().seen = FEW;
+        assert!(arrivals.may_take(), "one at many is not");
         arrivals.look_ends();
         arrivals.came(50, b"late.ready");
         arrivals.came(10, b"a.ready");

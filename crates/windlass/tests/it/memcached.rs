@@ -130,11 +130,13 @@ fn every_runner_that_hears_words_has_them_in_the_memcached() {
     let socket = rig.path("memcached");
     let memcached = Memcached::start(&socket);
     let worker = "while read -r line; do echo \"progress 2/3 $line\" >&3; echo ok; done";
+    // What is said right before the end, and right after other words, is not lost.
+    let aloud = "for i in 0 1 2; do /bin/echo ::windlass progress $i/3 x; done";
     let server = rig.serve(&config(
         &socket,
         &format!(
             "key = \"p/{{queue}}/{{key}}\"\n\
-             [queue.aloud]\nrun = [\"sh\", \"-c\", \"echo ::windlass progress 2/3 x\"]\n\
+             [queue.aloud]\nrun = [\"sh\", \"-c\", {aloud:?}]\n\
              [queue.script]\nrun = [{:?}, \"progress\", \"2/3\", \"x\"]\n\
              [queue.kept]\nworker = [\"sh\", \"-c\", {worker:?}]\n\
              [queue.far]\nremote = true\n\

@@ -71,10 +71,19 @@ impl Aloud {
     /// What is to be passed on now, if anything is.
     pub(super) fn due(&mut self, now: Instant) -> Option<[u8; SAID]> {
         let early = self.passed.is_some_and(|passed| now.saturating_duration_since(passed) < PAUSE);
-        if !self.news || early {
+        if early {
             return None;
         }
-        (self.news, self.passed) = (false, Some(now));
+        let said = self.last()?;
+        self.passed = Some(now);
+        Some(said)
+    }
+
+    /// What has yet to be passed on of a job that says nothing more, however soon it came after the words before.
+    pub(super) fn last(&mut self) -> Option<[u8; SAID]> {
+        if !std::mem::take(&mut self.news) {
+            return None;
+        }
         let mut said = [b' '; SAID];
         for (line, newest) in said.chunks_exact_mut(LINE_MAX).zip(&self.newest) {
             line[..newest.len()].copy_from_slice(newest.as_bytes());
@@ -135,5 +144,8 @@ mod tests {
         assert_eq!(aloud.due_at(), Some(now + PAUSE), "also where nothing more is said");
         assert!(aloud.due(now + PAUSE).unwrap().starts_with(b"progress 2 "));
         assert_eq!(aloud.due_at(), None);
+        aloud.hear(b"::windlass progress 3\n");
+        assert!(aloud.last().unwrap().starts_with(b"progress 3 "), "the last words wait for nothing");
+        assert!(aloud.last().is_none());
     }
 }

@@ -337,6 +337,7 @@ impl Service {
                 for stream in 0..2 {
                     read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
                 }
+                job.pass_last_words_on(&self.control);
                 job.pipes = None;
                 let written = job.captures.iter().map(Capture::total).sum();
                 if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {

@@ -3,6 +3,7 @@
 
 use super::{Running, Service};
 use crate::runner::Flight;
+use crate::runner::launcher::aloud::SAID;
 use crate::runner::launcher::control::ControlFiles;
 use crate::runner::launcher::output::file_name;
 use rustix::io::Errno;
@@ -42,11 +43,22 @@ impl Running {
 
     /// Passes on what it has said of itself aloud, or tells when that is due.
     pub(super) fn pass_on(&mut self, control: &ControlFiles) -> Option<Instant> {
-        if let Some((number, said)) = self.task.control.zip(self.aloud.due(Instant::now())) {
+        let said = self.aloud.due(Instant::now());
+        self.say(control, said);
+        self.aloud.due_at()
+    }
+
+    /// It has ended: what it said last is passed on now, or never.
+    pub(super) fn pass_last_words_on(&mut self, control: &ControlFiles) {
+        let said = self.aloud.last();
+        self.say(control, said);
+    }
+
+    fn say(&mut self, control: &ControlFiles, said: Option<[u8; SAID]>) {
+        if let Some((number, said)) = self.task.control.zip(said) {
             // It is only shown; what cannot be written is not.
             let _ = control.say_for(number, &said, &mut self.said_at);
         }
-        self.aloud.due_at()
     }
 }
 
