@@ -6,6 +6,8 @@
 
 #[expect(dead_code, reason = "shared with the rigs, which end servers and start them again")]
 pub(crate) mod database;
+#[path = "../../crates/windlass/tests/shared/ports.rs"]
+mod ports;
 
 use crate::steps::root;
 use database::{Database, start_mariadb, start_postgres};

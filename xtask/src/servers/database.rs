@@ -4,10 +4,10 @@
 //! The kernel stops a server also where the program that started it is killed. The rigs of `windlass` share this file;
 //! it must not know what is tested, nor where anybody finds its server.
 
+use super::ports::free_port;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -203,7 +203,7 @@ pub(crate) fn start_standby(of: &Database, within: &Path, name: &str) -> Result<
 }
 
 fn serve_postgres(account: &Account, programs: &Path, folder: PathBuf, data: &Path) -> Result<Database, String> {
-    let port = free_port()?;
+    let port = free_port();
     // Interrupted, it ends its sessions and stops; terminated, it would wait for them.
     let mut serve = account.command(&programs.join("postgres"), "INT");
     serve.arg("-D").arg(data).args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
@@ -230,7 +230,7 @@ pub(crate) fn postgres_programs() -> Option<PathBuf> {
 pub(crate) fn start_mariadb(within: &Path, name: &str) -> Result<Database, String> {
     let account = Account::find("mysql")?;
     let folder = account.folder(within, name)?;
-    let (data, first, port) = (folder.join("data"), folder.join("first.sql"), free_port()?);
+    let (data, first, port) = (folder.join("data"), folder.join("first.sql"), free_port());
     let mut make = account.command(Path::new("mariadb-install-db"), "KILL");
     make.arg("--no-defaults").arg(format!("--datadir={}", data.display()));
     make.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
@@ -270,10 +270,4 @@ fn done(what: &str, command: &mut Command) -> Result<(), String> {
     }
     let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Err(format!("{what} failed: {}\n{said}{error}", output.status))
-}
-
-/// A port that nobody listens on now.
-fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| format!("no free port: {e}"))?;
-    listener.local_addr().map(|address| address.port()).map_err(|e| format!("no free port: {e}"))
 }

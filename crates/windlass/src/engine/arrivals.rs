@@ -76,6 +76,10 @@ impl<S: Store> Engine<S> {
         unique::stamp(&mut parcel.lot, &self.scheduler);
         let before = self.store.changes();
         self.learn(before, effects);
+        // A job that was given away and comes back finds its place taken until the store forgets that it was here.
+        if self.forget_at.is_some() {
+            self.store.archived(self.archived)?;
+        }
         self.store.admit(&parcel.lot, now)?;
         let arriving: Vec<Arriving> = parcel.pasts.iter().map(|(arriving, _)| arriving.clone()).collect();
         if !arriving.is_empty() {

@@ -289,6 +289,11 @@ impl<S: Store> Engine<S> {
         self.resume_lots(lots, now)
     }
 
+    /// What servers before this one have ended is on its way to the archive, up to this turn.
+    pub fn archive_is_behind(&mut self, turn: u64) {
+        self.settled = self.settled.max(turn);
+    }
+
     /// The starts that go on elsewhere: for the runner, before anybody may speak for them. Once.
     pub fn take_resumed(&mut self) -> Vec<Start> {
         std::mem::take(&mut self.resumed)

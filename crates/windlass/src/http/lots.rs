@@ -30,6 +30,8 @@ pub(super) async fn take(mut call: Call) -> Result<Response, Problem> {
     if let Some(known) = call.app.ask(|answer| Event::KnownLot { number, answer }).await? {
         return json(StatusCode::OK, &known);
     }
+    // The archive tells what was given away from here from what ended here; after this it has all of it.
+    call.app.catch_up().await?;
     let app = Arc::clone(&call.app);
     let sorted = call.app.read(move |reads| sort(number, manner, groups, reads, app.handle.ids())).await?;
     match sorted {

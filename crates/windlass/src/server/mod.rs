@@ -93,7 +93,9 @@ impl Server {
         let (board, counter) = (Arc::<Board>::default(), Arc::<Counter>::default());
         let told = start_told(&options, &board)?;
         let archiver = start_archiver(&options, told.clone(), &events, &trouble)?;
-        replay::replay(engine.store(), &archiver)?;
+        if let Some(turn) = replay::replay(engine.store(), &archiver)? {
+            engine.archive_is_behind(turn);
+        }
         let log = options.log.clone();
         board.workers().heard_by(move |what| log.warn(what));
         // Its files are told first of all, before anything could be given to a table that stands behind them.

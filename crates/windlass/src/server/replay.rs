@@ -9,11 +9,13 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use windlass_core::job::{QueueName, QueueNo, RunId, RunNo};
 
-/// Appends every turn that the archive does not hold; a turn is written once however often this is done.
-pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<(), Failure> {
+/// Appends every turn that the archive does not hold; a turn is written once however often this is done. Tells the last
+/// of them, if there are any.
+pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<Option<u64>, Failure> {
     let left = store.unarchived()?;
+    let last = left.iter().map(|turn| turn.turn).max();
     if left.is_empty() {
-        return Ok(());
+        return Ok(last);
     }
     let names: HashMap<QueueNo, Arc<QueueName>> =
         store.backlog()?.queues.into_iter().map(|(no, name)| (no, Arc::new(name))).collect();
@@ -37,5 +39,5 @@ pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<(), 
         let entries = turn.settlements.into_iter().filter_map(entry).collect();
         archiver.append(ArchivedTurn { turn: turn.turn, entries });
     }
-    Ok(())
+    Ok(last)
 }

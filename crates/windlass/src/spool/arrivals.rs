@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const MOST: usize = 1 << 16;
 /// A look that takes longer than this does not keep anybody waiting: what it has seen so far is given out.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// But a look that has seen fewer is waited for however long it takes: on a busy machine it was the look's turn to wait,
-/// and the order of few documents is one that people see.
+/// But a look that has seen fewer is waited for however long it takes: on a busy machine it may be held up itself, and
+/// the order of few documents is one that people see.
 const FEW: usize = 1000;
 
 /// What waits.

@@ -414,7 +414,7 @@ pub trait Store {
     }
 
     /// Takes in jobs of another server as they were there. One whose key is taken is told as a duplicate; one whose id
-    /// is here is left alone.
+    /// is here is left alone. One that was here before and has ended may be `Busy` until the archive has its end.
     fn arrive(&mut self, _jobs: &[Arriving], _now: Time) -> Result<(), StoreError> {
         Err(StoreError::Stale("this store takes no job that was begun elsewhere".into()))
     }

@@ -5,5 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod ends;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod rules;
 mod site;

@@ -128,7 +128,7 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         write_pages(&dir.path().join("pages"));
         let small = Small::new(live);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = crate::ports::free_port();
         let here = dir.path().display();
         let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
         let temp: String = temp.iter().map(|kind| format!("{kind}_temp_path {here}/{kind};")).collect();

@@ -32,6 +32,8 @@ mod patterns;
 mod payloads;
 mod places;
 mod plain;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod push;
 mod rates;
 mod rig;

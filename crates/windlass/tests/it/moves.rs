@@ -1,6 +1,7 @@
 //! Two servers with nothing shared: queues that are forwarded and jobs that are moved, once by id, while either side
 //! dies, answers nothing, refuses or goes in a circle.
 
+use crate::ports::free_port;
 use crate::rig::{Rig, Server, is_ready};
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::Value;
@@ -19,8 +20,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new() -> Machine {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        Machine { rig: Rig::new(), port: free.local_addr().unwrap().port() }
+        Machine { rig: Rig::new(), port: free_port() }
     }
 
     fn url(&self) -> String {
@@ -267,7 +267,8 @@ fn a_move_takes_what_waits_with_its_times_attempts_and_errors() {
     let own_token = here.token();
     let back = ["move", "queue:idle", "--to", &here.url(), "--token-file", &own_token];
     there.rig.call(&back).says("moved 4 jobs").fine();
-    assert_eq!((here.waiting().len(), there.waiting().len()), (4, 1));
+    let (mine, theirs) = (here.waiting(), there.waiting());
+    assert_eq!((mine.len(), theirs.len()), (4, 1), "{mine:?} {theirs:?}");
     own.stop();
     other.stop();
 }
@@ -376,8 +377,8 @@ fn what_the_other_server_refuses_is_back_as_it_was_and_said_in_its_words() {
         assert_eq!(states.iter().filter(|state| *state == "ready").count(), 10, "{states:?}");
         assert_eq!(states.iter().filter(|state| *state == "scheduled").count(), 1, "{states:?}");
     }
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    here.rig.call(&["move", "mail", "--to", &format!("http://{nobody}")]).says("cannot reach").ended(75);
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    here.rig.call(&["move", "mail", "--to", &nobody]).says("cannot reach").ended(75);
     assert_eq!(here.waiting().len(), 11);
     own.stop();
 }

@@ -139,7 +139,7 @@ fn every_attempt_of_a_traced_job_is_a_span_for_the_collector() {
 
 #[test]
 fn a_collector_that_is_dead_or_unwilling_costs_no_job_anything() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = format!("127.0.0.1:{}", crate::ports::free_port());
     let (unwilling, _spans) = collector("503 Service Unavailable");
     for (address, why) in [(format!("http://{closed}/"), "nobody listens"), (unwilling, "answered with status 503")] {
         let rig = Rig::new();

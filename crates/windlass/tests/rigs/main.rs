@@ -24,6 +24,8 @@ mod flip;
 mod full;
 mod fuzz;
 mod kill;
+#[path = "../shared/ports.rs"]
+mod ports;
 #[path = "../../../windlass-sim/src/random.rs"]
 #[expect(dead_code, reason = "shared with the simulator, which uses the rest")]
 mod random;

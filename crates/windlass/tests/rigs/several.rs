@@ -153,7 +153,7 @@ impl Several {
         for n in 0..SERVERS {
             let (rig, door) = (Rig::bare(), Door::to(address(&several.primary)));
             let url = several.primary.url.replace(address(&several.primary), &door.address);
-            let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+            let udp = format!("127.0.0.1:{}", crate::ports::free_port());
             let config = format!(
                 "[store]\nurl = {url:?}\nlease = {LEASE:?}\n[nudge]\nudp = {udp:?}\n[limits]\nslots = {SLOTS}\n\
                  [queue.q]\nworker = [\"sh\", \"-c\", {script:?}]\nslots = {SLOTS}\nattempts = 0\n"

@@ -16,6 +16,8 @@ mod foreign;
 mod moves;
 mod nudges;
 mod pooler;
+#[path = "../shared/ports.rs"]
+mod ports;
 #[path = "../it/rig.rs"]
 #[expect(dead_code, reason = "the tests of the program need more of it")]
 mod rig;

@@ -4,7 +4,6 @@
 use crate::rig::{Process, Rig, lines_of};
 use crate::table::{Kind, Table};
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -21,7 +20,7 @@ impl Pooler {
         let (user, at) = server.strip_prefix("postgres://").unwrap().split_once('@').unwrap();
         let (user, password) = user.split_once(':').unwrap();
         let (host, port) = at.split_once('/').unwrap().0.split_once(':').unwrap();
-        let own = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let own = std::net::SocketAddr::from(([127, 0, 0, 1], crate::ports::free_port()));
         let place = tempfile::tempdir().unwrap();
         // It does not run as root, and has to read what root wrote.
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -38,7 +38,7 @@ impl Table {
             Kind::MariaDb => server("WINDLASS_TEST_MARIADB"),
             Kind::Sqlite => rig.path("app.db").display().to_string(),
         };
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let udp = format!("127.0.0.1:{}", crate::ports::free_port());
         let table = Table { kind, rig, base, name, udp };
         if kind != Kind::Sqlite {
             table.administer(&format!("CREATE DATABASE {}", table.name));

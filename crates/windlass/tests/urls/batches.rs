@@ -184,7 +184,7 @@ fn patience_and_a_wrong_address_hold_for_the_whole_call() {
     let outcomes = rig.all(&policy(server.address, "/", |url| url.size = 20), &data);
     assert_eq!(outcomes, vec!["retry_later 30s HTTP 503"; 20]);
     assert_eq!(server.asked().len(), 1);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], crate::ports::free_port()));
     let outcomes = rig.all(&policy(nobody, "/", |url| url.size = 20), &data);
     assert!(outcomes.iter().all(|outcome| outcome.contains("Connection refused")), "{outcomes:?}");
 }

@@ -5,6 +5,8 @@
 mod batches;
 mod calls;
 mod hostile;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod rig;
 mod servers;
 

@@ -100,8 +100,7 @@ impl Nginx {
     /// `locations` goes into its only server.
     pub(crate) fn start(locations: &str, tls: bool) -> Nginx {
         let dir = tempfile::tempdir().unwrap();
-        // The port is free at this moment; nobody else on this machine is likely to take it before nginx does.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = crate::ports::free_port();
         let here = dir.path().display();
         let (secure, keys) = match tls {
             true => (" ssl", format!("ssl_certificate {here}/cert.pem; ssl_certificate_key {here}/key.pem;")),

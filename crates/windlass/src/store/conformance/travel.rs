@@ -3,7 +3,7 @@
 use super::rig::{Rig, ok, queue_name};
 use super::{Bench, Case};
 use crate::store::chunk::ChunkBuilder;
-use crate::store::{Arriving, AttemptError, Filter, Held, MOVED, NewJobs, Past, Settlement, Store, Unheld};
+use crate::store::{Arriving, AttemptError, Filter, Held, MOVED, NewJobs, Past, Settlement, Store, StoreError, Unheld};
 use std::sync::Arc;
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::Verdict;
@@ -19,6 +19,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("what waits for a job that was moved does not go on as if that had succeeded", waits_in_vain),
         ("what comes in with a past has it, and is released, claimed and settled as any other", arrives),
         ("what is here already does not come in again", arrives_once),
+        ("what went elsewhere comes back, or is refused as long as the archive lacks its end", comes_back),
     ]
 }
 
@@ -191,4 +192,30 @@ fn arrives_once<B: Bench>(rig: &mut Rig<'_, B>) {
     arrive(rig, &[arriving(1, State::Ready, None), arriving(2, State::Ready, None)]);
     assert_eq!(rig.state(id), Some(State::Suspended), "it is left as it is");
     assert_eq!(rig.list(&Filter::default(), 10).len(), 2);
+}
+
+fn comes_back<B: Bench>(rig: &mut Rig<'_, B>) {
+    if !rig.store().takes_pasts() || !can_hold(rig) {
+        return;
+    }
+    let id = arrive(rig, &[arriving(1, State::Suspended, None)])[0];
+    let held = hold(rig, &[id]).remove(0).unwrap_or_else(|why| panic!("it waits: {why:?}"));
+    let moved = Settlement { outcome: MOVED, ..rig.settlement(&held, Verdict::Succeed { message: "there".into() }) };
+    rig.settle_all(&[moved]);
+    assert_eq!(rig.state(id), None, "it is elsewhere");
+    let (back, now) = (arriving(1, State::Suspended, None), rig.now);
+    match rig.store().arrive(std::slice::from_ref(&back), now) {
+        Ok(()) => drop(rig.step()),
+        Err(StoreError::Busy(_)) => {
+            ok(rig.store().rollback());
+            rig.archive_all();
+            arrive(rig, &[back]);
+        }
+        Err(other) => panic!("expected that it comes, or is refused for now: {other}"),
+    }
+    assert_eq!(rig.state(id), Some(State::Suspended), "it is not lost");
+    rig.archive_all();
+    rig.crash_only();
+    rig.recover_but(&[], &|_, _| false, true);
+    assert_eq!(rig.state(id), Some(State::Suspended), "nor forgotten with what it was");
 }

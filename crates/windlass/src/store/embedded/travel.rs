@@ -54,8 +54,12 @@ impl Turn<'_> {
         let mut rows = Vec::with_capacity(jobs.len());
         for job in jobs {
             let id = job.jobs.id(0);
-            // A row that the archive still needs is not found, and its id is taken all the same.
-            if rows::by_id(self.db, id)?.is_none() && self.find(id, &mut None)?.is_none() {
+            // A row that the archive still needs is not found, and its id is taken all the same: to pass the job over
+            // would be to lose it.
+            if rows::by_id(self.db, id)?.is_some_and(|row| row.state == State::Succeeded) {
+                return Err(StoreError::Busy(format!("{id} was here before, and the archive does not have its end")));
+            }
+            if self.find(id, &mut None)?.is_none() {
                 rows.extend(self.arrive_one(job, now)?);
             }
         }
