@@ -5,6 +5,8 @@
 mod batches;
 mod calls;
 mod hostile;
+#[path = "../shared/in_time.rs"]
+mod in_time;
 mod rig;
 mod servers;
 
