@@ -55,7 +55,7 @@ watch 3 "$queues/3-parsed" -- "$WINDLASS" drive --in "$queues/3-parsed" --out "$
 
 # Whatever comes out is taken at once: a document that came twice would find its name taken.
 killed=
-until [ -e "$queues/4-xml/done" ] && ! ls "$queues/4-xml" | grep -q '[.]ready$'; do
+until [ -e "$queues/4-xml/done" ] && [ -z "$(find "$queues/4-xml" -name '*.ready')" ]; do
     windlass -q spool take "$queues/4-xml" --to "$work/results" >>"$work/taken" || wrong "a document came out twice"
     if [ -z "$killed" ] && [ "$(wc -l <"$work/taken")" -ge 10 ]; then
         killed=$(head -1 "$work/drivers")

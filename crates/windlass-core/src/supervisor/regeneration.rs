@@ -110,6 +110,7 @@ impl Regeneration {
     pub fn in_words(&self) -> String {
         match self.fruitless {
             0 => format!("{} deaths within {:?}", self.deaths.len(), self.budget.window),
+            1 => "once".to_owned(),
             times => format!("{times} times in a row"),
         }
     }

@@ -13,6 +13,7 @@ mod config;
 mod confirm;
 mod connect;
 mod crawl;
+mod directories;
 mod doctor;
 mod drive;
 mod emit;
@@ -296,9 +297,8 @@ impl Context {
         let Some(named) = &self.whereabouts.store else { return Ok(config.clone()) };
         if let Some(path) = self.directories() {
             let what = format!("{}: directories hold no jobs for windlass {}", path.display(), self.verb);
-            return Err(Failure::new(Kind::Usage, what).hint(
-                "windlass pipeline run works on them, and so do windlass drive and windlass spool (put, graph)",
-            ));
+            let hint = "windlass pipeline run works on them, and so do windlass drive and windlass spool (put, graph)";
+            return Err(Failure::new(Kind::Usage, what).hint(hint));
         }
         let read = |why| Failure::new(Kind::Usage, format!("{}: {why}", named.by));
         let database: DatabaseUrl = named.url.parse().map_err(read)?;
@@ -428,7 +428,11 @@ fn answer(words: impl Iterator<Item = OsString>) -> u8 {
         }
     };
     let context = Context { verb, whereabouts, quiet, verbose, json, color: color.on_stdout(), no_input, progress };
-    match dispatch(chosen, &context) {
+    // Whoever names a server as well means the server's jobs.
+    let elsewhere = context.whereabouts.server.is_some() || matches!(&chosen, Verb::Top(args) if args.asks_no_server());
+    let directories = context.directories().filter(|_| !elsewhere);
+    let refused = directories.and_then(|path| directories::refusal(&context.verb, &path));
+    match refused.map_or_else(|| dispatch(chosen, &context), Err) {
         Ok(code) => code,
         Err(failure) => {
             print::failure(&failure, context.json);

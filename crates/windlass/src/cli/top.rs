@@ -50,6 +50,13 @@ pub(super) struct Args {
     delay: Duration,
 }
 
+impl Args {
+    /// It is directories alone that are to be shown.
+    pub(super) fn asks_no_server(&self) -> bool {
+        !self.spool.is_empty()
+    }
+}
+
 fn delay(text: &str) -> Result<Duration, String> {
     let delay = when::duration(text)?;
     if delay < DELAY_MIN { Err(format!("expected at least 100ms, got: {text}")) } else { Ok(delay) }
@@ -58,9 +65,9 @@ fn delay(text: &str) -> Result<Duration, String> {
 pub(super) fn top(args: &Args, context: &Context) -> Result<u8, Failure> {
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    let mut source = match args.spool.is_empty() {
-        true => Source::new(Some(context), &args.directory),
-        false => Source::new(None, &args.spool),
+    let mut source = match args.asks_no_server() {
+        false => Source::new(Some(context), &args.directory),
+        true => Source::new(None, &args.spool),
     };
     if args.once || context.json || !terminal || dumb {
         return once(&mut source, context);

@@ -1,6 +1,7 @@
 //! Schedules with the real binary: fired by hand, listed by a command, switched off, refused.
 
 use crate::rig::{Rig, sorted};
+use std::collections::BTreeSet;
 
 const CONFIG: &str = r#"
 [queue.reports]
@@ -115,4 +116,51 @@ fn what_does_not_fit_is_refused_with_its_place() {
         let told = rig.call(&["config".as_ref(), "check".as_ref(), file.as_os_str()]);
         told.says(place).says(why).ended(78);
     }
+}
+
+/// A full minute is the shortest that cron knows. Each of them fires all schedules, and each time the server is killed
+/// when the first job of that minute is heard of.
+#[test]
+fn each_nominal_time_is_pushed_once_although_the_server_is_killed_when_it_comes() {
+    const SCHEDULES: usize = 20;
+    let rig = Rig::new();
+    let mut bell = rig.bell("bell");
+    let script = format!("echo $1 > {}", bell.path);
+    let mut config = format!("[queue.clock]\nrun = [\"sh\", \"-c\", {script:?}, \"sh\", \"{{}}\"]\nattempts = 9\n");
+    for n in 0..SCHEDULES {
+        config += &format!(
+            "[schedule.s{n}]\ncron = \"* * * * *\"\noverlap = \"allow\"\ncatch_up = \"all\"\n\
+             push = {{ queue = \"clock\", data = \"{{time}} {{schedule}}\" }}\n"
+        );
+    }
+    let mut server = rig.serve(&config);
+    let mut heard: Vec<String> = Vec::new();
+    while heard.len() < 2 {
+        let rung = bell.next();
+        let minute = rung.split_once(' ').unwrap().0.to_owned();
+        if heard.last() < Some(&minute) {
+            server.kill();
+            server = rig.serve_again();
+            heard.push(minute);
+        }
+    }
+    rig.drained();
+    server.stop();
+    let jobs = rig.call(&["ls", "queue:clock", "--json"]).json();
+    let data = jobs.as_array().unwrap().iter().map(|job| job["data"].as_str().unwrap().to_owned());
+    let mut pushed: Vec<(String, String)> =
+        data.map(|data| data.split_once(' ').map(|(time, name)| (time.to_owned(), name.to_owned())).unwrap()).collect();
+    pushed.sort_unstable();
+    let all = pushed.len();
+    pushed.dedup();
+    assert_eq!(pushed.len(), all, "a time was pushed twice: {pushed:?}");
+    let minutes: BTreeSet<&str> = pushed.iter().map(|(time, _)| time.as_str()).collect();
+    // On a slow machine there are more of them than were waited for, and of the last one all may not have come yet.
+    for minute in &heard {
+        let times = pushed.iter().filter(|(time, _)| time == minute).count();
+        assert_eq!(times, SCHEDULES, "{minute}: {pushed:?}");
+    }
+    let seconds: Vec<i64> = minutes.iter().map(|time| time.parse::<jiff::Timestamp>().unwrap().as_second()).collect();
+    assert!(seconds.iter().all(|second| second % 60 == 0), "{minutes:?}");
+    assert!(seconds.windows(2).all(|two| two[1] - two[0] == 60), "none is left out: {minutes:?}");
 }

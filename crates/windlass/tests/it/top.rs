@@ -188,7 +188,7 @@ fn of_drivers_at_work_the_server_top_and_spool_status_tell_the_same() {
     for name in ["1", "2", "3"] {
         rig.call(&["spool", "put", input, "/etc/hostname", "--name", name]).fine();
     }
-    let script = format!("cp $1 $2; case $1 in *2.*) echo > {}; read x < {};; esac", bell.path, gate.path);
+    let script = format!("cp $1 $2; case $1 in */2.*) echo > {}; read x < {};; esac", bell.path, gate.path);
     let driver = rig.start(
         &["drive", "--in", input, "--out", output, "--", "sh", "-c", &script, "sh", "{in}", "{out}"],
         Stdio::null(),

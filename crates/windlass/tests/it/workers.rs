@@ -2,6 +2,7 @@
 //! parser that feed each other go through, held against the cycles of the seed.
 
 use crate::rig::Rig;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -164,5 +165,36 @@ fn where_a_worker_is_stands_in_the_list_and_in_show_and_status() {
     let told = workers(&rig, 0);
     assert!(told.items.iter().all(|worker| worker.job.is_none()), "{told:?}");
     assert_eq!(told.counts.transitions["working finish"], 1);
+    server.stop();
+}
+
+/// Nothing of a launcher that somebody stopped comes up. The queue says so after a minute, no other worker is made
+/// while the first one may still be there, and when the launcher goes on so does the queue.
+#[test]
+fn a_worker_that_does_not_come_up_in_time_is_told_of_killed_and_made_anew() {
+    let rig = Rig::new();
+    let mut server = rig.serve(
+        "[queue.q]\nworker = [\"sh\", \"-c\", \"while read -r job; do echo ok; done\"]\nslots = 1\ngrace = \"1h\"\n",
+    );
+    let launchers: Vec<i32> =
+        workers(&rig, 0).items.iter().filter(|worker| worker.kind == "launcher").filter_map(|one| one.pid).collect();
+    let signal = |signal| launchers.iter().for_each(|pid| kill_process(Pid::from_raw(*pid).unwrap(), signal).unwrap());
+    signal(Signal::STOP);
+    let id = rig.call(&["push", "q", "x"]).fine().trim_end().to_owned();
+    let said = server.process.until("did not come up in time");
+    assert!(said.contains("(kept of `q`)"), "{said}");
+    let trouble = "its worker did not come up within a minute (once; the next try is in 0.1 s)";
+    let of_job = || rig.call(&["why", &id]).fine().to_owned();
+    while !of_job().contains(trouble) {}
+    assert!(rig.call(&["why", "q"]).fine().contains(trouble));
+    rig.call(&["status"]).says("its worker did not come up within a minute");
+    let events = |event: &str| workers(&rig, 0).counts.transitions.get(event).copied().unwrap_or(0);
+    // Those of the launchers are among them.
+    let made = || events("stopped make") + events("died make") - launchers.len() as u64;
+    assert_eq!((made(), events("starting stop")), (1, 1), "nobody is made beside it");
+    signal(Signal::CONT);
+    rig.call(&["wait", &id]).fine();
+    assert_eq!((made(), events("stopping exit"), events("starting up")), (2, 1, 1 + launchers.len() as u64));
+    assert!(!rig.call(&["why", "q"]).fine().contains("did not come up"), "it is over with the first answer");
     server.stop();
 }

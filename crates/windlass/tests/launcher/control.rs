@@ -1,5 +1,6 @@
 //! The control channel of a command: what it may say, and what follows from it.
 
+use crate::in_time::in_time;
 use crate::rig::{Rig, shell};
 use std::time::Duration;
 use windlass_core::outcome::Outcome;
@@ -34,11 +35,14 @@ fn the_last_words_in_the_control_file_count_when_the_job_ends_by_itself() {
 #[test]
 fn more_time_is_given_to_whom_asks_for_it_in_time() {
     let mut rig = Rig::new(1);
-    let limit = |job: crate::rig::Job| job.limit(Duration::from_millis(100), Duration::from_secs(5));
-    let asked = rig.run(limit(shell("echo extend 1h >> $WINDLASS_CONTROL; sleep 0.5"))).0;
-    assert_eq!(asked.word(), "succeeded");
-    assert_eq!(rig.run(limit(shell("sleep 100"))).0.word(), "timed_out");
-    assert_eq!(rig.run(limit(shell("echo extend 1ms >> $WINDLASS_CONTROL; sleep 100"))).0.word(), "timed_out");
+    let mut run = |script: &str, limit| rig.run(shell(script).limit(limit, Duration::from_secs(5))).0.word();
+    in_time(&["succeeded"], |limit| {
+        let beyond = (limit + limit / 4).as_secs_f64();
+        vec![run(&format!("echo extend 1h >> $WINDLASS_CONTROL; sleep {beyond}"), limit).to_owned()]
+    });
+    let short = Duration::from_millis(100);
+    assert_eq!(run("sleep 1000", short), "timed_out");
+    assert_eq!(run("echo extend 1ms >> $WINDLASS_CONTROL; sleep 1000", short), "timed_out");
 }
 
 #[test]

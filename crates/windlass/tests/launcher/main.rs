@@ -6,6 +6,8 @@ mod batches;
 mod control;
 mod ends;
 mod given;
+#[path = "../shared/in_time.rs"]
+mod in_time;
 mod kept;
 mod limits;
 mod mischief;

@@ -1,6 +1,7 @@
 //! Kept workers that speak to their manager as services do: datagrams on `NOTIFY_SOCKET`, by programs that know
 //! nothing of Windlass.
 
+use crate::in_time::in_time;
 use crate::rig::{Rig, argv, kept};
 use std::time::Duration;
 use windlass::runner::progress::Said;
@@ -83,17 +84,27 @@ fn a_worker_is_told_how_often_to_say_that_it_lives() {
 fn systemd_notify_is_answered_and_what_it_asks_for_is_given() {
     let mut rig = Rig::new(1);
     // The program waits until its message was taken; nobody would ever tell it otherwise.
-    let script = "while read line; do [ $line = late ] || systemd-notify EXTEND_TIMEOUT_USEC=3600000000
-        sleep 0.6; echo ok; done";
-    let limited = |pattern: &str, script: &str| {
-        let limits = (Some(Duration::from_millis(400)), Duration::from_millis(50));
+    let limited = |pattern: &str, limit: Duration, script: &str| {
         let mut policy = Policy { pattern: pattern.into(), ..kept(script, 1, |_| {}) };
-        (policy.time_limit, policy.grace) = limits;
+        (policy.time_limit, policy.grace) = (Some(limit), Duration::from_millis(50));
         policy
     };
-    assert_eq!(rig.all(&limited("extends", script), &[b"in time", b"late", b"in time"]), ["ok", "timed_out", "ok"]);
-    let beats = "while read line; do for i in 1 2 3; do sleep 0.2; systemd-notify WATCHDOG=1; done; echo ok; done";
-    assert_eq!(rig.all(&limited("beats", beats), &[b"a"]), ["ok"], "a heartbeat is a new time limit");
+    in_time(&["ok", "timed_out", "ok"], |limit| {
+        let script = format!(
+            "while read line; do [ $line = late ] || systemd-notify EXTEND_TIMEOUT_USEC=3600000000
+             sleep {}; echo ok; done",
+            (limit + limit / 4).as_secs_f64()
+        );
+        rig.all(&limited("extends", limit, &script), &[b"in time", b"late", b"in time"])
+    });
+    // A heartbeat is a new time limit: without them three halves would be too long.
+    in_time(&["ok"], |limit| {
+        let script = format!(
+            "while read line; do for i in 1 2 3; do sleep {}; systemd-notify WATCHDOG=1; done; echo ok; done",
+            (limit / 2).as_secs_f64()
+        );
+        rig.all(&limited("beats", limit, &script), &[b"a"])
+    });
 }
 
 #[test]

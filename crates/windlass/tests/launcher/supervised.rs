@@ -32,13 +32,20 @@ fn a_process_is_a_worker_for_as_long_as_its_job_and_a_kept_one_for_longer() {
 fn a_launcher_that_somebody_stopped_is_noticed_when_a_stop_is_not_obeyed_and_goes_on() {
     let mut rig = Rig::new(1);
     let (board, begun) = (rig.board(), rig.fifo("begun"));
-    rig.start(shell(&format!("echo > {}; sleep 1000", begun.display())).grace(Duration::ZERO));
+    let script = format!("echo > {}; sleep 1000", begun.display());
+    rig.start(shell(&script).grace(Duration::ZERO));
+    std::fs::read(&begun).unwrap();
+    // The process of one job, and one that is kept.
+    let kept = Policy { grace: Duration::ZERO, ..kept(&format!("read line; {script}"), 1, |_| {}) };
+    rig.start_many(&kept, &[b"x"], 1);
     std::fs::read(&begun).unwrap();
     let launcher = Pid::from_raw(rig.launchers()[0]).unwrap();
-    kill_process(launcher, Signal::STOP).unwrap();
-    rig.runner.stop(Flight(1), Stop::Cancel);
-    assert_eq!(rig.hear().outcomes[0].1, Outcome::Cancelled);
-    assert_eq!(board.workers().counts().overdue, [0, 1]);
+    for (flight, overdue) in [(1, 1), (2, 2)] {
+        kill_process(launcher, Signal::STOP).unwrap();
+        rig.runner.stop(Flight(flight), Stop::Cancel);
+        assert_eq!(rig.hear().outcomes[0].1, Outcome::Cancelled);
+        assert_eq!(board.workers().counts().overdue, [0, overdue]);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::rig::{Job, Rig, children, command, descriptors, lives, pids_from, shell, survivors};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 use windlass::runner::launcher::slots;
@@ -16,16 +16,16 @@ const MEANS: [&str; 2] = ["", "pidfd"];
 fn daemons(rig: &Rig, name: &str, last: &str) -> (Job, PathBuf) {
     let fifo = rig.fifo(name);
     let daemon = rig.dir.root().join("daemon.sh");
-    std::fs::write(&daemon, "echo $$ >&9; exec 9>&-; trap '' TERM HUP INT; sleep 1000; sleep 1000").unwrap();
+    std::fs::write(&daemon, "trap '' TERM HUP INT; echo $$ >&9; exec 9>&-; sleep 1000; sleep 1000").unwrap();
     let script = format!(
         "exec 9> {fifo}
          sh {daemon} &
          setsid sh {daemon} &
          (setsid sh {daemon} &)
          (setsid sh -c 'sh {daemon} & exec 9>&-; wait' &)
+         trap '' TERM
          echo $$ >&9
          exec 9>&-
-         trap '' TERM
          {last}",
         fifo = fifo.display(),
         daemon = daemon.display()
@@ -37,13 +37,25 @@ fn daemons(rig: &Rig, name: &str, last: &str) -> (Job, PathBuf) {
 fn a_time_limit_ends_the_whole_tree() {
     for means in MEANS {
         let mut rig = Rig::without(1, means);
-        let (job, fifo) = daemons(&rig, "pids", "sleep 1000; sleep 1000");
-        let limit = Duration::from_millis(700);
-        let id = rig.start(job.limit(limit, Duration::from_millis(100)));
-        let pids = pids_from(&fifo);
-        let finished = rig.hear();
-        assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })], "without {means}");
-        assert!(finished.finished.since(finished.started) >= Duration::from_millis(800));
+        let mut limit = Duration::from_millis(700);
+        // All must be there before the limit ends them, and how long that takes is the machine's affair.
+        let (id, pids) = loop {
+            let (job, fifo) = daemons(&rig, &format!("pids.{}", limit.as_millis()), "sleep 1000; sleep 1000");
+            let mut both_ends = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+            let id = rig.start(job.limit(limit, Duration::from_millis(100)));
+            let finished = rig.hear();
+            assert_eq!(finished.outcomes, [(1, Outcome::TimedOut { limit })], "without {means}");
+            // Nobody else is left to write to it: this line is the last.
+            both_ends.write_all(b"0\n").unwrap();
+            let lines = BufReader::new(both_ends).lines().map(|line| line.unwrap().parse::<i32>().unwrap());
+            let pids: Vec<i32> = lines.take_while(|pid| *pid != 0).collect();
+            if pids.len() == 5 {
+                assert!(finished.finished.since(finished.started) >= limit + Duration::from_millis(100));
+                break (id, pids);
+            }
+            assert!(limit < Duration::from_secs(60), "without {means}: {pids:?}");
+            limit *= 4;
+        };
         assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0, "without {means}");
         assert_eq!(survivors(id), Vec::<i32>::new());
     }

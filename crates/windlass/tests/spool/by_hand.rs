@@ -1,7 +1,7 @@
 //! What people do with a queue, and see of it: put, take, retry, status, graph.
 
 use crate::mount::Mount;
-use crate::rig::{PATIENCE, Told};
+use crate::rig::{PATIENCE, Rig, Told};
 use crate::spool::{Listing, Spool, listing, name};
 use crate::tracer::{Act, Plan, Traced, Which};
 use rustix::process::Signal;
@@ -358,4 +358,57 @@ fn what_is_put_waits_for_room() {
         }
         put.end().says("4 documents put").fine();
     }
+}
+
+#[test]
+fn verbs_of_jobs_say_what_does_their_work_where_the_store_is_directories() {
+    let rig = Rig::bare();
+    let queues = rig.path("queues");
+    let (store, path) = (format!("dir:{}", queues.display()), queues.display());
+    let put = format!("windlass spool put {path}/QUEUE FILE…");
+    let status = format!("windlass spool status {path}");
+    let take = format!("windlass spool take {path}/QUEUE DOC…");
+    let drive = format!("windlass drive --in {path}/QUEUE");
+    for (words, instead) in [
+        (&["push", "q", "x"][..], put.clone()),
+        (&["import", "/dev/null"], put.clone()),
+        (&["seal", "r-0123456789"], put + " --done"),
+        (&["ls"], status.clone()),
+        (&["show", "j-0123456789-1"], status.clone()),
+        (&["status"], status.clone()),
+        (&["stats"], status.clone()),
+        (&["why", "q"], status.clone()),
+        (&["wait", "--drained"], status.clone()),
+        (&["watch"], status.clone()),
+        (&["logs", "j-0123456789-1"], status.clone()),
+        (&["export"], status.clone()),
+        (&["backup", "all.tar"], status),
+        (&["top", "--once"], format!("windlass top --spool {path}")),
+        (&["retry", "state:failed"], format!("windlass spool retry {path}/QUEUE DOC…")),
+        (&["cancel", "state:ready"], take.clone()),
+        (&["delete", "state:ready"], take.clone()),
+        (&["suspend", "state:ready"], take.clone()),
+        (&["resume", "state:suspended"], take.clone()),
+        (&["priority", "high", "state:ready"], take.clone()),
+        (&["move", "q", "--to", "/nowhere"], take),
+        (&["serve"], drive.clone()),
+        (&["run", "--", "true"], drive.clone()),
+        (&["tick"], drive.clone()),
+        (&["work", "q", "--", "true"], drive),
+        (&["pause", "q"], "there is no server".into()),
+        (&["unpause", "q"], "there is no server".into()),
+        (&["scale", "3"], "there is no server".into()),
+        (&["stop"], "there is no server".into()),
+        (&["nudge"], "there is no server".into()),
+        (&["schedule", "ls"], "there is no server".into()),
+        (&["servers"], "there is no server".into()),
+        (&["migrate"], "there is nothing to migrate".into()),
+    ] {
+        let told = rig.call(&[&["--store", &store], words].concat());
+        told.says(&format!("{path}: directories hold no jobs for windlass {}", words[0])).says(&instead).ended(64);
+        assert_eq!((told.stderr.lines().count(), &told.stdout[..]), (2, &b""[..]), "{words:?}: {told:?}");
+        assert!(!queues.exists() && !rig.dir().exists(), "{words:?} has made something");
+    }
+    std::fs::create_dir_all(queues.join("q")).unwrap();
+    rig.call(&["--store", &store, "top", "--once", "--spool", queues.to_str().unwrap()]).fine();
 }

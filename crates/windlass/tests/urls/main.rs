@@ -5,6 +5,8 @@
 mod batches;
 mod calls;
 mod hostile;
+#[path = "../shared/in_time.rs"]
+mod in_time;
 #[path = "../shared/ports.rs"]
 mod ports;
 mod rig;

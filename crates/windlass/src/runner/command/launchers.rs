@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Backoff;
-use windlass_core::supervisor::{Budget, Regeneration, WorkerEvent, WorkerState};
+use windlass_core::supervisor::{Budget, Due, Regeneration, WorkerEvent, WorkerState};
 
 /// A launcher that lived so long did not die of what is wrong with the machine.
 const STEADY: Duration = Duration::from_secs(10);
@@ -195,23 +195,28 @@ impl Shared {
         self.settings.board.workers().say(what);
     }
 
-    /// A deadline has passed. A kept worker's is its keeper's affair. A process that was told to end, and of whose end
-    /// nobody hears, may have a launcher that somebody stopped: it is let go on. There is nothing else that could be
-    /// done and is not being done by the launcher already.
+    /// A deadline has passed. What becomes of a kept worker is its keeper's affair. A process that was told to end, and
+    /// of whose end nobody hears, may have a launcher that somebody stopped: it is let go on. There is nothing else that
+    /// could be done and is not being done by the launcher already.
     pub(super) fn overdue(&self, overdue: Overdue) {
         match overdue.kind {
             Kind::Kept => self.news.overdue(overdue),
-            Kind::Process | Kind::Batch => {
-                let state = self.state();
-                let hand = state.aloft.get(&overdue.flight).and_then(|aloft| aloft.hand);
-                let stopped = hand.and_then(|(index, _)| state.hands[index].pid).filter(|pid| is_stopped(*pid));
-                if let Some(pid) = stopped {
-                    self.say(|| format!("its launcher (process {pid}) is stopped, and is let go on"));
-                    // One that has gone meanwhile needs it no longer.
-                    let _gone = rustix::process::kill_process(pid, Signal::CONT);
-                }
-            }
-            Kind::Launcher | Kind::Call | Kind::Remote | Kind::Thread => {}
+            Kind::Process | Kind::Batch => {}
+            Kind::Launcher | Kind::Call | Kind::Remote | Kind::Thread => return,
+        }
+        if overdue.due == Due::StopOverdue {
+            self.let_launcher_go_on(overdue.flight);
+        }
+    }
+
+    fn let_launcher_go_on(&self, flight: Flight) {
+        let state = self.state();
+        let hand = state.aloft.get(&flight).and_then(|aloft| aloft.hand);
+        let stopped = hand.and_then(|(index, _)| state.hands[index].pid).filter(|pid| is_stopped(*pid));
+        if let Some(pid) = stopped {
+            self.say(|| format!("its launcher (process {pid}) is stopped, and is let go on"));
+            // One that has gone meanwhile needs it no longer.
+            let _gone = rustix::process::kill_process(pid, Signal::CONT);
         }
     }
 

@@ -58,16 +58,20 @@ impl Desk {
         }
     }
 
-    /// A deadline of a worker's state has passed: it is killed, whatever it was told before.
+    /// A deadline of a worker's state has passed: it is killed, whatever it was told before. One that did not come up is
+    /// its pool's trouble from now on, since of its end nobody may hear for long.
     pub(super) fn overdue(&mut self, overdue: Overdue) {
         let Some(worker) = self.workers.get_mut(&super::number(overdue.flight)) else { return };
-        let still = match overdue.due {
-            Due::StartOverdue => worker.state() == WorkerState::Starting,
-            Due::StopOverdue => worker.is_stopping(),
-        };
-        if still {
-            worker.is_told();
-            self.shared.stop_worker(worker.flight, Stop::Kill);
+        let not_up = overdue.due == Due::StartOverdue && worker.state() == WorkerState::Starting;
+        let not_gone = overdue.due == Due::StopOverdue && worker.is_stopping();
+        if !not_up && !not_gone {
+            return;
+        }
+        worker.is_told();
+        let pool = worker.pool;
+        self.shared.stop_worker(worker.flight, Stop::Kill);
+        if not_up {
+            self.ails(pool, "its worker did not come up within a minute", Death::Hopeless);
         }
     }
 
