@@ -187,6 +187,13 @@ impl CommandRunner {
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let shows = Arc::downgrade(&shared);
         shared.settings.board.shown_by(move |job| shows.upgrade().into_iter().for_each(|shared| shared.show(job)));
+        let hears = Arc::downgrade(&shared);
+        let hear = move |spoken| {
+            if let Some(shared) = hears.upgrade() {
+                shared.news.spoken(spoken);
+            }
+        };
+        shared.settings.board.heard_by(hear);
         let acts = Arc::downgrade(&shared);
         let act = move |overdue| acts.upgrade().into_iter().for_each(|shared| shared.overdue(overdue));
         let watch = Some(Watch::start(shared.settings.board.workers(), act)?);

@@ -43,6 +43,7 @@ mod server_log;
 mod signals;
 mod steer;
 mod terms;
+mod tokens;
 mod top;
 mod traces;
 mod urls;
