@@ -15,6 +15,7 @@ mod elsewhere;
 mod ending;
 mod export;
 mod fairness;
+mod fencing;
 mod flow;
 mod full_disk;
 mod handlers;
