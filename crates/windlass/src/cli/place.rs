@@ -88,7 +88,9 @@ impl Whereabouts {
         let store = named(store, "--store").or_else(|| named(text("WINDLASS_STORE"), "WINDLASS_STORE"));
         let of_profile = |by: &str| (chosen.dir.clone(), named(chosen.server.clone(), by));
         // What a job is told of its own server is for `progress` and `emit`, with a token that is good for them alone.
-        let url = text("WINDLASS_URL").filter(|_| set("WINDLASS_JOB_TOKEN").is_none());
+        // A kept worker has one with each of its jobs, and none in its environment.
+        let is_a_jobs = ["WINDLASS_JOB_TOKEN", "WINDLASS_JOB_ID"].into_iter().any(|name| set(name).is_some());
+        let url = text("WINDLASS_URL").filter(|_| !is_a_jobs);
         let stages = [
             (dir, named(server, "--server")),
             profile.map(|name| of_profile(&format!("the profile {name}"))).unwrap_or_default(),
@@ -136,6 +138,7 @@ mod tests {
         assert_eq!(found(None, Some("http://f:1"), &[url, dir]), own(None, Some("http://f:1")));
         assert_eq!(found(None, None, &[url, dir]), own(Some("/d"), Some("http://u:1")), "each verb takes what it can");
         assert_eq!(found(None, None, &[url, ("WINDLASS_JOB_TOKEN", "t")]), own(None, None), "that is the job's own");
+        assert_eq!(found(None, None, &[url, ("WINDLASS_JOB_ID", "j-1")]), own(None, None), "so is a kept worker's");
         assert_eq!(found(None, None, &[("WINDLASS_URL", ""), dir]), own(Some("/d"), None));
     }
 }

@@ -8,6 +8,7 @@
 use super::command::reading;
 use super::launcher::{Cut, EMIT_MAX, End, Report};
 use super::reply::{self, Emits, Said};
+use super::spoken::{Mint, Voice};
 use super::tally::Tally;
 use super::{Finished, Flight, Output, Start, Stream};
 use crate::clock;
@@ -43,6 +44,8 @@ pub(super) struct Batch {
     todo: Vec<Vec<Job>>,
     /// The jobs of the process that runs or is about to.
     piece: Vec<Job>,
+    /// Makes the tokens of that process, where its jobs can speak over HTTP.
+    mint: Option<Mint>,
     /// Jobs that a person cancelled while their process had others: they end with it, or are not run again.
     unwanted: BTreeSet<Job>,
     stopped: bool,
@@ -55,7 +58,7 @@ impl Batch {
             all.extend((0..start.held.count).map(|position| (at, position)));
         }
         let tallies = starts.into_iter().map(Tally::new).collect();
-        Batch { tallies, todo: vec![all], piece: Vec::new(), unwanted: BTreeSet::new(), stopped: false }
+        Batch { tallies, todo: vec![all], piece: Vec::new(), mint: None, unwanted: BTreeSet::new(), stopped: false }
     }
 
     /// The first start, whose flight stands for the batch.
@@ -65,6 +68,19 @@ impl Batch {
 
     pub(super) fn flights(&self) -> impl Iterator<Item = Flight> {
         self.tallies.iter().map(|tally| tally.start.flight)
+    }
+
+    /// The jobs of the next process, and it, may speak with tokens that this makes.
+    pub(super) fn speaks_with(&mut self, mint: Option<Mint>) {
+        self.mint = mint;
+    }
+
+    /// What the process and its jobs may say over HTTP.
+    pub(super) fn voice(&self) -> Option<Voice> {
+        let flight = |(tally, _): &Job| self.tallies[*tally as usize].start.flight;
+        let jobs = || self.piece.iter().map(|job| (self.id(*job), flight(job))).collect();
+        let policy = &self.leader().policy;
+        self.mint.clone().map(|mint| Voice { mint, jobs: jobs(), policy: policy.clone() })
     }
 
     fn policy(&self) -> &policy::Batch {
@@ -102,7 +118,7 @@ impl Batch {
     /// Makes as many of these jobs the piece as one process may get, and puts the others back.
     fn lay(&mut self, jobs: &[Job]) -> io::Result<File> {
         let (framing, most) = (self.policy().framing, self.policy().bytes);
-        let mut lines = Input::new(self.expected(jobs, framing))?;
+        let mut lines = Input::new(self.expected(jobs, framing), self.mint.clone())?;
         let mut rest = jobs.iter();
         self.piece.clear();
         self.piece.reserve(jobs.len());

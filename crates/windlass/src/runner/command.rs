@@ -25,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Service};
@@ -187,6 +188,13 @@ impl CommandRunner {
         let workers = WorkerRunner::new(Arc::clone(&shared), news)?;
         let shows = Arc::downgrade(&shared);
         shared.settings.board.shown_by(move |job| shows.upgrade().into_iter().for_each(|shared| shared.show(job)));
+        let hears = Arc::downgrade(&shared);
+        let hear = move |spoken| {
+            if let Some(shared) = hears.upgrade() {
+                shared.news.spoken(spoken);
+            }
+        };
+        shared.settings.board.heard_by(hear);
         let acts = Arc::downgrade(&shared);
         let act = move |overdue| acts.upgrade().into_iter().for_each(|shared| shared.overdue(overdue));
         let watch = Some(Watch::start(shared.settings.board.workers(), act)?);
@@ -196,6 +204,16 @@ impl CommandRunner {
             runner.hire(index)?;
         }
         Ok(runner)
+    }
+
+    /// A start that has begun may live so long from now, unless more is said by then: its launcher sees to that, so that
+    /// it holds while this process is frozen, too.
+    pub fn lend(&mut self, flight: Flight, left: Duration) {
+        let mut state = self.shared.state();
+        if let Some((index, _)) = state.aloft.get(&flight).and_then(|aloft| aloft.hand) {
+            state.hands[index].tell(&launcher::lay_until(flight, left));
+            state.flush();
+        }
     }
 
     /// Starts a launcher and the thread that listens to it.

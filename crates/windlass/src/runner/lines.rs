@@ -2,6 +2,7 @@
 //!
 //! It must not know who reads them.
 
+use super::spoken::Mint;
 use super::{Flight, Start, given};
 use crate::api::base64;
 use crate::particulars::Trace;
@@ -22,9 +23,16 @@ pub(super) struct Layer {
     of: Option<(Flight, u16)>,
     front: Vec<u8>,
     middle: Vec<u8>,
+    /// Makes the token that each object has.
+    mint: Option<Mint>,
 }
 
 impl Layer {
+    /// Tells each job the token with which it may speak over HTTP.
+    pub(super) fn with(mint: Option<Mint>) -> Layer {
+        Layer { mint, ..Layer::default() }
+    }
+
     /// Adds the line of one job of a start; an error is the sentence of a job that can never be a line.
     pub(super) fn add(
         &mut self,
@@ -59,6 +67,11 @@ impl Layer {
         into.extend_from_slice(&self.front);
         id.write_offset(into);
         into.extend_from_slice(&self.middle);
+        if let Some(mint) = &self.mint {
+            into.extend_from_slice(b"\"token\":\"");
+            into.extend_from_slice(&mint.of_job(start.flight, id));
+            into.extend_from_slice(b"\",");
+        }
         if is_plain(data) {
             into.extend_from_slice(b"\"data\":\"");
             into.extend_from_slice(data);

@@ -29,6 +29,7 @@ pub mod lua;
 pub mod progress;
 pub mod remote;
 mod reply;
+mod spoken;
 mod tally;
 pub mod url;
 mod worker;

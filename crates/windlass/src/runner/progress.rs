@@ -4,20 +4,26 @@
 //! its messages. It must not touch the engine.
 
 use super::Flight;
+use super::launcher::EMIT_MAX;
 pub use super::reply::Said;
+use super::spoken::{self, Spoken, Voice};
 use crate::error::{Failure, Kind};
 use crate::memcached::Copies;
 use crate::store::Held;
 use crate::supervisor::Roster;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
 use windlass_core::job::JobId;
 
 /// The most of a control file that a look reads: its end.
 const LOOK_MAX: u64 = 64 << 10;
+/// Who has the kept workers looks at what he is told in a moment; longer than this only a server that stops takes.
+const HEARS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The files of a command, and the token with which it may write to them over HTTP.
 #[derive(Clone, Debug)]
@@ -52,7 +58,9 @@ enum Place {
 #[derive(Debug)]
 struct Together {
     control: PathBuf,
+    emit: PathBuf,
     jobs: Vec<Held>,
+    voice: Option<Voice>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +81,7 @@ pub struct Board {
     /// Where the server is reached over HTTP, if it is.
     url: OnceLock<String>,
     shows: OnceLock<Shows>,
+    kept: OnceLock<Kept>,
     copies: OnceLock<Copies>,
     workers: Arc<Roster>,
 }
@@ -83,6 +92,15 @@ struct Shows(Box<dyn Fn(JobId) + Send + Sync>);
 impl fmt::Debug for Shows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shows")
+    }
+}
+
+/// Hears what jobs of kept workers say over HTTP.
+struct Kept(Box<dyn Fn(Spoken) + Send + Sync>);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
     }
 }
 
@@ -140,6 +158,11 @@ impl Board {
         let _first = self.shows.set(Shows(Box::new(show)));
     }
 
+    /// Who hears the jobs of kept workers. There is one.
+    pub(super) fn heard_by(&self, hear: impl Fn(Spoken) + Send + Sync + 'static) {
+        let _first = self.kept.set(Kept(Box::new(hear)));
+    }
+
     /// Somebody begins to read along: with what runs now, and with every later start.
     pub fn follow(self: &Arc<Board>, job: JobId) -> Following {
         // Noted before anybody is asked: a start is either told of it, or finds it noted.
@@ -174,30 +197,47 @@ impl Board {
         self.notes().running.insert(job, Place::Files(files));
     }
 
-    /// Many jobs have begun that share a control file.
-    pub(super) fn batch_begun(&self, flight: Flight, control: PathBuf, jobs: Vec<Held>) {
-        self.notes().batches.insert(flight, Together { control, jobs });
+    /// Many jobs have begun that share a control and an emit file.
+    pub(super) fn batch_begun(&self, flight: Flight, paths: [PathBuf; 2], jobs: Vec<Held>, voice: Option<Voice>) {
+        let [control, emit] = paths;
+        self.notes().batches.insert(flight, Together { control, emit, jobs, voice });
     }
 
     pub(super) fn batch_ended(&self, flight: Flight) {
         self.notes().batches.remove(&flight);
     }
 
-    /// Appends lines to a file of a running job whose token this is; an error says why nothing was written.
+    /// Takes what a running job says with its token; an error says why nothing was taken.
     pub fn append(&self, job: JobId, token: &str, to: Channel, lines: &[u8]) -> Result<(), Failure> {
         let notes = self.notes();
-        let files = match notes.running.get(&job) {
-            Some(Place::Files(files)) if files.token.as_deref().is_some_and(|own| same(token, own)) => files.clone(),
-            Some(_) | None => {
-                let text = format!("the token is not that of a running start of {job}: nothing was changed");
-                return Err(Failure::new(Kind::Conflict, text).hint("its attempt has ended, or another has begun"));
+        let together = |batch: &&Together| batch.voice.as_ref().is_some_and(|voice| voice.has(job));
+        let (paths, lines) = match notes.running.get(&job) {
+            Some(Place::Files(files))
+                if files.token.as_deref().is_some_and(|own| same(token.as_bytes(), own.as_bytes())) =>
+            {
+                ([&files.control, &files.emit], Cow::Borrowed(lines))
             }
+            Some(_) | None => match notes.batches.values().find(together) {
+                Some(batch) => ([&batch.control, &batch.emit], Cow::Owned(batch.lay(job, token, to, lines)?)),
+                None => {
+                    drop(notes);
+                    return self.tell_kept(Spoken::new(job, token, to, lines));
+                }
+            },
         };
-        let path = if to == Channel::Control { files.control } else { files.emit };
+        let path = paths[usize::from(to == Channel::Emit)];
         // Written while nobody can take the job off the board, so that the files are not another's by then.
-        let written = std::fs::OpenOptions::new().append(true).open(&path).and_then(|mut file| file.write_all(lines));
-        drop(notes);
+        let written = std::fs::OpenOptions::new().append(true).open(path).and_then(|mut file| file.write_all(&lines));
         written.map_err(|e| Failure::io(format_args!("cannot write to {}", path.display()), &e))
+    }
+
+    /// Has a job of a kept worker heard by who has the worker.
+    fn tell_kept(&self, (spoken, answer): (Spoken, mpsc::Receiver<Result<(), Failure>>)) -> Result<(), Failure> {
+        let job = spoken.job;
+        let Some(Kept(hear)) = self.kept.get() else { return Err(spoken::not_running(job)) };
+        hear(spoken);
+        let unheard = |_| Failure::new(Kind::TryLater, format!("nobody heard what {job} said: the server is stopping"));
+        answer.recv_timeout(HEARS_WITHIN).map_err(unheard)?
     }
 
     /// A job of a kept worker said something.
@@ -262,6 +302,20 @@ impl Board {
     }
 }
 
+impl Together {
+    /// The lines of a job as its process would have written them.
+    fn lay(&self, job: JobId, token: &str, to: Channel, lines: &[u8]) -> Result<Vec<u8>, Failure> {
+        let voice = self.voice.as_ref().ok_or_else(|| spoken::not_running(job))?;
+        let laid = voice.lay(job, token, to, lines)?;
+        // More than may be emitted would cost all jobs of the process.
+        let room = || EMIT_MAX.saturating_sub(std::fs::metadata(&self.emit).map_or(0, |meta| meta.len()));
+        if to == Channel::Emit && laid.len() as u64 > room() {
+            return Err(spoken::too_much());
+        }
+        Ok(laid)
+    }
+}
+
 /// What a file says of one of the jobs that speak there. Its name there is its own, whoever writes there by now.
 fn said_together(control: &Path, job: JobId) -> Option<Said> {
     let said = Said::read_of(&end_of(control).ok()?, job);
@@ -269,8 +323,8 @@ fn said_together(control: &Path, job: JobId) -> Option<Said> {
 }
 
 /// Compares without telling by the time it takes where the first difference is.
-fn same(a: &str, b: &str) -> bool {
-    let differences = a.bytes().zip(b.bytes()).fold(u8::from(a.len() != b.len()), |all, (a, b)| all | (a ^ b));
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    let differences = a.iter().zip(b).fold(u8::from(a.len() != b.len()), |all, (a, b)| all | (a ^ b));
     std::hint::black_box(differences) == 0
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Runners that serve many jobs with one process keep one tally per start. It must not decide an outcome.
 
+use super::launcher::EMIT_MAX;
 use super::reply::{self, Emits};
 use super::{Emitted, Finished, Output, Start};
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub(super) struct Tally {
     known: Vec<(Range<u16>, Outcome)>,
     emitted: Vec<Emitted>,
     checkpoints: BTreeMap<u16, String>,
+    /// What jobs emitted before they ended, and how many bytes that was.
+    ahead: BTreeMap<u16, (u64, Emits)>,
     /// When the first of those that are not told was begun.
     since: Option<Time>,
 }
@@ -28,8 +31,8 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn new(start: Start) -> Tally {
         let count = usize::from(start.count());
-        let (known, emitted, checkpoints) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Tally { start, is_open: vec![true; count], open: count, known, emitted, checkpoints, since: None }
+        let (known, emitted, checkpoints, ahead) = (Vec::new(), Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Tally { start, is_open: vec![true; count], open: count, known, emitted, checkpoints, ahead, since: None }
     }
 
     /// Its jobs are of several queues.
@@ -51,9 +54,23 @@ impl Tally {
         self.checkpoints.insert(position, text);
     }
 
+    /// A job emitted so many bytes before its end; false where it may not emit so much.
+    pub(super) fn emit(&mut self, position: u16, bytes: u64, emitted: Emits) -> bool {
+        let (all, ahead) = self.ahead.entry(position).or_default();
+        let fits = *all + bytes <= EMIT_MAX;
+        if fits {
+            *all += bytes;
+            ahead.extend(emitted);
+        }
+        fits
+    }
+
     /// Notes how a job ended; the first word counts.
-    pub(super) fn end(&mut self, position: u16, outcome: Outcome, emitted: Emits) {
+    pub(super) fn end(&mut self, position: u16, outcome: Outcome, mut emitted: Emits) {
         if self.is_open(position) {
+            if let Some((_, ahead)) = self.ahead.remove(&position) {
+                emitted = ahead.into_iter().chain(emitted).collect();
+            }
             let (outcome, emitted) = match reply::place(emitted, &self.start.policy) {
                 Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => (Outcome::Failed { error }, Vec::new()),
                 placed => (outcome, placed.unwrap_or_default()),
@@ -68,7 +85,7 @@ impl Tally {
     /// Notes that so many neighbours ended alike and emitted nothing.
     pub(super) fn end_alike(&mut self, positions: Range<u16>, outcome: &Outcome) {
         let jobs = &mut self.is_open[usize::from(positions.start)..usize::from(positions.end)];
-        if jobs.iter().all(|open| *open) {
+        if jobs.iter().all(|open| *open) && self.ahead.range(positions.clone()).next().is_none() {
             jobs.fill(false);
             self.note(positions, outcome.clone());
         } else {

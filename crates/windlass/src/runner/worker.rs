@@ -14,6 +14,7 @@ mod pool;
 
 use super::command::Shared;
 use super::launcher::Report;
+use super::spoken::Spoken;
 use super::{Flight, Start, Stop};
 use crate::error::Failure;
 use crate::inbox::watch::Bell;
@@ -37,6 +38,8 @@ enum Message {
     MakeRoom(u64),
     /// A worker has missed a deadline of its state.
     Overdue(Overdue),
+    /// A job says something over HTTP.
+    Spoken(Spoken),
     Close,
 }
 
@@ -62,6 +65,10 @@ impl News {
 
     pub(super) fn overdue(&self, overdue: Overdue) {
         self.send(Message::Overdue(overdue));
+    }
+
+    pub(super) fn spoken(&self, spoken: Spoken) {
+        self.send(Message::Spoken(spoken));
     }
 
     fn send(&self, message: Message) {

@@ -4,7 +4,7 @@
 //! is answered, because the answer is the proof that it is on disk; told twice, it counts once. It must not judge
 //! anything.
 
-use super::jobs::{InHand, Jobs};
+use super::jobs::{InHand, Jobs, lease_of};
 use crate::api::{self, base64, work};
 use crate::cli::Context;
 use crate::cli::place::Place;
@@ -74,9 +74,9 @@ impl Calls {
         let mut pause = PAUSE.0;
         while let Some(room) = self.jobs.room() {
             match self.ask_once(room) {
-                Ok(jobs) => {
+                Ok((jobs, asked)) => {
                     pause = PAUSE.0;
-                    jobs.iter().for_each(|job| self.begin(job));
+                    jobs.iter().for_each(|job| self.begin(job, asked));
                 }
                 Err(_) if self.draining.load(Ordering::Relaxed) => return,
                 Err(failure) => {
@@ -90,25 +90,30 @@ impl Calls {
         }
     }
 
-    fn ask_once(&self, room: u32) -> Result<Vec<work::ClaimedJob>, Failure> {
+    /// Jobs, and a moment before which none of their leases began.
+    fn ask_once(&self, room: u32) -> Result<(Vec<work::ClaimedJob>, Instant), Failure> {
+        let asked = Instant::now();
         let mut connection = self.connect()?;
         let asking = |waits: Option<OwnedFd>| *self.asking.lock().unwrap_or_else(PoisonError::into_inner) = waits;
         asking(connection.hold_of_stream());
         if self.draining.load(Ordering::Relaxed) {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), asked));
         }
         connection.set_patience(Some(Duration::from_secs(u64::from(ASK_WAIT) + 30)));
         let claim = work::Claim { queues: self.queues.clone(), most: room, wait_s: ASK_WAIT };
         let claimed = connection.post_json::<work::Claimed>("/api/v1/work/claim", &claim);
         asking(None);
-        Ok(claimed?.jobs)
+        let jobs = claimed?.jobs;
+        // An ask that waited long may have been answered long ago, while this process was frozen.
+        let is_fresh = |job: &work::ClaimedJob| asked.elapsed() < lease_of(job) / 3;
+        if jobs.iter().all(is_fresh) { Ok((jobs, asked)) } else { still_ours(&mut connection, jobs) }
     }
 
     /// Starts a job, or gives it back where that cannot be, or where no more are taken.
-    fn begin(&self, job: &work::ClaimedJob) {
+    fn begin(&self, job: &work::ClaimedJob, asked: Instant) {
         let begun = match self.draining.load(Ordering::Relaxed) {
             true => Err(Failure::new(Kind::TryLater, "this worker is about to end")),
-            false => self.jobs.start(job),
+            false => self.jobs.start(job, asked),
         };
         if begun.is_err() {
             let reply = work::Reply { status: "interrupted".into(), ..work::Reply::default() };
@@ -130,6 +135,7 @@ impl Calls {
                 None => self.connect(),
             };
             let beaten = to.and_then(|mut to| {
+                to.set_patience(Some(third * 2 + Duration::from_secs(1)));
                 self.tell_progress(&mut to, &in_hand);
                 let signs = self.beat(&mut to, &in_hand, third)?;
                 connection = Some(to);
@@ -152,7 +158,6 @@ impl Calls {
         let tokens = of.iter().map(|(_, job)| job.token.clone()).collect();
         let wait_s = u32::try_from(third.as_secs()).unwrap_or(0).min(ASK_WAIT);
         let beat = work::Heartbeat { tokens, wait_s };
-        to.set_patience(Some(third * 2 + Duration::from_secs(1)));
         Ok(to.post_json::<work::Signs>("/api/v1/work/heartbeat", &beat)?.signs)
     }
 
@@ -170,7 +175,7 @@ impl Calls {
 
     /// A job whose lease may have ended is stopped: another may have it by now.
     fn fence(&self, in_hand: &[(u64, InHand)]) {
-        for (number, job) in in_hand.iter().filter(|(_, job)| job.renewed.elapsed() > job.lease && !job.over) {
+        for (number, job) in in_hand.iter().filter(|(_, job)| job.is_lost()) {
             self.context.say(format_args!("{}: no word from the server within its lease, so it is stopped", job.id));
             self.jobs.stop(*number, Stop::Kill, true);
         }
@@ -198,13 +203,18 @@ impl Calls {
         let mut connection: Option<Connection> = None;
         while let Some((job, finished)) = self.jobs.next_end() {
             let reply = reply_of(&finished);
+            let was_cut = finished.outcomes.first().is_some_and(|(_, outcome)| *outcome == Outcome::Interrupted);
             let mut pause = PAUSE.0;
-            loop {
+            // Nothing is told of what ended when another may have had it, or was stopped because of that.
+            let mut is_late = job.is_late();
+            while !is_late {
                 let to = match connection.take() {
                     Some(connection) => Ok(connection),
                     None => self.connect(),
                 };
                 let told = to.and_then(|mut to| {
+                    // A server that is there and says nothing is tried anew as one is that is not there.
+                    to.set_patience(Some(job.lease + Duration::from_secs(1)));
                     tell_checkpoint(&mut to, &job, &finished)?;
                     tell(&mut to, &job.id.to_string(), &job.token, &reply)?;
                     connection = Some(to);
@@ -221,12 +231,29 @@ impl Calls {
                     Err(_) => {
                         self.jobs.pause(pause, false);
                         pause = (pause * 2).min(PAUSE.1);
+                        is_late = was_cut && job.is_late();
                     }
                 }
+            }
+            if is_late {
+                self.context.say(format_args!("{}: its lease had ended, so nothing is told of its end", job.id));
             }
             self.jobs.forget(finished.flight);
         }
     }
+}
+
+/// Those of the jobs that are this worker's still, and a moment before which their leases were renewed.
+fn still_ours(
+    to: &mut Connection,
+    mut jobs: Vec<work::ClaimedJob>,
+) -> Result<(Vec<work::ClaimedJob>, Instant), Failure> {
+    let asked = Instant::now();
+    let beat = work::Heartbeat { tokens: jobs.iter().map(|job| job.token.clone()).collect(), wait_s: 0 };
+    let signs = to.post_json::<work::Signs>("/api/v1/work/heartbeat", &beat)?.signs;
+    let mut signs = signs.iter();
+    jobs.retain(|_| signs.next().is_some_and(|sign| sign != "over"));
+    Ok((jobs, asked))
 }
 
 /// No further try can have another answer.

@@ -30,6 +30,30 @@ pub(super) struct InHand {
     pub(super) over: bool,
     /// What was last told of its progress.
     pub(super) said: Vec<String>,
+    /// It has ended, and that is being told.
+    ended: bool,
+}
+
+impl InHand {
+    /// How much of its lease is left; a tenth of it is kept back, so that its tree is dead when it ends.
+    fn left(&self) -> Duration {
+        (self.lease - self.lease / 10).saturating_sub(self.renewed.elapsed())
+    }
+
+    /// Its lease may have ended: another may have it by now.
+    pub(super) fn is_late(&self) -> bool {
+        self.over || self.renewed.elapsed() > self.lease
+    }
+
+    /// It runs on though another may have it by now, and was not stopped for that.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_late() && !self.over && !self.ended
+    }
+}
+
+/// The lease of a job as it was given.
+pub(super) fn lease_of(job: &ClaimedJob) -> Duration {
+    Duration::try_from_secs_f64(job.lease_s).unwrap_or_default().max(Duration::from_millis(100))
 }
 
 #[derive(Default)]
@@ -99,8 +123,8 @@ impl Jobs {
         }
     }
 
-    /// Starts a job; an error is why it cannot even be tried here.
-    pub(super) fn start(&self, job: &ClaimedJob) -> Result<(), Failure> {
+    /// Starts a job whose lease began no earlier than that; an error is why it cannot even be tried here.
+    pub(super) fn start(&self, job: &ClaimedJob, renewed: Instant) -> Result<(), Failure> {
         let bad = |what: &str| Failure::new(Kind::Version, format!("the server gave a job without {what}"));
         let id: JobId = job.id.parse().map_err(|_| bad("an id"))?;
         let data = job.data.bytes().ok_or_else(|| bad("data"))?;
@@ -131,9 +155,10 @@ impl Jobs {
         let mut books = self.books();
         books.last += 1;
         let number = books.last;
-        let lease = seconds(job.lease_s).max(Duration::from_millis(100));
-        let (token, renewed) = (job.token.clone(), Instant::now());
-        books.in_hand.insert(number, InHand { id, token, lease, renewed, over: false, said: Vec::new() });
+        let (token, lease) = (job.token.clone(), lease_of(job));
+        let in_hand = InHand { id, token, lease, renewed, over: false, said: Vec::new(), ended: false };
+        let left = in_hand.left();
+        books.in_hand.insert(number, in_hand);
         drop(books);
         // A sign of life is due sooner now.
         self.books.1.notify_all();
@@ -156,6 +181,7 @@ impl Jobs {
         };
         if let Some(runner) = lock(&self.runner).as_mut() {
             runner.start(vec![start]);
+            runner.lend(flight, left);
         }
         Ok(())
     }
@@ -187,11 +213,16 @@ impl Jobs {
     }
 
     pub(super) fn renewed(&self, numbers: &[u64], at: Instant) {
-        let mut books = self.books();
+        let (mut books, mut lent) = (self.books(), Vec::new());
         for number in numbers {
             if let Some(job) = books.in_hand.get_mut(number) {
                 job.renewed = at;
+                lent.push((Flight(*number), job.left()));
             }
+        }
+        drop(books);
+        if let Some(runner) = lock(&self.runner).as_mut() {
+            lent.into_iter().for_each(|(flight, left)| runner.lend(flight, left));
         }
     }
 
@@ -212,19 +243,14 @@ impl Jobs {
         }
     }
 
-    /// The next end that is to be told; none when there will be none any more.
+    /// The next end, and whose it was; none when there will be none any more.
     pub(super) fn next_end(&self) -> Option<(InHand, Finished)> {
         let mut books = self.books();
         loop {
             if let Some(finished) = books.ended.pop_front() {
-                match books.in_hand.get(&finished.flight.0).cloned() {
-                    Some(job) if !job.over => return Some((job, finished)),
-                    _ => {
-                        books.in_hand.remove(&finished.flight.0);
-                        self.books.1.notify_all();
-                    }
-                }
-                continue;
+                let Some(job) = books.in_hand.get_mut(&finished.flight.0) else { continue };
+                job.ended = true;
+                return Some((job.clone(), finished));
             }
             if books.draining && books.in_hand.is_empty() || books.failed.is_some() {
                 return None;

@@ -6,6 +6,7 @@
 
 use super::super::Start;
 use super::super::lines::Layer;
+use super::super::spoken::Mint;
 use crate::without::memory_file;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -39,14 +40,14 @@ enum Into {
 }
 
 impl Input {
-    /// For lines of about so many bytes.
-    pub(super) fn new(expected: u64) -> io::Result<Input> {
+    /// For lines of about so many bytes, each with a token where there are any.
+    pub(super) fn new(expected: u64, mint: Option<Mint>) -> io::Result<Input> {
         let into = match pipe_for(expected)? {
             Some((theirs, ours)) => Into::Pipe { theirs, ours },
             None => Into::File(file()?),
         };
         let gathered = Vec::with_capacity(GATHERED + PAGE);
-        Ok(Input { into, layer: Layer::default(), gathered, laid: 0 })
+        Ok(Input { into, layer: Layer::with(mint), gathered, laid: 0 })
     }
 
     /// Adds the line of one job; the inner error is that of `Layer::add`.
@@ -137,7 +138,7 @@ mod tests {
     /// What a process reads of a thousand jobs, so many times over, and whether it is a pipe.
     fn laid(times: usize, expected: u64) -> (Vec<u8>, bool) {
         let start = start(1, 1, 1000);
-        let mut input = Input::new(expected).unwrap();
+        let mut input = Input::new(expected, None).unwrap();
         for position in (0..times).flat_map(|_| 0..1000) {
             input.add(&start, position, Framing::Json).unwrap().unwrap();
         }

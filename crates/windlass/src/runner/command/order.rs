@@ -11,6 +11,7 @@ use crate::runner::launcher::{
 };
 use crate::runner::progress::{Board, Files, Written};
 use crate::runner::remote::new_token;
+use crate::runner::spoken::Mint;
 use crate::runner::{Flight, Start, given};
 use crate::when::rfc3339;
 use std::borrow::Cow;
@@ -68,7 +69,14 @@ pub(super) struct Control<'a> {
 #[derive(Clone, Copy)]
 enum Told<'a> {
     Job(&'a Control<'a>),
-    Worker(Option<&'a Path>),
+    Worker(Ear<'a>),
+}
+
+/// Where a process that stays is heard: at its socket, and over HTTP where its jobs have tokens.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::runner) struct Ear<'a> {
+    pub(in crate::runner) socket: Option<&'a Path>,
+    pub(in crate::runner) url: Option<&'a str>,
 }
 
 /// The command of a start; a start for a handler must not come here.
@@ -159,13 +167,19 @@ pub(super) fn lay_batch(
         let error = format!("cannot run: no room for the lines: {e}");
         Outcome::RetryLater { after: None, error }
     };
+    let url = board.url();
+    let mint = url.and_then(|_| Mint::new());
+    let token = mint.as_ref().map(Mint::of_process);
+    batch.speaks_with(mint);
+    let control = &Control { http: url.zip(token.as_deref()), ..*control };
     // Where no job of it can be a line, all have their outcome already.
     let lines = batch.next_piece().map_err(later)?.ok_or(Outcome::Interrupted)?;
     let leader = batch.leader();
     let (job, last, number) = batch.span();
     let strings = strings(leader, &[], job, Told::Job(control))?;
     let most = batch.replies_most();
-    board.batch_begun(leader.flight, control_path(control.dir, control.launcher, control.number), batch.held());
+    let paths = [control_path, emit_path].map(|path| path(control.dir, control.launcher, control.number));
+    board.batch_begun(leader.flight, paths, batch.held(), batch.voice());
     let order = Order {
         flight: leader.flight,
         job,
@@ -185,13 +199,12 @@ pub(super) fn lay_batch(
     Ok((order.lay(), vec![lines.into()]))
 }
 
-/// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start; `ear` is the
-/// socket at which it is listened to.
+/// Lays the record of a kept worker, known by an id of its own, which serves the queue of this start.
 pub(in crate::runner) fn lay_worker(
     start: &Start,
     flight: Flight,
     id: JobId,
-    ear: Option<&Path>,
+    ear: Ear<'_>,
 ) -> Result<Vec<u8>, Outcome> {
     let strings = strings(start, &[], id, Told::Worker(ear))?;
     let order = Order {
@@ -245,9 +258,9 @@ fn lay_strings(
     // The jobs of a batch have one environment, and each its own trace or none.
     let trace = start.trace().filter(|_| matches!(told, Told::Job(_)) && start.held.count == 1);
     let others: &[&str] = match told {
-        Told::Worker(Some(_)) => &[NOTIFY, WATCHDOG, WATCHDOG_PID],
+        Told::Worker(Ear { socket: Some(_), .. }) => &[NOTIFY, WATCHDOG, WATCHDOG_PID],
         Told::Job(_) if trace.is_some() => &TRACE_VARIABLES,
-        Told::Worker(None) | Told::Job(_) => &[],
+        Told::Worker(_) | Told::Job(_) => &[],
     };
     for (name, value) in &command.environment {
         if !OURS.iter().chain(others).any(|ours| ours.as_bytes() == name) {
@@ -261,8 +274,11 @@ fn lay_strings(
         // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
         Told::Worker(ear) => {
             strings.variable(START_MARKER.as_bytes(), b"1")?;
-            if let Some(ear) = ear {
-                strings.variable(NOTIFY.as_bytes(), ear.as_os_str().as_bytes())?;
+            if let Some(url) = ear.url {
+                strings.variable(URL.as_bytes(), url.as_bytes())?;
+            }
+            if let Some(socket) = ear.socket {
+                strings.variable(NOTIFY.as_bytes(), socket.as_os_str().as_bytes())?;
                 if let Some(limit) = start.policy.time_limit {
                     // Without a number of a process it is meant for whoever asks; ours is not known before it is there.
                     strings.variable(WATCHDOG.as_bytes(), limit.as_micros().to_string().as_bytes())?;

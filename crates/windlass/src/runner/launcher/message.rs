@@ -15,6 +15,7 @@ use windlass_core::time::Time;
 const START: u8 = 1;
 const STOP: u8 = 2;
 const SHOW: u8 = 3;
+const UNTIL: u8 = 4;
 
 /// One start, as it is asked for.
 #[derive(Clone, Debug)]
@@ -248,6 +249,8 @@ pub(crate) enum Request {
     Stop(Flight, Stop),
     /// What it writes is to go to its files as it comes.
     Show(Flight),
+    /// Its tree may live so long from now, unless more is said by then.
+    Until(Flight, Duration),
 }
 
 pub(crate) fn lay_stop(flight: Flight, why: Stop) -> Vec<u8> {
@@ -270,6 +273,14 @@ pub(crate) fn lay_show(flight: Flight) -> Vec<u8> {
     to.0
 }
 
+pub(crate) fn lay_until(flight: Flight, left: Duration) -> Vec<u8> {
+    let mut to = Layer::default();
+    to.u8(UNTIL);
+    to.u64(flight.0);
+    to.u64(u64::try_from(left.as_micros()).unwrap_or(u64::MAX));
+    to.0
+}
+
 impl Request {
     pub(crate) fn read(record: &[u8]) -> Option<Request> {
         let mut from = Taker(record);
@@ -277,6 +288,9 @@ impl Request {
         let flight = Flight(from.u64()?);
         if kind == SHOW {
             return Some(Request::Show(flight));
+        }
+        if kind == UNTIL {
+            return Some(Request::Until(flight, Duration::from_micros(from.u64()?)));
         }
         if kind == STOP {
             let why = match from.u8()? {

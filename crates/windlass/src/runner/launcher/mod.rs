@@ -34,7 +34,7 @@ pub use process::{JOB_MARKER, START_MARKER};
 
 pub(in crate::runner) use control::{control_path, emit_path};
 pub(in crate::runner) use message::{
-    Cut, End, Given, HoldsNul, Kept, Order, Report, Resource, Step, Strings, lay_show, lay_stop,
+    Cut, End, Given, HoldsNul, Kept, Order, Report, Resource, Step, Strings, lay_show, lay_stop, lay_until,
 };
 pub(in crate::runner) use output::INLINE_MAX;
 pub(in crate::runner) use spawn::DEFAULT_PATH;

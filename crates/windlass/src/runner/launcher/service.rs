@@ -15,7 +15,7 @@ use super::spawn::{Child, Pipe, Refusal, Spawner};
 use super::tree::{Family, Orphanage, child_signals};
 use super::wire::{Inbox, Outbox, Received};
 use crate::clock;
-use crate::runner::{Flight, Stop};
+use crate::runner::Flight;
 use crate::sabotage::{self, Sabotage};
 use pipes::read_pipe;
 use rustix::event::Timespec;
@@ -28,12 +28,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use stops::Leases;
 use watch::Watch;
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
 
 mod exits;
 mod pipes;
+mod stops;
 mod watch;
 
 /// How many jobs are started before the loop looks at everything else again.
@@ -109,6 +111,7 @@ pub(super) struct Service {
     looks: BTreeSet<(Instant, usize, u32)>,
     /// When what which job has said aloud is passed on.
     words: BTreeSet<(Instant, usize, u32)>,
+    leases: Leases,
     /// The table whose groups they are, until the first job that needs one comes.
     groups_of: Option<PathBuf>,
     cgroups: Option<Cgroups>,
@@ -157,6 +160,7 @@ impl Service {
             deadlines: BTreeSet::new(),
             looks: BTreeSet::new(),
             words: BTreeSet::new(),
+            leases: Leases::default(),
             groups_of,
             cgroups: None,
             kernel_limits_memory: false,
@@ -195,6 +199,7 @@ impl Service {
                 }
             }
             self.enforce_deadlines();
+            self.enforce_leases()?;
             self.look_at_limits()?;
             self.pass_words_on();
             if look_at_children || !self.ended.is_empty() {
@@ -212,7 +217,8 @@ impl Service {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let first = [&self.deadlines, &self.looks, &self.words].into_iter().filter_map(|due| due.first()).min();
-        let due = first.map(|(first, ..)| first.saturating_duration_since(Instant::now()));
+        let first = first.map(|(first, ..)| *first).into_iter().chain(self.leases.first()).min();
+        let due = first.map(|first| first.saturating_duration_since(Instant::now()));
         let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
@@ -243,63 +249,12 @@ impl Service {
                             },
                             Request::Stop(flight, why) => self.stop(flight, why)?,
                             Request::Show(flight) => self.show(flight),
+                            Request::Until(flight, left) => self.leases.lend(flight, left),
                         }
                     }
                 }
             }
         }
-    }
-
-    fn lose_server(&mut self) {
-        self.orphaned = true;
-        self.waiting.clear();
-        // The socket stays readable for ever now; there is nothing more to hear.
-        let _removed = epoll::delete(&self.epoll, &self.socket);
-        for job in self.jobs.iter().flatten() {
-            job.kill();
-        }
-    }
-
-    fn stop(&mut self, flight: Flight, why: Stop) -> io::Result<()> {
-        let cut = match why {
-            Stop::Cancel => Cut::Cancel,
-            Stop::Withdraw | Stop::Interrupt | Stop::Kill => Cut::Interrupt,
-        };
-        if let Some(at) = self.waiting.iter().position(|task| task.flight == flight) {
-            let now = clock::now();
-            self.waiting.remove(at);
-            return self.report_unstarted(flight, End::NotBegun, Some(cut), now);
-        }
-        // One that has just ended is on its way to the server with the outcome it earned.
-        let Some(&index) = self.by_flight.get(&flight) else { return Ok(()) };
-        let Some(job) = &mut self.jobs[index].as_mut().filter(|_| why != Stop::Withdraw) else { return Ok(()) };
-        // A person's word goes over every other reason, also over a time limit that is being enforced.
-        if !job.ended && (job.cut.is_none() || cut == Cut::Cancel) {
-            job.cut = Some(cut);
-        }
-        match why {
-            Stop::Cancel | Stop::Interrupt => self.ask_to_end(index),
-            Stop::Kill => job.kill(),
-            Stop::Withdraw => {}
-        }
-        Ok(())
-    }
-
-    /// TERM now, KILL after the grace.
-    fn ask_to_end(&mut self, index: usize) {
-        let Some(job) = &mut self.jobs[index] else { return };
-        if job.ended {
-            return;
-        }
-        job.signal(Signal::TERM);
-        // A stopped process would sleep through its grace.
-        job.signal(Signal::CONT);
-        let by = Instant::now().checked_add(job.task.grace);
-        let generation = job.generation;
-        if let Some(old) = std::mem::replace(&mut job.deadline, by) {
-            self.deadlines.remove(&(old, index, generation));
-        }
-        self.deadlines.extend(by.map(|by| (by, index, generation)));
     }
 
     fn enforce_deadlines(&mut self) {

@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::numbered::ByNumber;
 use crate::runner::command::{Shared, order, reading};
 use crate::runner::launcher::{End, Report, holds_more};
-use crate::runner::reply::{self, Emits, Said};
+use crate::runner::reply::{self, Emits};
 use crate::runner::tally::Tally;
 use crate::runner::{Flight, Output, Start, Stop};
 use rustix::event::Timespec;
@@ -31,6 +31,7 @@ use windlass_core::supervisor::WorkerState;
 mod assign;
 mod ends;
 mod room;
+mod said;
 
 /// How long what is known may wait to be told while there is more to do. Each telling is a turn of the engine.
 const TELL_WITHIN: Duration = Duration::from_millis(10);
@@ -179,6 +180,7 @@ impl Desk {
                 Message::Lost(flight) => self.buried(number(flight), None),
                 Message::MakeRoom(bytes) => self.make_room(bytes),
                 Message::Overdue(overdue) => self.overdue(overdue),
+                Message::Spoken(spoken) => self.speak(&spoken),
                 Message::Close => self.closed = true,
             }
         }
@@ -348,57 +350,6 @@ impl Desk {
             }
         }
         self.workers.insert(number, worker);
-    }
-
-    /// What a worker says on its channel or to its socket.
-    fn read_words(&mut self, number: u32, what: u64) {
-        let Some(worker) = self.workers.get_mut(&number) else { return };
-        let (heard, messages) = match what {
-            CHANNEL => worker.read_channel(&mut self.buffer),
-            _ => (Heard::More, worker.read_notices()),
-        };
-        if heard == Heard::Closed {
-            // It says nothing there, and may go on with its work.
-            let _out_already = epoll::delete(&self.epoll, &worker.channel);
-        }
-        let mut goes = false;
-        for message in messages {
-            // Where several are in flight a message names its job; else it is about the one it is at.
-            let (id, text) = reply::addressed(&message);
-            let said = Said::read(text);
-            if let Some(window) = said.in_flight {
-                worker.window = window;
-                // It may wait for what it has room for now before it answers what it has.
-                self.stirred.insert(worker.pool);
-            }
-            // One that goes before it has done anything is to be counted as such.
-            if said.stopping && worker.ending().is_none() && (worker.done > 0 || !worker.lines.is_empty()) {
-                worker.end_for(Ending::Retired);
-                goes = worker.lines.is_empty();
-            }
-            let line = match id {
-                Some(id) => worker.lines.iter_mut().find(|line| line.id == id),
-                None => worker.lines.front_mut(),
-            };
-            let Some(line) = line else { continue };
-            if let Some(deadline) = line.deadline {
-                let beat = worker.policy.time_limit.filter(|_| said.heartbeat).max(said.at_least);
-                let anew = beat.and_then(|more| Instant::now().checked_add(more)).unwrap_or(deadline);
-                line.deadline = anew.max(deadline).checked_add(said.extend);
-            }
-            line.spoke = true;
-            self.shared.settings.board.said(line.id, text);
-            if let Some((checkpoint, (_, tally))) = said.checkpoint.zip(self.flights.get_mut(&line.flight)) {
-                tally.checkpoint(line.position, checkpoint);
-            }
-            if let Some(phase) = &said.phase {
-                worker.is_in(phase);
-            }
-        }
-        if goes && let Some(mut worker) = self.workers.remove(&number) {
-            self.dismiss(&mut worker, Instant::now());
-            self.workers.insert(number, worker);
-        }
     }
 
     fn enforce_deadlines(&mut self, now: Instant) {

@@ -7,6 +7,7 @@ use super::marks::Marks;
 use super::notices::Notices;
 use crate::runner::launcher::Report;
 use crate::runner::lines::Layer;
+use crate::runner::spoken::Mint;
 use crate::runner::{Flight, Start, Stop};
 use crate::supervisor::Worker;
 use rustix::fs::OFlags;
@@ -124,6 +125,8 @@ pub(super) struct Kept {
     /// The worker's own end of its input, for a look at what it left there.
     unread: OwnedFd,
     layer: Layer,
+    /// Makes the tokens of its jobs, where they have any.
+    pub(super) mint: Option<Mint>,
     outgoing: Vec<u8>,
     sent: usize,
     written: u64,
@@ -187,6 +190,7 @@ impl Kept {
             notices,
             unread,
             layer: Layer::default(),
+            mint: None,
             outgoing: Vec::new(),
             sent: 0,
             written: 0,
@@ -210,6 +214,12 @@ impl Kept {
             is_mute: false,
             looked_at_memory: (0, now),
         }
+    }
+
+    /// Its jobs may speak over HTTP, with tokens that this makes.
+    pub(super) fn speaks_with(&mut self, mint: Option<Mint>) {
+        self.layer = Layer::with(mint.clone());
+        self.mint = mint;
     }
 
     /// It answers out of order and may work on several jobs at once.
@@ -252,6 +262,13 @@ impl Kept {
     /// It is being told to end, now.
     pub(super) fn is_told(&mut self) {
         self.worker.stop();
+    }
+
+    /// One of its jobs has handed something on, and is still at work.
+    pub(super) fn has_emitted(&mut self) {
+        if self.state() == WorkerState::Working {
+            self.worker.happens(&[WorkerEvent::Emit, WorkerEvent::Emitted]);
+        }
     }
 
     /// It hands on what it made.

@@ -9,11 +9,13 @@ use super::super::pool::{Death, Waiting};
 use super::{CHANNEL, Desk, Instant, NOTICES, REPLIES, ROOM, WORKERS_FROM, order, words};
 use crate::clock;
 use crate::runner::Flight;
+use crate::runner::spoken::Mint;
 use crate::supervisor::{About, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
+use windlass_core::policy::{Framing, Service, Worker};
 use windlass_core::supervisor::{WorkerState, choice};
 use windlass_core::time::Time;
 
@@ -96,7 +98,11 @@ impl Desk {
         let user = pool.policy.user.as_ref();
         // It can do without: descriptor 3 takes the same words.
         let notices = Notices::new(&self.shared.settings.control_of(user), number, user).ok();
-        let ear = notices.as_ref().map(Notices::path);
+        // A module of ours has no way to call anybody.
+        let speaks = matches!(&pool.policy.service, Service::Worker(Worker { framing: Framing::Json, lua: None, .. }));
+        let url = self.shared.settings.board.url().filter(|_| speaks);
+        let mint = url.and_then(|_| Mint::new());
+        let ear = order::Ear { socket: notices.as_ref().map(Notices::path), url };
         let asked =
             order::lay_worker(&pool.example, flight, id, ear).map_err(|outcome| words(&outcome)).and_then(|record| {
                 let cannot = |e: rustix::io::Errno| format!("no pipes for a worker: {}", std::io::Error::from(e));
@@ -112,7 +118,8 @@ impl Desk {
         let theirs = std::mem::take(&mut pipes.theirs);
         let about = About::new(Kind::Kept, Some(&pool.policy), flight);
         let made = self.shared.settings.board.workers().make(about);
-        let worker = Kept::new(flight, at, made, Arc::clone(&pool.policy), pipes, notices);
+        let mut worker = Kept::new(flight, at, made, Arc::clone(&pool.policy), pipes, notices);
+        worker.speaks_with(mint);
         for (fd, what) in worker.fds().zip([REPLIES, CHANNEL, NOTICES]) {
             let token = EventData::new_u64(u64::from(number) << 2 | what);
             if let Err(error) = epoll::add(&self.epoll, fd, token, EventFlags::IN) {
