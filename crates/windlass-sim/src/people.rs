@@ -197,7 +197,7 @@ impl World {
         }
         let inbox = self.producers.ids_written();
         let answer = self.people.ask(Ask::Drained { inbox }, |_| Said::Nothing);
-        self.send(Event::AwaitDrained { due_only: false, answer });
+        self.send(Event::AwaitDrained { due_only: false, here_only: false, answer });
         Ok(())
     }
 
@@ -404,7 +404,7 @@ impl World {
             None => {
                 let inbox = self.producers.ids_written();
                 let answer = self.people.ask(Ask::Drained { inbox }, |_| Said::Nothing);
-                self.send(Event::AwaitDrained { due_only: false, answer });
+                self.send(Event::AwaitDrained { due_only: false, here_only: false, answer });
             }
         }
         Ok(())

@@ -130,8 +130,17 @@ impl Link {
         place: &Place,
         act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        Link::with_own(place, |connection, _| act(connection))
+    }
+
+    /// The same for what depends on whether this process is the server.
+    pub(super) fn with_own<T>(
+        place: &Place,
+        act: impl FnOnce(&mut Connection, bool) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut link = Link::open(place)?;
-        let result = act(&mut link.connection);
+        let own = link.is_own();
+        let result = act(&mut link.connection, own);
         let closed = link.close();
         let value = result?;
         closed.map(|()| value)
@@ -202,11 +211,11 @@ fn options(dir: &DataDir, store: &StorePlace, carry: Carry) -> ServerOptions {
 }
 
 /// Waits until everything in the inbox is in the store, so that a verb sees what was pushed before it. Where nothing
-/// can run, that is all that "drained" waits for.
+/// can run, that is all that "drained" waits for, but for what is on its way to another server: that may take for ever.
 fn read_inbox(dir: &DataDir) -> Result<(), Failure> {
     let Some(mut connection) = Connection::open(dir)? else { return Ok(()) };
     connection.set_patience(None);
-    connection.get("/api/v1/drained")?.checked().map(drop)
+    connection.get("/api/v1/drained?here_only=true")?.checked().map(drop)
 }
 
 /// The lock is held, and its holder says nothing.

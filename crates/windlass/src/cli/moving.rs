@@ -5,7 +5,7 @@
 
 use super::Context;
 use super::amend::selector_of;
-use super::connect::{Link, Server, ServerOptions, idle_options};
+use super::connect::{Connection, Link, Server, ServerOptions, idle_options};
 use super::place::Place;
 use super::print::{self, grouped};
 use crate::api;
@@ -55,9 +55,12 @@ pub(super) fn moving(args: &Args, context: &Context) -> Result<u8, Failure> {
     };
     let (Target { url, token_file, address_file }, other) = Target::find(args, &stores)?;
     let request = api::Move { to: url, token_file, address_file, ..wanted(&args.targets)? };
-    let moved = Link::with(&place, |server| {
+    let moved = Link::with_own(&place, |server, own| {
         // Millions of jobs take their time.
         server.set_patience(None);
+        if own {
+            await_earlier(server, context)?;
+        }
         let moved = server.post_json::<Departed>("/api/v1/moves", &request)?;
         let status: Value = server.get_json("/api/v1/status")?;
         Ok((moved, status["totals"][State::Running.word()] == 0))
@@ -70,6 +73,19 @@ pub(super) fn moving(args: &Args, context: &Context) -> Result<u8, Failure> {
         stores.tidy([args.from.as_deref(), Some(&args.to)].into_iter().flatten())?;
     }
     tell(&moved, context)
+}
+
+/// What an earlier command had on its way when it was killed arrives first, or not, before more goes.
+fn await_earlier(server: &mut Connection, context: &Context) -> Result<(), Failure> {
+    let status: Value = server.get_json("/api/v1/status")?;
+    let under_way = status["totals"][State::Running.word()].as_u64().unwrap_or(0);
+    if under_way > 0 {
+        let jobs = print::jobs(under_way);
+        context
+            .say(format_args!("{jobs} of an earlier command are on their way: their server is asked about them first"));
+        server.get("/api/v1/drained")?.checked()?;
+    }
+    Ok(())
 }
 
 /// Databases that jobs leave or come to. Whoever serves one for so long has a data directory of its own below the usual

@@ -10,14 +10,12 @@ use super::obey::Wrote;
 use super::{Engine, checkpoint, unique};
 use crate::lot::{self, LotNo};
 use crate::sabotage::{self, Sabotage};
-use crate::store::{Arriving, Store, StoreError};
+use crate::store::{Arriving, LOTS, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
 use windlass_core::job::JobId;
 use windlass_core::time::Time;
-
-const LOTS: &str = "lot/";
 
 /// A lot that nobody has said to be settled is remembered for so long: no server is away for longer and then sends one
 /// again.
@@ -73,6 +71,21 @@ impl<S: Store> Engine<S> {
             effects.answers.add(answer, Ok(lot::Answer { why, ..lot::Answer::default() }));
             return Ok(false);
         }
+        match self.take_jobs(&mut parcel, now, effects) {
+            Ok(taken) => effects.answers.add(answer, Ok(taken)),
+            // That is certain, whatever becomes of the turn: it is dropped.
+            Err(StoreError::Refused(what)) => {
+                let why = format!("the database there refuses it: {what}");
+                answer.give(Ok(lot::Answer { why, ..lot::Answer::default() }));
+                effects.refusal_told = true;
+                return Err(StoreError::Refused(what));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    fn take_jobs(&mut self, parcel: &mut Parcel, now: Time, effects: &mut Effects) -> Result<lot::Answer, StoreError> {
         unique::stamp(&mut parcel.lot, &self.scheduler);
         let before = self.store.changes();
         self.learn(before, effects);
@@ -100,8 +113,7 @@ impl<S: Store> Engine<S> {
             // Text and numbers only: there is nothing in it that JSON lacks.
             self.store.note(&key(parcel.number), Some(&serde_json::to_vec(&kept).unwrap_or_default()))?;
         }
-        effects.answers.add(answer, Ok(taken));
-        Ok(true)
+        Ok(taken)
     }
 
     /// The server that gave a lot has settled it, and will not ask again.

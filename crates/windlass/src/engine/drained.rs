@@ -13,26 +13,31 @@ use windlass_core::life_cycle::State;
 impl<S: Store> Engine<S> {
     /// True when nothing that can run waits or runs.
     pub fn is_quiet(&self) -> bool {
-        self.has_none(&[State::Scheduled, State::Ready, State::Retrying])
+        self.has_none(&[State::Scheduled, State::Ready, State::Retrying], false)
     }
 
-    /// True when nothing runs or could run now; what waits for its time does not count.
-    pub(super) fn is_idle(&self) -> bool {
-        self.has_none(&[State::Ready])
+    /// True when all has ended that somebody waits for: where only what is due counts, what waits for its time does not.
+    pub(super) fn satisfies(&self, waiter: &DrainedWaiter) -> bool {
+        let waiting = [State::Ready, State::Scheduled, State::Retrying];
+        let counted = if waiter.due_only { 1 } else { waiting.len() };
+        self.has_none(&waiting[..counted], waiter.here_only)
     }
 
-    fn has_none(&self, waiting: &[State]) -> bool {
+    fn has_none(&self, waiting: &[State], here_only: bool) -> bool {
+        let flies = if here_only { self.flights.end_here() > 0 } else { !self.flights.is_empty() };
         let live = |queue: &Queue| waiting.iter().any(|state| queue.by_state[state.index()] > 0);
-        (self.flights.is_empty() || sabotage::on(Sabotage::DrainedWhileRunning))
+        (!flies || sabotage::on(Sabotage::DrainedWhileRunning))
             && self.pending.is_empty()
             && !self.queues.iter().any(|(no, queue)| live(queue) && self.scheduler.can_run(no))
     }
 
     pub(super) fn answer_drained(&mut self, effects: &mut Effects) {
         self.waiters.reading_for_drained = false;
-        let (quiet, idle, missed) = (self.is_quiet(), self.is_idle(), self.waiters.missed);
-        let satisfied = |waiter: &mut DrainedWaiter| if waiter.due_only { idle } else { quiet };
-        for DrainedWaiter { answer, before, .. } in self.waiters.drained.extract_if(.., satisfied) {
+        let missed = self.waiters.missed;
+        let waiters = std::mem::take(&mut self.waiters.drained);
+        let (satisfied, others): (Vec<_>, Vec<_>) = waiters.into_iter().partition(|waiter| self.satisfies(waiter));
+        self.waiters.drained = others;
+        for DrainedWaiter { answer, before, .. } in satisfied {
             let (failed, cancelled) = (missed.failed - before.failed, missed.cancelled - before.cancelled);
             effects.answers.add(answer, Ok(Drained { failed, cancelled }));
         }

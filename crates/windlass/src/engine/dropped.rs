@@ -180,7 +180,7 @@ impl<S: Store> Engine<S> {
         self.waiters.missed_now = self.waiters.missed;
         self.lots.drop_packed(&progress.lots, &why.failure());
         let why = self.drop_turn(why)?;
-        let asked = !dropped.answers.is_empty();
+        let asked = !dropped.answers.is_empty() || dropped.refusal_told;
         dropped.answers.refuse(&why.failure());
         self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(why.failure())));
         // Orders to stop and to read touch nothing that was dropped, and whoever waits for them asks only once.

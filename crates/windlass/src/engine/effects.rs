@@ -46,6 +46,8 @@ pub struct Effects {
     pub audit: Vec<Audited>,
     /// Sentences for the log.
     pub notes: Vec<String>,
+    /// Whoever asked for what the store refuses has been told so; the turn is dropped.
+    pub refusal_told: bool,
 }
 
 /// Answers bound to their values; if the turn is dropped all of them become the same failure.

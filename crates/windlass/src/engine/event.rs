@@ -118,6 +118,7 @@ pub enum Event {
     /// Answered when everything that can run has ended; with `due_only`, when nothing is left that could run now.
     AwaitDrained {
         due_only: bool,
+        here_only: bool,
         answer: Answer<Drained>,
     },
     /// Answered when what is in the inbox now has been admitted, and what has ended is in the archive.

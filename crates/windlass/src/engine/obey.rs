@@ -47,9 +47,9 @@ impl<S: Store> Engine<S> {
                     self.after_inbox(Then::AwaitRun(run, answer), effects);
                 }
             }
-            Event::AwaitDrained { due_only, answer } => {
+            Event::AwaitDrained { due_only, here_only, answer } => {
                 let before = self.waiters.missed;
-                self.waiters.drained.push(DrainedWaiter { answer, before, due_only });
+                self.waiters.drained.push(DrainedWaiter { answer, before, due_only, here_only });
             }
             Event::CatchUp { answer } => self.after_inbox(Then::CatchUp(answer), effects),
             Event::Follow { run, follower, answer } => self.follow(run, follower, answer, effects),

@@ -266,7 +266,7 @@ fn drained_means_that_nothing_which_can_run_is_left() {
     world.push("unserved", 5);
     world.push("q", 2);
     let (drained, given) = answer();
-    world.turn([Event::AwaitDrained { due_only: false, answer: drained }]);
+    world.turn([Event::AwaitDrained { due_only: false, here_only: false, answer: drained }]);
     assert!(given.try_recv().is_err());
     world.finish(Outcome::Cancelled);
     world.finish(Outcome::FailedForGood { error: "no".into() });

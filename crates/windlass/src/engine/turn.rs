@@ -11,7 +11,7 @@ use super::event::{Answer, Event, Followed};
 use super::look::Fence;
 use super::lots::LotNews;
 use super::stalemate::LOOK_AFTER;
-use super::waiters::{DrainedWaiter, Then};
+use super::waiters::Then;
 use super::{Engine, FULL_RETRY, OS_SYNC, Queues, RELEASE_MOST, failure, merge, unique};
 use crate::archiver::{Entry, Ran};
 use crate::error::{Failure, Kind};
@@ -504,11 +504,9 @@ impl<S: Store> Engine<S> {
 
     /// Once the store is quiet the inbox is read to its end; if it is quiet still, everything is done.
     fn look_if_drained(&mut self, effects: &mut Effects) {
-        let (quiet, idle) = (self.is_quiet(), self.is_idle());
-        let satisfied = |waiter: &DrainedWaiter| if waiter.due_only { idle } else { quiet };
         // What waits in the inbox for a database that refuses it is not done.
         let waits = self.waiters.reading_for_drained || !self.one_by_one.waiting.is_empty();
-        if waits || !self.waiters.drained.iter().any(satisfied) {
+        if waits || !self.waiters.drained.iter().any(|waiter| self.satisfies(waiter)) {
             return;
         }
         self.waiters.reading_for_drained = true;

@@ -28,6 +28,8 @@ pub struct DrainedWaiter {
     pub before: Drained,
     /// What waits for a later time is not waited for.
     pub due_only: bool,
+    /// Nor what is on its way to another server, which may never answer.
+    pub here_only: bool,
 }
 
 /// All who wait.

@@ -107,9 +107,12 @@ async fn stocked(app: &App) -> Result<HashMap<String, u64>, Failure> {
 
 /// Answers when everything that can run has ended.
 pub(super) async fn drained(call: Call) -> Result<Response, Problem> {
-    let due_only = call.query(&["due_only"])?.truth("due_only")?.unwrap_or(false);
+    let query = call.query(&["due_only", "here_only"])?;
+    let [due_only, here_only] = ["due_only", "here_only"].map(|name| query.truth(name));
+    let (due_only, here_only) = (due_only?.unwrap_or(false), here_only?.unwrap_or(false));
     let _place = call.app.stream()?;
-    let drained = call.app.unless_stopped(call.app.ask(|answer| Event::AwaitDrained { due_only, answer })).await?;
+    let ask = call.app.ask(|answer| Event::AwaitDrained { due_only, here_only, answer });
+    let drained = call.app.unless_stopped(ask).await?;
     json(StatusCode::OK, &api::Drained { failed: drained.failed, cancelled: drained.cancelled })
 }
 

@@ -12,12 +12,12 @@ use crate::engine::handle::IdSource;
 use crate::error::{Failure, Kind};
 use crate::lot::{self, BadLot, Group, LotNo, Manner, Travelled};
 use crate::store::chunk::Chunk;
-use crate::store::{Arriving, Lot, MOVED, NewJobs, StoreView};
+use crate::store::{Arriving, Gone, Lot, MOVED, NewJobs, Past, StoreView};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::collections::HashMap;
 use std::sync::Arc;
-use windlass_core::job::JobId;
+use windlass_core::job::{JobId, Priority, QueueName, Record};
 use windlass_core::life_cycle::State;
 
 pub(super) async fn take(mut call: Call) -> Result<Response, Problem> {
@@ -81,15 +81,27 @@ fn sort(
     for Group { queue, priority, past, jobs } in groups {
         let mut new = vec![true; jobs.len()];
         if may_be_known(&jobs, &*view, &archived, ids)? {
+            let all: Vec<JobId> = (0..jobs.len()).map(|index| jobs.id(index)).collect();
+            let gone: HashMap<JobId, Gone> = view.gone(&all)?.into_iter().collect();
             for (index, is_new) in new.iter_mut().enumerate() {
-                match look(jobs.id(index), manner, &*view, &archived, ids)? {
+                let known = match gone.get(&all[index]) {
+                    Some(Gone::Moved) => Some(MOVED),
+                    Some(Gone::Ended) => Some(""),
+                    None => archived.get(&all[index]).map(String::as_str),
+                };
+                match look(all[index], manner, &*view, known, ids)? {
                     Ok(found) => *is_new = found,
                     Err(why) => return Ok(Err(why)),
+                }
+                parcel.known += u64::from(!*is_new);
+                // It goes to the row that it left, which is not for many at once.
+                if *is_new && past.is_none() && gone.contains_key(&all[index]) {
+                    *is_new = false;
+                    parcel.pasts.push((back(&queue, priority, &jobs, index), String::new()));
                 }
             }
         }
         let count = new.iter().filter(|is_new| **is_new).count();
-        parcel.known += (jobs.len() - count) as u64;
         let jobs: Arc<Chunk> = match count {
             0 => continue,
             all if all == jobs.len() => jobs,
@@ -103,6 +115,13 @@ fn sort(
         }
     }
     Ok(Ok(parcel))
+}
+
+/// A job that was here before, alone, as it comes.
+fn back(queue: &QueueName, priority: Priority, jobs: &Chunk, index: usize) -> Arriving {
+    let past = Past { state: State::Ready, due: None, record: Record::default(), errors: Vec::new() };
+    let jobs = Arc::new(jobs.rebuilt(jobs.particulars().cloned(), |other| other == index));
+    Arriving { queue: queue.clone(), priority, past, jobs }
 }
 
 /// How the jobs of a lot that the archive knows ended here last.
@@ -125,12 +144,12 @@ fn may_be_known(
     Ok(in_archive || ids.will_give(last) || view.may_hold(first, last)?)
 }
 
-/// Whether a job is new here; an error is why it cannot be taken.
+/// Whether a job is new here; an error is why it cannot be taken. `known` is how it ended here last.
 fn look(
     id: JobId,
     manner: Manner,
     view: &dyn StoreView,
-    archived: &HashMap<JobId, String>,
+    known: Option<&str>,
     ids: &IdSource,
 ) -> Result<Result<bool, String>, Failure> {
     match view.job(id)?.map(|job| job.state) {
@@ -139,7 +158,7 @@ fn look(
         Some(_) => return Ok(Ok(false)),
         None => {}
     }
-    Ok(match archived.get(&id).map(String::as_str) {
+    Ok(match known {
         Some(MOVED) if manner == Manner::Forward => {
             Err(format!("{id} was given away from here and comes back: the forwards go in a circle"))
         }

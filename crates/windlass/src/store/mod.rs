@@ -31,7 +31,7 @@ mod view;
 
 pub use claim::{Held, Order, Place, Settlement};
 pub use error::StoreError;
-pub use travel::{Arriving, Past, Unheld};
+pub use travel::{Arriving, Gone, Past, Unheld};
 pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, ServerInfo, StoreView, subject_of};
 
 use chunk::Chunk;
@@ -194,6 +194,10 @@ pub const SHARED: &str = "schedule/";
 /// Notes with this in front are of jobs on their way to another server. Whether they arrived is known there alone, and
 /// only the server that sent them asks: until it has, nobody else may run them.
 pub const MOVING: &str = "moving/";
+
+/// Notes with this in front are of lots that were taken. Any server on a store may be sent a lot again, so all of them
+/// know what one has taken.
+pub const LOTS: &str = "lot/";
 
 /// The archive's word for the last line of a job that a person deleted.
 pub const DELETED: &str = "deleted";

@@ -43,3 +43,11 @@ pub enum Unheld {
     /// The store cannot.
     Unable,
 }
+
+/// What became of a job whose row is here still, though it does not wait or run any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    Ended,
+    /// To another server, which may give it back.
+    Moved,
+}

@@ -2,7 +2,7 @@
 //!
 //! It must not change anything: every question is about the committed state.
 
-use super::{Cursor, Held, RunInfo, StoreError};
+use super::{Cursor, Gone, Held, RunInfo, StoreError};
 use std::ops::Deref;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, JobId, LaneKind, Priority, QueueName, QueueNo, Record, RunId};
@@ -137,6 +137,10 @@ pub trait StoreView {
     fn may_hold(&self, _first: JobId, _last: JobId) -> Result<bool, StoreError> {
         Ok(true)
     }
+    /// Those of these jobs of which only a row is left, and why. A store that keeps none of what has ended knows none.
+    fn gone(&self, _ids: &[JobId]) -> Result<Vec<(JobId, Gone)>, StoreError> {
+        Ok(Vec::new())
+    }
     /// Jobs by arrival from `from` on; `limit` bounds the answer and the work.
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError>;
     fn queues(&self) -> Result<Vec<QueueInfo>, StoreError>;
@@ -159,6 +163,9 @@ impl<P: Deref<Target: StoreView>> StoreView for P {
     }
     fn may_hold(&self, first: JobId, last: JobId) -> Result<bool, StoreError> {
         (**self).may_hold(first, last)
+    }
+    fn gone(&self, ids: &[JobId]) -> Result<Vec<(JobId, Gone)>, StoreError> {
+        (**self).gone(ids)
     }
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
         (**self).list(filter, from, limit)

@@ -403,3 +403,34 @@ fn a_forward_is_refused_with_a_sentence_where_it_cannot_be_meant() {
         rig.call(&["config", "check", path.to_str().unwrap()]).says(sentence).ended(78);
     }
 }
+
+#[test]
+fn whoever_only_asks_does_not_wait_for_what_is_on_its_way_to_a_server_that_is_away() {
+    let (here, there) = (machine(), machine());
+    let own = here.serve(&there.forward("mail"));
+    let ids = pushed(&here.rig, "mail", 0..20);
+    while !here.rig.call(&["why", "mail"]).fine().contains("cannot reach 127.0.0.1") {}
+    own.kill();
+    // Nobody serves either of them: each verb does for a moment.
+    let listed = here.rig.call(&["ls", "state:running", "-o", "ids"]).fine().to_owned();
+    assert_eq!(listed.lines().map(str::to_owned).collect::<BTreeSet<_>>(), ids);
+    assert_eq!(here.rig.call(&["status", "--json"]).json()["totals"]["running"], 20);
+}
+
+#[test]
+fn a_move_says_that_it_waits_for_what_an_earlier_one_has_on_its_way() {
+    let (here, there) = (machine(), machine());
+    let own = here.serve(&there.forward("mail"));
+    let ids = pushed(&here.rig, "mail", 0..20);
+    while !here.rig.call(&["why", "mail"]).fine().contains("cannot reach 127.0.0.1") {}
+    own.kill();
+    here.rig.call(&["push", "later", "x"]).fine();
+    let (url, token) = (there.url(), there.token());
+    let words = ["move", "later", "--to", &url, "--token-file", &token];
+    let mut moving = here.rig.start(&words, Stdio::null());
+    moving.until("20 jobs of an earlier command are on their way");
+    let other = there.serve("");
+    moving.end().says("moved 1 job").fine();
+    assert_eq!(there.ids().len(), ids.len() + 1);
+    other.stop();
+}

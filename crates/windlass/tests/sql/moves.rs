@@ -1,6 +1,6 @@
 //! Jobs that move to a table and from one, also to and from one under names of its own, and whatever dies over it.
 
-use crate::rig::{Process, Rig, is_ready};
+use crate::rig::{Process, Rig, is_ready, lines_of};
 use crate::table::{ALL, Kind, Table};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::collections::BTreeSet;
@@ -90,4 +90,118 @@ fn a_move_from_one_database_to_another_that_is_killed_again_and_again_ends_with_
     }
     assert_eq!(to.sql(DISTINCT), format!("{MANY}|{MANY}"));
     assert_eq!(to.sql("SELECT count(*) FROM jobs"), MANY.to_string());
+}
+
+/// The words that move a queue between two places.
+fn words<'a>(from: &'a str, to: &'a str) -> [&'a str; 6] {
+    ["move", "q", "--from", from, "--to", to]
+}
+
+const STATUSES: &str = "SELECT id, data, status FROM jobs ORDER BY id";
+
+#[test]
+fn jobs_that_come_back_to_their_table_are_in_their_rows_again_and_run_once() {
+    for kind in ALL {
+        let (table, elsewhere, here) = (Table::ready(kind), Rig::new(), Rig::new());
+        table.insert("q", "a");
+        table.insert("q", "b");
+        table.insert("other", "stays");
+        table.sql("INSERT INTO jobs (name, data, status, run_at) VALUES ('q', 'later', 'pending', 4070908800000000)");
+        let (url, dir) = (table.url(), elsewhere.dir());
+        let dir = dir.to_str().unwrap();
+        for _ in 0..2 {
+            here.call(&words(&url, dir)).says("moved 3 jobs").fine();
+            let away = "1|a|completed\n2|b|completed\n3|stays|pending\n4|later|completed";
+            assert_eq!(table.sql(STATUSES), away, "{kind:?}");
+            here.call(&words(dir, &url)).says("moved 3 jobs").fine();
+            let back = "1|a|pending\n2|b|pending\n3|stays|pending\n4|later|pending";
+            assert_eq!(table.sql(STATUSES), back, "{kind:?}");
+        }
+        assert_eq!(table.sql("SELECT run_at FROM jobs WHERE data = 'later'"), "4070908800000000");
+        assert_eq!(elsewhere.call(&["ls", "state:scheduled,ready,running", "-o", "ids"]).fine(), "");
+        let done = table.rig.path("done");
+        let command = format!("echo $1 >> {}", done.display());
+        let serving = table.serve(&format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\", \"sh\", \"{{}}\"]\n"));
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "2");
+        // By hand, as any row that has ended.
+        table.sql("UPDATE jobs SET status = 'pending', locked_queue_id = '' WHERE id = 1");
+        table.nudge();
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "2");
+        serving.stop();
+        assert_eq!(lines_of(&done).iter().filter(|line| *line == "b").count(), 1, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_row_whose_job_is_elsewhere_can_be_tried_again_by_hand() {
+    for kind in ALL {
+        let (table, elsewhere, here) = (Table::ready(kind), Rig::new(), Rig::new());
+        table.insert("q", "a");
+        let (url, dir) = (table.url(), elsewhere.dir());
+        let dir = dir.to_str().unwrap();
+        here.call(&words(&url, dir)).says("moved 1 job").fine();
+        table.sql("UPDATE jobs SET status = 'pending', locked_queue_id = '' WHERE id = 1");
+        // It waits in its row, and is left as it is there.
+        here.call(&words(dir, &url)).says("moved 1 job").fine();
+        let serving = table.serve("[queue.q]\nrun = [\"true\"]\n");
+        table.until(STATUSES, "1|a|completed");
+        serving.stop();
+        assert_eq!(elsewhere.call(&["ls", "state:scheduled,ready,running", "-o", "ids"]).fine(), "");
+    }
+}
+
+#[test]
+fn what_has_ended_in_its_table_is_not_run_when_a_copy_of_it_comes_back() {
+    for kind in ALL {
+        let (table, elsewhere, here) = (Table::ready(kind), Rig::new(), Rig::new());
+        table.insert("q", "a");
+        let (url, dir, copy) = (table.url(), elsewhere.dir(), elsewhere.path("copy"));
+        let (dir, copy) = (dir.to_str().unwrap(), copy.to_str().unwrap());
+        here.call(&words(&url, dir)).says("moved 1 job").fine();
+        assert!(std::process::Command::new("cp").args(["-a", dir, copy]).status().unwrap().success());
+        here.call(&words(dir, &url)).says("moved 1 job").fine();
+        let serving = table.serve("[queue.q]\nrun = [\"true\"]\n");
+        table.until(STATUSES, "1|a|completed");
+        serving.stop();
+        here.call(&words(copy, &url)).says("moved 1 job").fine();
+        assert_eq!(table.sql("SELECT id, status FROM jobs"), "1|completed", "{kind:?}");
+    }
+}
+
+#[test]
+fn a_move_back_that_is_killed_again_and_again_ends_with_each_job_once_in_its_row() {
+    for kind in ALL {
+        let (table, elsewhere, here) = (Table::ready(kind), Rig::new(), Rig::new());
+        let rows: Vec<String> = (0..9_000).map(|n| format!("('q', '{n:06}{}', 'pending')", "x".repeat(600))).collect();
+        for some in rows.chunks(100) {
+            table.sql(&format!("INSERT INTO jobs (name, data, status) VALUES {}", some.join(", ")));
+        }
+        let (url, dir) = (table.url(), elsewhere.dir());
+        let dir = dir.to_str().unwrap();
+        here.call(&words(&url, dir)).says("moved 9,000 jobs").fine();
+        killed_again_and_again(&here, &words(dir, &url), || table.sql(WAITING));
+        let left = || elsewhere.call(&["ls", "state:ready,running", "-o", "ids"]).fine().to_owned();
+        while !left().is_empty() {
+            here.call(&words(dir, &url)).fine();
+        }
+        assert_eq!(table.sql(DISTINCT), "9000|9000", "{kind:?}");
+        assert_eq!(table.sql("SELECT count(*) FROM jobs"), "9000", "{kind:?}");
+    }
+}
+
+#[test]
+fn what_the_table_does_not_take_of_a_move_stays_where_it_is_and_is_said() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let (table, elsewhere, here) = (Table::ready(kind), Rig::new(), Rig::new());
+        table.sql("ALTER TABLE jobs ADD CONSTRAINT sober CHECK (name <> 'q')");
+        elsewhere.feed(&["push", "q", "-"], "x\ny\n").fine();
+        let (url, dir) = (table.url(), elsewhere.dir());
+        let dir = dir.to_str().unwrap();
+        let refused = here.call(&words(dir, &url));
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        refused.says("the database there refuses it").says("which is back");
+        assert_eq!(elsewhere.call(&["ls", "state:ready", "-o", "ids"]).fine().lines().count(), 2);
+        table.sql("ALTER TABLE jobs DROP CONSTRAINT sober");
+        here.call(&words(dir, &url)).says("moved 2 jobs").fine();
+    }
 }

@@ -107,7 +107,7 @@ fn failures_of_a_dropped_turn_are_not_counted_twice() {
     let mut world = World::new(vec![policy]);
     world.push("q", 1);
     let (answer, given) = answer();
-    world.turn([Event::AwaitDrained { answer, due_only: false }]);
+    world.turn([Event::AwaitDrained { answer, due_only: false, here_only: false }]);
     let start = world.under_way.remove(0);
     world.engine.store().fail_commit(StoreError::Full("test".into()));
     let end = finished(&start, failed(), world.now);

@@ -1,10 +1,11 @@
 //! Small things by a key: what a server has begun, what people changed, how far its inbox was read.
 //!
-//! Notes and cursors are each server's own; what people changed is everybody's.
+//! Notes and cursors are each server's own, but for what all have to know: schedules, and lots that were taken. What
+//! people changed is everybody's.
 
 use super::dialect::Rows;
 use super::{SqlStore, StoreError};
-use crate::store::{Cursor, SHARED, Steer};
+use crate::store::{Cursor, LOTS, SHARED, Steer};
 use std::collections::HashMap;
 use windlass_core::job::Origin;
 use windlass_core::overrides::{Key, Override, Target};
@@ -29,7 +30,11 @@ impl SqlStore {
 
     /// The server that a note belongs to; those that are shared have none.
     fn whose(&self, key: &str) -> String {
-        if key.starts_with(SHARED) { String::new() } else { self.options.server.clone() }
+        if [SHARED, LOTS].iter().any(|shared| key.starts_with(shared)) {
+            String::new()
+        } else {
+            self.options.server.clone()
+        }
     }
 
     fn replace(&mut self, table: &str, key: &[&str], columns: &[&str], rows: Rows) -> Result<(), StoreError> {

@@ -27,6 +27,12 @@ const ERRORS_MAX: usize = 10;
 const INSERT_BYTES: usize = 2 << 20;
 const INSERT_ROWS: usize = 10_000;
 
+/// Stands in `reason` of a row whose job another server has now: it is no reason to fail, and none has this number.
+pub(super) const MOVED_AWAY: i64 = 100;
+
+/// What is so of the row of such a job until it comes back; another try that somebody wrote is one of its own.
+pub(super) const IS_AWAY: &str = "j.:state = 5 AND j.:status = 'completed' AND j.:reason = 100";
+
 /// The seed's word for a state.
 pub(super) fn status(state: State) -> &'static str {
     match state {
@@ -81,7 +87,7 @@ impl Row {
         let record = Record { starts: cells.number()?, failures: cells.number()?, suspicions: cells.number()? };
         let admitted = Time(cells.int()?);
         let ((due, bad_due), ended) = (time_in(cells), cells.maybe_int()?.map(Time));
-        let reason = cells.maybe_int()?.map(|at| Reason::ALL.get(at as usize).copied());
+        let reason = cells.maybe_int()?.filter(|at| *at != MOVED_AWAY).map(|at| Reason::ALL.get(at as usize).copied());
         let reason = reason.map(|reason| reason.ok_or_else(|| bad("an unknown reason"))).transpose()?;
         let errors = decode_errors(&cells.maybe_bytes()?.unwrap_or_default())?;
         let particulars = cells.maybe_bytes()?.map(|bytes| Particulars::decode(&bytes)).transpose();
@@ -381,10 +387,60 @@ fn insert_some(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> 
         let (sql, text) = copy::statement(names, &db.room, rows, now);
         return db.copy(&sql, text);
     }
-    let (dialect, room) = (db.dialect, db.room.clone());
+    let dialect = db.dialect;
+    let (source, about) = (values_of(db, rows), subjects_of(db, rows));
+    let mut params: Vec<Value> = vec![now.as_micros().into()];
+    let (rows_of, time) = (dialect.rows(source, &mut params), dialect.timestamp("$1"));
+    let (about, subjects) = about;
+    let sql = names.sql(&format!(
+        "INSERT INTO :jobs ({INSERTED}{about}) SELECT t.w_name, t.w_data, t.w_body, 'pending', '', 0, {time}, {time}, \
+         t.w_priority, t.w_due, t.w_state, t.w_queue, 0, t.w_run, t.w_origin, t.w_offset, $1, t.w_particulars, \
+         t.w_start_by, t.w_finish_by{subjects} FROM {rows_of} ORDER BY t.n"
+    ));
+    db.execute(&sql, &params).map(|_| ())
+}
+
+/// The application's columns may be of any kind; most jobs have nothing to say in them.
+fn subjects_of(db: &Database, rows: &[NewRow]) -> (&'static str, &'static str) {
+    let subject = |row: &NewRow| row.jobs.particulars_of(row.index).is_some_and(|of| of.subject.is_some());
+    match rows.iter().any(subject) {
+        true if db.room.subject_id == Ids::None => (", :taskable_type", ", t.w_subject_type"),
+        true => (", :taskable_type, :taskable_id", ", t.w_subject_type, t.w_subject"),
+        false => ("", ""),
+    }
+}
+
+/// Jobs that come back to the rows that they once left: each row is that of its job again, and its starts go on being
+/// counted, so that no end of an earlier start can be one of a later. How many rows were theirs is told.
+pub(super) fn revive(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> Result<u64, StoreError> {
+    let mut revived = 0;
+    for part in rows.chunks(ROWS_MOST) {
+        let mut params: Vec<Value> = vec![now.as_micros().into()];
+        let source = values_of(db, part);
+        let (source, time) = (db.dialect.rows(source, &mut params), db.dialect.timestamp("$1"));
+        let set = format!(
+            ":name = t.w_name, :data = t.w_data, :body = t.w_body, :status = 'pending', :locked_queue_id = '', \
+             :updated_at = {time}, :priority = t.w_priority, :run_at = t.w_due, :state = t.w_state, \
+             :queue_no = t.w_queue, :lane_kind = 0, :run_no = NULL, :holder = NULL, :failures = 0, :suspicions = 0, \
+             :admitted = $1, :ended_at = NULL, :reason = NULL, :last_errors = NULL, :particulars = t.w_particulars, \
+             :start_by = t.w_start_by, :finish_by = t.w_finish_by, :details = {ERASED}"
+        );
+        let matching = format!("j.:job_origin = t.w_origin AND j.:job_offset = t.w_offset AND {IS_AWAY}");
+        let sql = names.sql(&db.dialect.update_from(":jobs", &set, &source, &matching));
+        revived += db.execute(&sql, &params)?;
+    }
+    Ok(revived)
+}
+
+/// What people read of an earlier start is no detail of a later one. The column may be one that is never null.
+pub(super) const ERASED: &str = "substr(j.:details, 1, 0)";
+
+/// New rows as rows of a statement.
+fn values_of(db: &Database, rows: &[NewRow]) -> Rows {
+    let room = &db.room;
     let particulars: Vec<_> = rows.iter().map(|row| row.jobs.particulars_of(row.index)).collect();
     let of = |at: usize| particulars[at].as_deref();
-    let data = |row: &NewRow| split_data(&room, row.jobs.data(row.index));
+    let data = |row: &NewRow| split_data(room, row.jobs.data(row.index));
     let subject = |at: usize| of(at).and_then(|of| of.subject.as_ref());
     let places = 0..rows.len();
     let micros = |time: Option<Time>| time.map(Time::as_micros);
@@ -403,25 +459,11 @@ fn insert_some(db: &mut Database, names: &Names, rows: &[NewRow], now: Time) -> 
         .maybe_ints("w_start_by", places.clone().map(|at| micros(of(at).and_then(|of| of.start_by))))
         .maybe_ints("w_finish_by", places.clone().map(|at| micros(of(at).and_then(|of| of.finish_by))))
         .texts("w_subject_type", places.clone().map(|at| subject(at).map(|of| room.subject_type.cut(&of.kind))));
-    let id = |at| subject(at).and_then(|subject| subject_id(&room, subject));
-    let source = match &room.subject_id {
+    let id = |at| subject(at).and_then(|subject| subject_id(room, subject));
+    match &room.subject_id {
         Ids::Numbers(_) => source.maybe_ints("w_subject", places.map(|at| id(at).and_then(|id| id.parse().ok()))),
         Ids::Texts(_) | Ids::None => source.texts("w_subject", places.map(id)),
-    };
-    let mut params: Vec<Value> = vec![now.as_micros().into()];
-    let (rows_of, time) = (dialect.rows(source, &mut params), dialect.timestamp("$1"));
-    // The application's columns may be of any kind; most jobs have nothing to say in them.
-    let (about, subjects) = match (0..rows.len()).any(|at| subject(at).is_some()) {
-        true if room.subject_id == Ids::None => (", :taskable_type", ", t.w_subject_type"),
-        true => (", :taskable_type, :taskable_id", ", t.w_subject_type, t.w_subject"),
-        false => ("", ""),
-    };
-    let sql = names.sql(&format!(
-        "INSERT INTO :jobs ({INSERTED}{about}) SELECT t.w_name, t.w_data, t.w_body, 'pending', '', 0, {time}, {time}, \
-         t.w_priority, t.w_due, t.w_state, t.w_queue, 0, t.w_run, t.w_origin, t.w_offset, $1, t.w_particulars, \
-         t.w_start_by, t.w_finish_by{subjects} FROM {rows_of} ORDER BY t.n"
-    ));
-    db.execute(&sql, &params).map(|_| ())
+    }
 }
 
 /// Data as text where it is one that everybody can read, else as bytes.

@@ -7,7 +7,7 @@ use super::columns::Room;
 use super::database::Value;
 use super::dialect::{Dialect, Rows};
 use super::outbox::starts;
-use super::rows::{self, Lock, Row};
+use super::rows::{self, ERASED, Lock, MOVED_AWAY, Row};
 use super::tally::Was;
 use super::{Keep, SqlStore, StoreError};
 use crate::sabotage::{self, Sabotage};
@@ -24,8 +24,13 @@ use windlass_core::time::Time;
 /// What every row of a job that succeeded says.
 const ENDED: &str = ":state = 5, :status = 'completed', :locked_queue_id = '', :holder = NULL";
 
-/// Why an earlier start failed is no detail of one that succeeded. The column may be one that is never null.
-const ERASED: &str = "substr(j.:details, 1, 0)";
+/// And what it says besides of one that another server has now.
+fn ended(part: &[(JobId, &Settlement)]) -> String {
+    match part.first().is_some_and(|(_, first)| first.outcome == MOVED) {
+        true => format!("{ENDED}, :reason = {MOVED_AWAY}"),
+        false => ENDED.to_owned(),
+    }
+}
 
 impl SqlStore {
     pub(super) fn settle_all(
@@ -122,7 +127,8 @@ impl SqlStore {
             self.db.batch(&["SAVEPOINT settle"])?;
         }
         let mut ended = 0;
-        for part in each.chunks(rows::ROWS_MOST) {
+        let alike = each.chunk_by(|(_, one), (_, other)| (one.outcome == MOVED) == (other.outcome == MOVED));
+        for part in alike.flat_map(|some| some.chunks(rows::ROWS_MOST)) {
             let mut found = 0;
             if let Some((sql, params)) = self.success_alike(part, now) {
                 found = self.db.execute(&sql, &params)?;
@@ -177,8 +183,9 @@ impl SqlStore {
                 params.extend([now.as_micros().into(), took.into()]);
                 let updated = self.db.dialect.timestamp("$5");
                 format!(
-                    "UPDATE :jobs AS j SET {ENDED}, :details = {ERASED}, :ended_at = $5, :duration = $6, \
-                     :updated_at = {updated} WHERE {token}"
+                    "UPDATE :jobs AS j SET {}, :details = {ERASED}, :ended_at = $5, :duration = $6, \
+                     :updated_at = {updated} WHERE {token}",
+                    ended(part)
                 )
             }
         };
@@ -213,8 +220,9 @@ impl SqlStore {
                 params.push(now.as_micros().into());
                 let source = dialect.rows(rows, &mut params);
                 let set = format!(
-                    "{ENDED}, :ended_at = $2, :duration = t.w_seconds, \
+                    "{}, :ended_at = $2, :duration = t.w_seconds, \
                      :details = coalesce(t.w_message, {ERASED}), :updated_at = {}",
+                    ended(part),
                     dialect.timestamp("$2")
                 );
                 dialect.update_from(":jobs", &set, &source, &token)

@@ -1,11 +1,12 @@
 //! Jobs on their way between servers: taken out of their queues to go elsewhere, and taken in as they were elsewhere.
 
-use super::database::Cells;
-use super::rows::{self, NewRow};
+use super::database::{Cells, Database};
+use super::names::Names;
+use super::rows::{self, IS_AWAY, Lock, NewRow};
 use super::tally::Was;
 use super::{SqlStore, StoreError};
-use crate::store::{Arriving, Held, Unheld};
-use std::collections::{HashMap, HashSet};
+use crate::store::{Arriving, Gone, Held, Unheld};
+use std::collections::HashMap;
 use windlass_core::job::{JobId, Lane, Origin, Record};
 use windlass_core::life_cycle::{Change, State};
 use windlass_core::suspicion;
@@ -51,30 +52,56 @@ impl SqlStore {
         self.flush(now)?;
         let ids: Vec<JobId> = jobs.iter().map(|job| job.jobs.id(0)).collect();
         let mut here = self.ids_here(&ids)?;
-        let mut pasts = HashMap::new();
+        let (mut pasts, mut back) = (HashMap::new(), Vec::new());
         for job in jobs {
+            let id = job.jobs.id(0);
             let has_past = job.past.record != Record::default() || !job.past.errors.is_empty();
-            if here.insert(job.jobs.id(0)) && self.arrive_one(job, now)? && has_past {
-                pasts.insert(job.jobs.id(0), &job.past);
+            let was_here = here.insert(id, Here::Stays);
+            if was_here == Some(Here::Stays) {
+                continue;
+            }
+            let Some(row) = self.arrive_one(job, now)? else { continue };
+            match was_here {
+                Some(_) => back.push(row),
+                None => self.work.inserts.push(row),
+            }
+            if has_past {
+                pasts.insert(id, &job.past);
             }
         }
+        self.bring_back(&back, now)?;
         self.flush(now)?;
         let ids: Vec<JobId> = pasts.keys().copied().collect();
         for mut row in rows::by_ids(&mut self.db, &self.names, &ids, true)? {
             let Some(past) = pasts.get(&row.id) else { continue };
-            (row.record, row.errors) = (past.record, past.errors.clone());
+            let starts = row.record.starts.max(past.record.starts);
+            (row.record, row.errors) = (Record { starts, ..past.record }, past.errors.clone());
             row.due = past.due.or(row.due).or(Some(now));
             self.save(&row);
         }
         self.flush(now)
     }
 
-    /// The new row of a job that comes in, unless another has its key; its past is written once it is there.
-    fn arrive_one(&mut self, job: &Arriving, now: Time) -> Result<bool, StoreError> {
+    /// Rows that were locked when it was seen that their jobs may come back.
+    fn bring_back(&mut self, back: &[NewRow], now: Time) -> Result<(), StoreError> {
+        if back.is_empty() {
+            return Ok(());
+        }
+        self.written = true;
+        let wakes = |row: &NewRow| row.state == State::Ready && self.looks.was_empty(row.lane());
+        self.work.wakes |= self.looks.others && back.iter().any(wakes);
+        match rows::revive(&mut self.db, &self.names, back, now)? {
+            revived if revived == back.len() as u64 => Ok(()),
+            revived => Err(StoreError::Busy(format!("of {} jobs that come back, {revived} could", back.len()))),
+        }
+    }
+
+    /// The row of a job that comes in, unless another has its key; its past is written once it is there.
+    fn arrive_one(&mut self, job: &Arriving, now: Time) -> Result<Option<NewRow>, StoreError> {
         let queue = self.queue_no(&job.queue)?;
         let jobs = self.take_keys(&job.jobs, queue, None, now)?;
         if jobs.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let state = match job.past.state {
             State::Scheduled | State::Retrying | State::Suspended => job.past.state,
@@ -88,20 +115,46 @@ impl SqlStore {
         self.note_due(particulars.and_then(|particulars| particulars.start_by));
         self.note_due(particulars.and_then(|particulars| particulars.finish_by));
         let (name, priority) = (job.queue.as_str().into(), job.priority);
-        self.work.inserts.push(NewRow { jobs, index: 0, queue, name, priority, state, run: None, due });
-        Ok(true)
+        Ok(Some(NewRow { jobs, index: 0, queue, name, priority, state, run: None, due }))
     }
 
-    /// Those of these ids that the table has, also of jobs that succeeded.
-    fn ids_here(&mut self, ids: &[JobId]) -> Result<HashSet<JobId>, StoreError> {
+    /// Those of these ids that the table has, also of jobs that ended; they are locked.
+    fn ids_here(&mut self, ids: &[JobId]) -> Result<HashMap<JobId, Here>, StoreError> {
         let mut params = Vec::new();
         let source = self.db.dialect.rows(rows::identities(ids), &mut params);
-        let sql = self.names.sql(&format!(
-            "SELECT t.o, t.f FROM :jobs AS j JOIN {source} ON j.:job_origin = t.o AND j.:job_offset = t.f"
-        ));
-        let id = |cells: &mut Cells| -> Result<JobId, StoreError> {
-            Ok(JobId { origin: Origin::from_random(cells.int()? as u64), offset: cells.int()? as u64 })
+        let found = self.db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
+        let lock = Lock::Wait.of(self.db.dialect);
+        let sql =
+            self.names.sql(&format!("SELECT t.o, t.f, CASE WHEN {IS_AWAY} THEN 1 ELSE 0 END FROM {found} {lock}"));
+        let here = |cells: &mut Cells| -> Result<(JobId, Here), StoreError> {
+            Ok((id_of(cells)?, if cells.int()? != 0 { Here::Away } else { Here::Stays }))
         };
-        self.db.query(&sql, &params)?.iter_mut().map(id).collect()
+        self.db.query(&sql, &params)?.iter_mut().map(here).collect()
     }
+}
+
+/// What the table has of a job that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    /// It is left as it is.
+    Stays,
+    /// It went away from here.
+    Away,
+}
+
+fn id_of(cells: &mut Cells) -> Result<JobId, StoreError> {
+    Ok(JobId { origin: Origin::from_random(cells.int()? as u64), offset: cells.int()? as u64 })
+}
+
+/// Those of these jobs whose row says no more than that they were here.
+pub(super) fn gone(db: &mut Database, names: &Names, ids: &[JobId]) -> Result<Vec<(JobId, Gone)>, StoreError> {
+    let mut params = Vec::new();
+    let source = db.dialect.rows(rows::identities(ids), &mut params);
+    let found = db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
+    let sql =
+        names.sql(&format!("SELECT t.o, t.f, CASE WHEN {IS_AWAY} THEN 1 ELSE 0 END FROM {found} WHERE j.:state = 5"));
+    let gone = |cells: &mut Cells| -> Result<(JobId, Gone), StoreError> {
+        Ok((id_of(cells)?, if cells.int()? != 0 { Gone::Moved } else { Gone::Ended }))
+    };
+    db.query(&sql, &params)?.iter_mut().map(gone).collect()
 }

@@ -3,8 +3,8 @@
 use super::database::{Cells, Database, Value};
 use super::names::Names;
 use super::rows::{COLUMNS, Row};
-use super::{SqlOptions, StoreError, notes, runs, servers, tally};
-use crate::store::{Cursor, Filter, JobInfo, Page, QueueInfo, QueueStats, RunInfo, ServerInfo, StoreView};
+use super::{SqlOptions, StoreError, notes, runs, servers, tally, travel};
+use crate::store::{Cursor, Filter, Gone, JobInfo, Page, QueueInfo, QueueStats, RunInfo, ServerInfo, StoreView};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use windlass_core::job::{Arrival, JobId, Origin, QueueName, QueueNo, RunId};
@@ -102,6 +102,10 @@ impl StoreView for SqlView {
         let sql = "SELECT 1 FROM :jobs WHERE :job_origin = $1 AND :job_offset BETWEEN $2 AND $3 LIMIT 1";
         let params = [(first.origin.bits() as i64).into(), from.into(), to.into()];
         Ok(self.ask(|db| db.maybe_one(&self.names.sql(sql), &params))?.is_some())
+    }
+
+    fn gone(&self, ids: &[JobId]) -> Result<Vec<(JobId, Gone)>, StoreError> {
+        self.ask(|db| travel::gone(db, &self.names, ids))
     }
 
     fn list(&self, filter: &Filter, from: Arrival, limit: usize) -> Result<Page, StoreError> {
