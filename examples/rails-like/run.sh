@@ -71,7 +71,7 @@ for name in a b; do
     cat >"$work/$name/windlass.toml" <<END
 [store]
 url = "\${DATABASE_URL}"
-lease = "2s"
+lease = "10s"
 $([ $name = b ] && printf '[nudge]\nudp = "127.0.0.1:%s"' "$udp")
 
 [queue.is_spam]

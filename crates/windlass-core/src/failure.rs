@@ -1,11 +1,12 @@
-//! Who is told of a job that has ended: the queue that its table names in `on_failure`, and the channels in `notify`.
+//! Who is told of a job that has ended: the queue that its table names in `on_failure`, the channels in `notify`, and
+//! those that it names itself.
 //!
 //! A queue that is told of ends has nobody to tell of its own, nor of those of another such queue: a handler or a
 //! channel that fails ends there, so no chain of them can turn in a circle. It must not know what is told; the engine
 //! writes that.
 
 use crate::job::QueueName;
-use crate::notify::Ending;
+use crate::notify::{Ending, Notify};
 use crate::policy::{HandlerFiles, Policy};
 use crate::router::Router;
 use std::collections::BTreeSet;
@@ -51,16 +52,25 @@ impl Handlers {
         }
     }
 
-    /// Those who are told that a job of this queue, which this table serves, has ended so.
-    pub fn listeners<'p>(&self, policy: &'p Policy, queue: &QueueName, ending: Ending) -> Vec<Listener<'p>> {
+    /// Those who are told that a job of this queue, which this table serves, has ended so. It may name channels of its
+    /// own; one that both name is told once.
+    pub fn listeners<'p>(
+        &self,
+        policy: Option<&'p Policy>,
+        own: Option<&'p Notify>,
+        queue: &QueueName,
+        ending: Ending,
+    ) -> Vec<Listener<'p>> {
         if self.has(queue) {
             return Vec::new();
         }
         let handler = match ending {
-            Ending::Failed | Ending::Late => policy.on_failure.as_ref(),
+            Ending::Failed | Ending::Late => policy.and_then(|policy| policy.on_failure.as_ref()),
             Ending::Succeeded => None,
         };
-        let channels = policy.notify.of(ending).iter().map(Listener::Channel);
+        let tables = policy.map_or(&[][..], |policy| policy.notify.of(ending));
+        let own = own.map_or(&[][..], |own| own.of(ending)).iter().filter(|channel| !tables.contains(channel));
+        let channels = tables.iter().chain(own).map(Listener::Channel);
         handler.map(Listener::Handler).into_iter().chain(channels).collect()
     }
 
@@ -69,11 +79,12 @@ impl Handlers {
         &self,
         policies: &'p [Policy],
         files: &HandlerFiles,
+        own: Option<&'p Notify>,
         queue: &QueueName,
         ending: Ending,
     ) -> Vec<Listener<'p>> {
         let serving = policies.iter().find(|policy| policy.serves(queue.as_str(), files));
-        serving.map(|policy| self.listeners(policy, queue, ending)).unwrap_or_default()
+        self.listeners(serving, own, queue, ending)
     }
 }
 
@@ -98,7 +109,7 @@ mod tests {
     /// The names of those who are told, handlers with a star.
     fn told(tables: &[Policy], router: &Router, queue: &str, ending: Ending) -> Vec<String> {
         let handlers = Handlers::of(tables, router);
-        let listeners = handlers.listeners_among(tables, &HandlerFiles::new(), &name(queue), ending);
+        let listeners = handlers.listeners_among(tables, &HandlerFiles::new(), None, &name(queue), ending);
         assert!(listeners.is_empty() || handlers.may_hear(ending));
         let names = listeners.iter().map(|listener| match listener {
             Listener::Handler(queue) => format!("{queue}*"),
@@ -120,6 +131,24 @@ mod tests {
         assert!(of("errors").is_empty() && of("ops").is_empty(), "a pattern that has everything has them, too");
         assert!(told(&tables, &router, "a", Ending::Succeeded).is_empty(), "a handler is for failures");
         assert_eq!(told(&tables, &router, "a", Ending::Late), ["ops*"]);
+    }
+
+    #[test]
+    fn a_job_names_channels_beside_those_of_its_table_and_each_is_told_once() {
+        let tables = [table("a", None, &[("notify.ops", Ending::Failed)]), table("notify.*", None, &[])];
+        let handlers = Handlers::of(&tables, &Router::default());
+        let own = Notify::from_words(&["ops".into(), "mine".into()], &["failed".into(), "succeeded".into()]).unwrap();
+        for (queue, ending, expected) in [
+            ("a", Ending::Failed, &["notify.ops", "notify.mine"][..]),
+            ("a", Ending::Succeeded, &["notify.ops", "notify.mine"]),
+            ("a", Ending::Late, &[]),
+            ("nobody.serves", Ending::Failed, &["notify.ops", "notify.mine"]),
+            ("notify.ops", Ending::Failed, &[]),
+        ] {
+            let told = handlers.listeners_among(&tables, &HandlerFiles::new(), Some(&own), &name(queue), ending);
+            let expected: Vec<QueueName> = expected.iter().map(|channel| name(channel)).collect();
+            assert_eq!(told, expected.iter().map(Listener::Channel).collect::<Vec<_>>(), "{queue} {ending:?}");
+        }
     }
 
     #[test]

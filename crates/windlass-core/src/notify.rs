@@ -11,7 +11,7 @@ use crate::run::terms::{RunTerms, Stopped};
 
 /// What the queues of channels begin with.
 pub const CHANNELS: &str = "notify.";
-/// The most channels of one table or run: a run keeps their names among its terms.
+/// The most channels of one table, run or job: the latter two keep their names.
 pub const MOST: usize = 16;
 
 /// The ends that somebody can ask to be told of.
@@ -82,7 +82,7 @@ impl Ending {
 }
 
 /// Some of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endings(u8);
 
 impl Endings {
@@ -125,7 +125,7 @@ pub fn name_of(queue: &str) -> &str {
 }
 
 /// Channels, and what they are told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Notify {
     /// The queues of the channels.
     pub channels: Vec<QueueName>,

@@ -1,5 +1,5 @@
 //! What most jobs lack: the trace they belong to, the record they are about, the job they came from, a key that makes
-//! them unique, times by which they must have begun or ended, and jobs that they wait for.
+//! them unique, times by which they must have begun or ended, jobs that they wait for, and who is told of their ends.
 //!
 //! Jobs that are laid together share one `Particulars`, so that those without any pay nothing. This file owns the
 //! limits and the one encoding, which the store, the inbox and the archive have in common:
@@ -8,11 +8,13 @@
 //! repeated, tags rising: u8 tag | u16 length | bytes                                             little endian
 //! 1 trace parent   2 trace state   3 baggage   4 subject's type   5 subject's id   6 parent: u64 origin, u64 offset
 //! 7 unique: u8 scope, u8 on conflict, key (none: the data)   8 start by: i64   9 finish by: i64   10 after: ids as 6
+//! 11 notify: u8 of which ends, then of each channel u8 length, name
 //! ```
 //!
 //! A tag that is not known is refused: a promise that is not understood cannot be kept.
 
-use crate::job::{JobId, Origin};
+use crate::job::{JobId, Origin, QUEUE_NAME_MAX};
+use crate::notify::{self, Endings, Notify};
 use crate::time::Time;
 use std::fmt;
 
@@ -24,10 +26,13 @@ pub const BAGGAGE_MAX: usize = 8192;
 /// The most jobs that one waits for.
 pub const AFTER_MAX: usize = 100;
 /// The longest encoding that the limits allow.
-pub const ENCODED_MAX: usize = 3 * TAGS + 55 + STATE_MAX + BAGGAGE_MAX + 3 * TEXT_MAX + 2 + 16 * (AFTER_MAX + 1) + 16;
+pub const ENCODED_MAX: usize =
+    3 * TAGS + 55 + STATE_MAX + BAGGAGE_MAX + 3 * TEXT_MAX + 2 + 16 * (AFTER_MAX + 1) + 16 + NOTIFY_MAX;
 
 /// So many tags there are.
-const TAGS: usize = 10;
+const TAGS: usize = 11;
+/// The longest encoding of who is told; of a channel the beginning that all have is left out.
+const NOTIFY_MAX: usize = 1 + notify::MOST * (1 + QUEUE_NAME_MAX - notify::CHANNELS.len());
 
 /// What a job has besides its queue, data, priority, run and time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,6 +48,8 @@ pub struct Particulars {
     pub finish_by: Option<Time>,
     /// Scheduled until all of these have succeeded.
     pub after: Vec<JobId>,
+    /// These channels are told of its end, beside those that its table names.
+    pub notify: Option<Notify>,
 }
 
 /// A distributed trace, in the words of its headers.
@@ -148,6 +155,8 @@ pub enum BadParticulars {
         what: &'static str,
     },
     TraceParent,
+    /// None, or too many of them.
+    Channels,
     /// Bytes that are no encoding.
     Malformed,
     /// Written by a newer program.
@@ -167,6 +176,7 @@ impl fmt::Display for BadParticulars {
             BadParticulars::TraceParent => f.write_str(
                 "the trace parent is none, expected VERSION-TRACE-SPAN-FLAGS with 2, 32, 16 and 2 hexadecimal digits",
             ),
+            BadParticulars::Channels => write!(f, "notify: expected between 1 and {} channels", notify::MOST),
             BadParticulars::Malformed => f.write_str("the particulars of the job cannot be read"),
             BadParticulars::Unknown { tag } => {
                 write!(f, "the particulars of the job have the tag {tag}, which only a newer program knows")
@@ -196,6 +206,9 @@ impl Particulars {
             if key.is_empty() {
                 return Err(BadParticulars::Empty { what: "unique key" });
             }
+        }
+        if self.notify.as_ref().is_some_and(|notify| !(1..=notify::MOST).contains(&notify.channels.len())) {
+            return Err(BadParticulars::Channels);
         }
         within(self.after.len(), "list of jobs to wait for", AFTER_MAX)
     }
@@ -229,6 +242,9 @@ impl Particulars {
         if !self.after.is_empty() {
             put(10, &self.after.iter().flat_map(|id| id_bytes(*id)).collect::<Vec<_>>());
         }
+        if let Some(notify) = &self.notify {
+            put(11, &notify_bytes(notify));
+        }
     }
 
     /// Reads a whole encoding, and refuses what a door would.
@@ -252,6 +268,7 @@ impl Particulars {
                 9 => found.finish_by = Some(read_time(value)?),
                 10 if !length.is_multiple_of(16) => return Err(BadParticulars::Malformed),
                 10 => found.after = value.chunks_exact(16).map(read_id).collect::<Result<_, _>>()?,
+                11 => found.notify = Some(read_notify(value)?),
                 unknown => return Err(BadParticulars::Unknown { tag: *unknown }),
             }
         }
@@ -361,6 +378,29 @@ fn read_id(bytes: &[u8]) -> Result<JobId, BadParticulars> {
     let (origin, offset) = bytes.split_at_checked(8).ok_or(BadParticulars::Malformed)?;
     let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| BadParticulars::Malformed);
     Ok(JobId { origin: Origin::from_random(number(origin)?), offset: number(offset)? })
+}
+
+fn notify_bytes(notify: &Notify) -> Vec<u8> {
+    let mut bytes = vec![notify.on.bits()];
+    for name in notify.names() {
+        // A queue's name is shorter than this can say.
+        bytes.push(name.len() as u8);
+        bytes.extend_from_slice(name.as_bytes());
+    }
+    bytes
+}
+
+fn read_notify(bytes: &[u8]) -> Result<Notify, BadParticulars> {
+    let (bits, mut rest) = bytes.split_first().ok_or(BadParticulars::Malformed)?;
+    let on = Endings::from_bits(*bits).ok_or(BadParticulars::Malformed)?;
+    let mut names = Vec::new();
+    while let Some((length, more)) = rest.split_first() {
+        let (name, more) = more.split_at_checked(usize::from(*length)).ok_or(BadParticulars::Malformed)?;
+        names.push(read_text(name)?);
+        rest = more;
+    }
+    let read = Notify::from_words(&names, &[]).map_err(|_| BadParticulars::Malformed)?;
+    Ok(Notify { on, ..read })
 }
 
 fn read_time(bytes: &[u8]) -> Result<Time, BadParticulars> {

@@ -4,6 +4,7 @@
 //! "parent": "j-…", "subject": {"type": "customer", "id": "42"},
 //! "trace": {"parent": "00-…-…-01", "state": "…", "baggage": "…"},
 //! "start_by": "2030-01-31T12:00:00Z", "finish_by": "…", "after": ["j-…"],
+//! "notify": ["ops"], "notify_on": ["failed", "late"],
 //! "unique": {"key": "…" (or "key_base64"; none: the data), "scope": "active", "on_conflict": "ignore"}
 //! ```
 
@@ -13,6 +14,7 @@ use crate::when;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use windlass_core::job::JobId;
+use windlass_core::notify::Notify;
 use windlass_core::particulars::{self as core, Particulars as Checked};
 
 /// The fields, beside those that every job has.
@@ -37,6 +39,11 @@ pub struct Particulars {
     /// Scheduled until all of these have succeeded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
+    /// The channels that are told how it ended, and of which ends: `failed` and `late` where nothing is said.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notify_on: Vec<String>,
 }
 
 /// One job at a time with this key.
@@ -129,7 +136,7 @@ impl From<Option<&Checked>> for Particulars {
     fn from(checked: Option<&Checked>) -> Particulars {
         let Some(checked) = checked else { return Particulars::default() };
         let subject = checked.subject.clone();
-        let trace = checked.trace.clone();
+        let (trace, notify) = (checked.trace.clone(), checked.notify.as_ref());
         Particulars {
             parent: checked.parent.map(|parent| parent.to_string()),
             subject: subject.map(|subject| Subject { kind: subject.kind, id: subject.id }),
@@ -137,6 +144,8 @@ impl From<Option<&Checked>> for Particulars {
             unique: checked.unique.clone().map(Unique::from),
             start_by: checked.start_by.map(when::rfc3339),
             finish_by: checked.finish_by.map(when::rfc3339),
+            notify: notify.iter().flat_map(|notify| notify.names().map(str::to_owned)).collect(),
+            notify_on: notify.iter().flat_map(|notify| notify.on.iter().map(|on| on.word().to_owned())).collect(),
             after: checked.after.iter().map(|id| id.to_string()).collect(),
         }
     }
@@ -160,6 +169,9 @@ impl Particulars {
             start_by: time(self.start_by)?,
             finish_by: time(self.finish_by)?,
             after: self.after.iter().map(|text| id(text)).collect::<Result<_, _>>()?,
+            notify: Notify::from_words(&self.notify, &self.notify_on)
+                .map(|notify| Some(notify).filter(|notify| !notify.channels.is_empty()))
+                .map_err(bad)?,
         };
         checked.check().map_err(|e| bad(e.to_string()))?;
         Ok(Some(Arc::new(checked)))
@@ -174,7 +186,8 @@ mod tests {
     fn what_is_said_comes_back_and_what_is_not_is_absent() {
         let trace = r#"{"parent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#;
         let subject = r#"{"type":"customer","id":"42"}"#;
-        let text = &format!(r#"{{"parent":"j-0000000007-1","subject":{subject},"trace":{trace}}}"#);
+        let told = r#""notify":["ops"],"notify_on":["late"]"#;
+        let text = &format!(r#"{{"parent":"j-0000000007-1","subject":{subject},"trace":{trace},{told}}}"#);
         let read: Particulars = serde_json::from_str(text).unwrap();
         let checked = read.clone().checked().unwrap().unwrap();
         assert_eq!(checked.subject.as_ref().unwrap().kind, "customer");
@@ -182,7 +195,13 @@ mod tests {
         assert_eq!(&serde_json::to_string(&read).unwrap(), text);
         assert_eq!(serde_json::to_string(&Particulars::from(None)).unwrap(), "{}");
         assert_eq!(Particulars::default().checked().unwrap(), None);
-        let bad = Particulars { parent: Some("r-1".into()), ..Particulars::default() };
-        assert_eq!(bad.checked().unwrap_err().kind, Kind::BadData);
+        let (ops, late) = (vec!["ops".to_owned()], vec!["late".to_owned()]);
+        for bad in [
+            Particulars { parent: Some("r-1".into()), ..Particulars::default() },
+            Particulars { notify_on: late, ..Particulars::default() },
+            Particulars { notify: [ops.clone(), ops].concat(), ..Particulars::default() },
+        ] {
+            assert_eq!(bad.checked().unwrap_err().kind, Kind::BadData);
+        }
     }
 }

@@ -18,6 +18,7 @@ fn full() -> Particulars {
         start_by: Some(Time(-5)),
         finish_by: Some(Time(i64::MAX)),
         after: vec![id(2), id(u64::MAX)],
+        notify: Some(Notify::from_words(&["ops".into(), "ü".into()], &["late".into()]).unwrap()),
     }
 }
 
@@ -41,12 +42,14 @@ fn everything_comes_back() {
 #[test]
 fn the_largest_fit_the_limit() {
     let long = "x".repeat(TEXT_MAX);
+    let channels: Vec<String> = (0..notify::MOST).map(|n| format!("{n:x}{}", "x".repeat(192))).collect();
     let trace = Trace { parent: PARENT.into(), state: "s".repeat(STATE_MAX), baggage: "b".repeat(BAGGAGE_MAX) };
     let particulars = Particulars {
         trace: Some(trace),
         subject: Some(Subject { kind: long.clone(), id: long.clone() }),
         unique: Some(Unique { key: Some(long.into_bytes()), ..full().unique.unwrap() }),
         after: (0..AFTER_MAX as u64).map(id).collect(),
+        notify: Some(Notify::from_words(&channels, &[]).unwrap()),
         ..full()
     };
     assert!(particulars.check().is_ok());
@@ -70,8 +73,8 @@ fn no_cut_is_taken_for_a_whole_with_everything_in_it() {
 #[test]
 fn unknown_and_repeated_tags_are_refused() {
     let mut newer = encoded(&full());
-    newer.extend_from_slice(&[11, 0, 0]);
-    assert_eq!(Particulars::decode(&newer), Err(BadParticulars::Unknown { tag: 11 }));
+    newer.extend_from_slice(&[12, 0, 0]);
+    assert_eq!(Particulars::decode(&newer), Err(BadParticulars::Unknown { tag: 12 }));
     let twice = [8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(2);
     assert_eq!(Particulars::decode(&twice), Err(BadParticulars::Malformed));
 }
@@ -105,6 +108,7 @@ fn what_doors_refuse() {
         key(Vec::new()),
         key(vec![1; 501]),
         Particulars { after: vec![id(1); 101], ..Particulars::default() },
+        Particulars { notify: Some(Notify::default()), ..Particulars::default() },
     ] {
         assert!(bad.check().is_err(), "{bad:?}");
     }

@@ -367,7 +367,10 @@ fn terms(args: &Args, now: Time) -> Result<(Terms, Option<RunId>), Failure> {
     let not_before = not_before.filter(|time| *time > now);
     let particulars = particulars(args, now)?;
     let envelope = Envelope { queue, priority: args.priority, run, not_before, particulars };
-    let run = args.limits.terms(args.tolerate)?;
+    let run = match fresh {
+        Some(_) => args.limits.terms(args.tolerate)?,
+        None => args.limits.of_no_run().terms(args.tolerate)?,
+    };
     if fresh.is_none() && !run.is_empty() {
         return Err(Failure::new(Kind::Usage, "these are terms of a run that is made: add --run new"));
     }
@@ -385,6 +388,8 @@ fn particulars(args: &Args, now: Time) -> Result<Option<Arc<Particulars>>, Failu
         start_by: args.start_by.as_deref().map(|text| time_or_delay(text, now)).transpose()?,
         finish_by: args.finish_by.as_deref().map(|text| time_or_delay(text, now)).transpose()?,
         after: args.after.clone(),
+        // Of a run that is made, it is the run's end that is told.
+        notify: args.limits.notify()?.filter(|_| args.run.as_deref() != Some("new")),
     };
     let in_run = |unique: &Unique| unique.scope == Scope::Run && args.run.is_none();
     if particulars.unique.as_ref().is_some_and(in_run) {
@@ -471,7 +476,9 @@ mod tests {
             &["q", "--run", "new", "--tolerate", "101%"],
             &["q", "--run", "new", "--end-job", ":x"],
             &["q", "--run", "new", "--time-limit", "5"],
-            &["q", "--notify", "ops"],
+            &["q", "--notify", ""],
+            &["q", "--notify", "ops", "--notify-on", "lost"],
+            &["q", "--notify-on", "late"],
             &["q", "--run", "new", "--notify-on", "late"],
             &["q", "--run", "new", "--notify", "ops", "--notify-on", "lost"],
             &["q", "--run", "new", "--notify", "ops,ops"],
@@ -495,6 +502,11 @@ mod tests {
         assert_eq!((&told["subject"]["type"], &told["subject"]["id"]), (&json!("customer"), &json!("4:2")));
         let (terms, _) = read(&["q", "x", "--unique", "{}", "--on-conflict", "replace"]).unwrap();
         assert_eq!(api_door::request(&terms, b"x")["unique"], json!({ "scope": "active", "on_conflict": "replace" }));
+        let (terms, _) = read(&["q", "x", "--notify", "ops,b", "--notify-on", "succeeded"]).unwrap();
+        let told = api_door::request(&terms, b"x");
+        assert_eq!((&told["notify"], &told["notify_on"]), (&json!(["ops", "b"]), &json!(["succeeded"])));
+        let (terms, _) = read(&["q", "--run", "new", "--notify", "ops"]).unwrap();
+        assert_eq!((terms.envelope.particulars, terms.run.is_empty()), (None, false), "it is the run's");
         let (terms, fresh) = read(&["q", "--run", "new"]).unwrap();
         assert!(fresh.is_some() && terms.envelope.run == fresh);
     }

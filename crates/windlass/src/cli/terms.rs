@@ -4,6 +4,7 @@ use crate::api::{Data, NewEndJob, Terms};
 use crate::error::{Failure, Kind};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use windlass_core::notify::Notify;
 use windlass_core::run::terms::{RunTerms, Tolerance};
 
 /// What `push`, `run` and `pipeline run` agree on; what is tolerated each of them asks for itself, since `run` judges
@@ -19,15 +20,27 @@ pub(super) struct Limits {
     /// Of a new run: a job that announces its end; without DATA it is told what the run came to
     #[arg(long, value_name = "QUEUE[:DATA]")]
     end_job: Option<OsString>,
-    /// Of a new run: the channels ([notify.NAME] of the config) that are told how it ended
+    /// The channels ([notify.NAME] of the config) that are told how a new run ended; without one, each job that is pushed
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     notify: Vec<String>,
-    /// Of a new run: the ends that are told: failed, succeeded, late; by default failed and late
+    /// The ends that are told: failed, succeeded, late; by default failed and late
     #[arg(long, value_name = "END", value_delimiter = ',', requires = "notify")]
     notify_on: Vec<String>,
 }
 
 impl Limits {
+    /// Who is told.
+    pub(super) fn notify(&self) -> Result<Option<Notify>, Failure> {
+        let read = Notify::from_words(&self.notify, &self.notify_on);
+        let read = read.map_err(|refused| Failure::new(Kind::Usage, refused))?;
+        Ok(Some(read).filter(|notify| !notify.channels.is_empty()))
+    }
+
+    /// What is left of them where no run is made, and who is told is told of jobs.
+    pub(super) fn of_no_run(&self) -> Limits {
+        Limits { notify: Vec::new(), notify_on: Vec::new(), ..self.clone() }
+    }
+
     pub(super) fn terms(&self, tolerate: Option<Tolerance>) -> Result<RunTerms, Failure> {
         let Limits { time_limit, job_limit, end_job, notify, notify_on } = self.clone();
         let terms =

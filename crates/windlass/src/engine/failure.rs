@@ -55,13 +55,14 @@ impl<S: Store> Engine<S> {
         let (mut told, mut follow_ups) = (Vec::<(Key, ChunkBuilder)>::new(), Vec::new());
         for settlement in settlements {
             let Some(ending) = Ending::of_verdict(&settlement.verdict) else { continue };
-            if !self.handlers.may_hear(ending) {
+            let (held, lane) = (&settlement.held, settlement.held.lane);
+            let of = held.jobs.particulars();
+            let own = of.and_then(|of| of.notify.as_ref());
+            if !self.handlers.may_hear(ending) && !own.is_some_and(|own| own.hears(ending)) {
                 continue;
             }
-            let (held, lane) = (&settlement.held, settlement.held.lane);
-            let Some((_, policy)) = self.scheduler.policy_of(lane.queue) else { continue };
-            let listeners = self.handlers.listeners(&policy, self.queue_name(lane.queue), ending);
-            let of = held.jobs.particulars();
+            let policy = self.scheduler.policy_of(lane.queue).map(|(_, policy)| policy);
+            let listeners = self.handlers.listeners(policy.as_deref(), own, self.queue_name(lane.queue), ending);
             let rule = |queue: &QueueName| self.scheduler.unique_of(queue.as_str());
             let key = |listener| Key::new(listener, lane.priority, held.run, of, held.jobs.origin(), rule);
             let keys: Vec<Key> = listeners.into_iter().map(key).collect();
@@ -146,7 +147,8 @@ pub(super) fn of_failed(
 ) -> Vec<FollowUp> {
     let Some(reason) = info.reason else { return Vec::new() };
     let ending = Ending::of_failure(reason);
-    let listeners = handlers.listeners_among(&options.policies, &options.files, &info.queue, ending);
+    let own = info.particulars.as_ref().and_then(|of| of.notify.as_ref());
+    let listeners = handlers.listeners_among(&options.policies, &options.files, own, &info.queue, ending);
     let rule = |queue: &QueueName| {
         let serving = options.policies.iter().find(|policy| policy.serves(queue.as_str(), &options.files));
         serving.and_then(|policy| policy.unique)

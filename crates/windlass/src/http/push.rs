@@ -329,6 +329,10 @@ struct JsonJob<'a> {
     finish_by: Option<String>,
     #[serde(default)]
     after: Vec<String>,
+    #[serde(default)]
+    notify: Vec<String>,
+    #[serde(default)]
+    notify_on: Vec<String>,
 }
 
 /// An array of jobs that stops gathering, but not checking, one past the limit.
@@ -390,11 +394,12 @@ impl<'a> JsonJob<'a> {
             (None, None) => return Err(at_job(index, &"neither data nor data_base64 is given")),
             (Some(_), Some(_)) => return Err(at_job(index, &"both data and data_base64 are given")),
         };
-        let JsonJob { parent, subject, trace, unique, start_by, finish_by, after, .. } = self;
+        let JsonJob { parent, subject, trace, unique, start_by, finish_by, after, notify, notify_on, .. } = self;
         if self.at.is_some() && !after.is_empty() {
             return Err(at_job(index, &"both at and after are given"));
         }
-        let particulars = api::Particulars { parent, subject, trace, unique, start_by, finish_by, after };
+        let times = api::Particulars { start_by, finish_by, after, ..api::Particulars::default() };
+        let particulars = api::Particulars { parent, subject, trace, unique, notify, notify_on, ..times };
         let priority = Priority::new(self.priority);
         let range = format!("expected a priority between -100 and 100, got: {}", self.priority);
         Ok(Incoming {

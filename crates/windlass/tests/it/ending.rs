@@ -129,6 +129,7 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
          [queue.good]\nrun = [\"echo\", \"fine\"]\nnotify = [\"ops\"]\nnotify_on = [\"succeeded\"]\n\
          [queue.quiet]\nrun = [\"false\"]\nattempts = 1\n\
          [queue.shut]\nrun = [\"true\"]\nenabled = false\nnotify = [\"ops\"]\n\
+         [queue.emits]\nrun = [\"sh\", \"-c\", \"printf 'quiet\\\\ttwelve\\\\n' >> $WINDLASS_EMIT\"]\n\
          [schedule.yearly]\ncron = \"0 0 1 1 *\"\npush = {{ queue = \"quiet\" }}\nnotify = [\"ops\"]\n",
         got = got.display()
     ));
@@ -137,6 +138,12 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
     rig.call(&["push", "quiet", "three"]).fine();
     rig.call(&["push", "shut", "four", "--start-by", "1ms"]).fine();
     rig.call(&["schedule", "run", "yearly"]).fine();
+    // So may a job: in the place of its table, beside it, where nobody serves it, and through the API alone.
+    rig.call(&["push", "quiet", "seven", "--notify", "ops"]).fine();
+    rig.call(&["push", "good", "eight", "--notify", "ops", "--notify-on", "succeeded"]).fine();
+    rig.call(&["push", "nobody", "nine", "--notify", "ops", "--start-by", "1ms"]).fine();
+    rig.call(&["push", "good", "ten", "--notify", "ops", "--notify-on", "failed"]).fine();
+    rig.call(&["push", "emits", "eleven", "--notify", "ops"]).fine();
     // Any run may ask for it: made by lines through the inbox, or by `run` through the API.
     let asked = ["--run", "new", "--notify", "ops", "--notify-on", "succeeded,failed"];
     rig.feed(&[&["push", "quiet"][..], &asked].concat(), "five\n").fine();
@@ -146,7 +153,7 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
         let text = std::fs::read_to_string(&got).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    while told().len() < 6 {
+    while told().len() < 10 {
         rig.drained();
     }
     let mut words: Vec<String> = told()
@@ -158,10 +165,15 @@ fn channels_are_told_of_jobs_and_runs_that_failed_succeeded_or_were_late_and_nob
         })
         .collect();
     words.sort_unstable();
-    assert_eq!(words, ["failed ", "failed one", "failed yearly", "late four", "succeeded by-hand", "succeeded two"]);
+    let of_jobs =
+        ["failed one", "failed seven", "late four", "late nine", "succeeded eight", "succeeded ten", "succeeded two"];
+    let mut expected = [&of_jobs[..], &["failed ", "failed yearly", "succeeded by-hand"]].concat();
+    expected.sort_unstable();
+    assert_eq!(words, expected, "each once; what a job emits has nobody of its own to tell");
     rig.drained();
-    assert_eq!(told().len(), 6, "that a channel fails is told to nobody");
-    assert_eq!(rig.call(&["ls", "queue:notify.ops", "-o", "ids"]).fine().lines().count(), 6, "but it can be seen");
+    assert_eq!(told().len(), 10, "that a channel fails is told to nobody");
+    assert_eq!(rig.call(&["ls", "queue:notify.ops", "-o", "ids"]).fine().lines().count(), 10, "but it can be seen");
+    assert_eq!(rig.call(&["status", "--json"]).json()["queues"]["quiet"]["failed"], 5, "twelve is one of them");
     server.stop();
     let path = rig.path("unknown.toml");
     std::fs::write(&path, "[queue.q]\nrun = [\"true\"]\nnotify = [\"ops\"]\n").unwrap();

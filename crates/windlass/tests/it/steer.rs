@@ -70,7 +70,10 @@ fn a_pause_with_an_end_ends_by_itself() {
     rig.call(&["pause", "--for", "1h", "--yes"]).fine();
     let told = rig.call(&["status"]);
     assert!(!told.says("which is paused: nothing is started").fine().contains("CLOSED"));
-    rig.call(&["pause", "--for", "1s", "-y"]).says("the server is paused until 2").fine();
+    // One that is over before the server has heard of it is refused: how long that takes is the machine's affair.
+    let paused = ["1s", "5s", "25s"].iter().map(|length| rig.call(&["pause", "--for", length, "-y"]));
+    let told = paused.into_iter().find(|told| told.code == Some(0)).expect("none is long enough");
+    told.says("the server is paused until 2");
     let run = rig.feed(&["push", "q", "--run", "new"], "1\n2\n").fine().trim_end().to_owned();
     // Nobody asks for anything more: the end of the pause alone makes the jobs start.
     rig.call(&["wait", &run]).fine();
