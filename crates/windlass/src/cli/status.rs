@@ -68,8 +68,8 @@ pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
     }
     for (queue, aside) in status.get("aside").and_then(Value::as_object).into_iter().flatten() {
         context.say(format_args!(
-            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and at \
-             once by `windlass nudge`",
+            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
+             at once by `windlass nudge`",
             print::jobs(count(aside, "jobs")),
             visible(queue),
             visible(&field(aside, "why"))

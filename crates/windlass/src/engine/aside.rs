@@ -193,16 +193,16 @@ impl<S: Store> Engine<S> {
             let Refused { jobs: NewJobs { queue, jobs, .. }, why } = refused;
             let (count, first) = (jobs.len(), jobs.id(0));
             effects.notes.push(format!(
-                "the database refuses what the inbox brought for queue `{queue}`: {count} of its jobs, {first} the first, \
-                 are set aside and tried again, at once by `windlass nudge`: {why}"
+                "the database refuses what the inbox brought for queue `{queue}`: {count} of its jobs, {first} the \
+                 first, are set aside and tried again, at once by `windlass nudge`: {why}"
             ));
             self.aside.news.push((key, Some(Kept::of(refused, since))));
         }
         Ok(())
     }
 
-    /// Between two turns: asks of the next part whether the database takes by now what it refused. One at a time, because
-    /// that may take long.
+    /// Between two turns: asks of the next part whether the database takes by now what it refused. One at a time,
+    /// because that may take long.
     pub(super) fn try_what_is_aside(&mut self, now: Time) -> Result<(), StoreError> {
         if !self.aside.is_due(now) || self.full_until.is_some() || self.stopping != Stopping::No {
             return Ok(());

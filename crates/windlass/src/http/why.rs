@@ -116,8 +116,8 @@ async fn aside(app: &App, meant: impl Fn(&AsideInfo) -> bool) -> Result<Option<W
     let count = meant.iter().map(|kept| kept.ids.len() as u64).sum();
     let told = meant.last().map(|last| {
         let text = format!(
-            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and at \
-             once by `windlass nudge`",
+            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
+             at once by `windlass nudge`",
             jobs(count),
             last.queue,
             last.why

@@ -121,9 +121,8 @@ fn a_schedule_whose_work_is_refused_is_an_error_of_its_own_and_the_server_goes_o
         let table = Table::ready(kind);
         refuse(&table, "name = 'strange'");
         let schedule = |name: &str| {
-            format!(
-                "[schedule.{name}]\ncron = \"* * * * *\"\nzone = \"UTC\"\npush = {{ queue = \"{name}\", data = \"x\" }}\n"
-            )
+            let push = format!("push = {{ queue = \"{name}\", data = \"x\" }}\n");
+            format!("[schedule.{name}]\ncron = \"* * * * *\"\nzone = \"UTC\"\n{push}")
         };
         for name in ["strange", "usual"] {
             has_fired_up_to(&table, name, 5);

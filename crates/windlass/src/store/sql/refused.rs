@@ -1,7 +1,7 @@
 //! Which jobs of a lot the table does not take: found out by inserting them in a transaction that is dropped.
 //!
-//! Halves are tried until it is known of each job, or until that has taken so long that the server would be missed: then
-//! what is left of a part counts as refused. It must not decide what becomes of a job.
+//! Halves are tried until it is known of each job, or until that has taken so long that the server would be missed:
+//! then what is left of a part counts as refused. It must not decide what becomes of a job.
 
 use super::rows::{self, NewRow};
 use super::{Dialect, SqlStore, StoreError};
