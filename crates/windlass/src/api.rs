@@ -374,6 +374,9 @@ pub struct Status {
     /// By config entry: what keeps its workers from serving.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub troubles: BTreeMap<String, String>,
+    /// Per queue: what the inbox brought and the database refuses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub aside: BTreeMap<String, steering::AsideStatus>,
     /// Workers by state; only states that some are in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub workers: BTreeMap<String, u64>,

@@ -31,6 +31,9 @@ pub struct Schedule {
     /// Where the clock was once far ahead: nothing fires until then, or until somebody enables it.
     #[serde(default)]
     pub silent_until: Option<String>,
+    /// Why the database refuses what it pushes, while it does: its times wait, and are tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Times that wait for the ends of those runs.
     pub waiting: Vec<String>,
     pub fired_count: u64,
@@ -40,7 +43,7 @@ pub struct Schedule {
 impl Schedule {
     /// With so many of its coming times.
     pub fn new(info: &ScheduleInfo, coming: usize) -> Schedule {
-        let ScheduleInfo { schedule, memory, enabled, next, silent_until } = info;
+        let ScheduleInfo { schedule, memory, enabled, next, silent_until, error } = info;
         let (data, from) = match &schedule.push.what {
             What::Data(text) => (Some(text.clone()), None),
             What::Lines(command) => {
@@ -65,6 +68,7 @@ impl Schedule {
             run: memory.runs.last().map(RunId::to_string),
             runs: memory.runs.iter().map(RunId::to_string).collect(),
             silent_until: silent_until.map(when::rfc3339),
+            error: error.clone(),
             waiting: memory.waiting.iter().copied().map(when::rfc3339).collect(),
             fired_count: memory.fired_count,
             skipped_count: memory.skipped_count,

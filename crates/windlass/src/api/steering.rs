@@ -138,6 +138,14 @@ pub struct WhyReason {
     pub overridden: Option<Override>,
 }
 
+/// Jobs of a queue that are kept aside, and tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsideStatus {
+    pub jobs: u64,
+    /// The database's words for the last of them.
+    pub why: String,
+}
+
 impl WhyReason {
     pub fn new(code: &str, text: impl Into<String>) -> WhyReason {
         WhyReason { code: code.into(), text: text.into(), ..WhyReason::default() }

@@ -115,6 +115,9 @@ fn cell(item: &Value, column: &str, whom: For) -> Result<String, Failure> {
 fn state(schedule: &Schedule) -> String {
     match (&schedule.run, schedule.waiting.len()) {
         _ if !schedule.enabled => "disabled".into(),
+        _ if schedule.error.is_some() => {
+            format!("refused, and tried again: {}", schedule.error.as_deref().unwrap_or_default())
+        }
         (None, _) => match &schedule.silent_until {
             Some(until) => format!("silent until {}: the clock was there once", when::told_text(until)),
             None => "waits".into(),

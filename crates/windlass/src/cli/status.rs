@@ -3,7 +3,7 @@
 use super::Context;
 use super::connect::Link;
 use super::listing::{Columns, For, Listing, Shape};
-use super::print::{count, field, grouped, visible};
+use super::print::{self, count, field, grouped, visible};
 use crate::engine::Condition;
 use crate::error::Failure;
 use crate::handlers_dir::NAME;
@@ -65,6 +65,15 @@ pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
         let trouble = trouble.as_str().unwrap_or_default();
         let of = if entry == NAME { "[handlers]".to_owned() } else { format!("[queue.{}]", visible(entry)) };
         context.say(format_args!("the workers of {of} cannot serve: {}", visible(trouble)));
+    }
+    for (queue, aside) in status.get("aside").and_then(Value::as_object).into_iter().flatten() {
+        context.say(format_args!(
+            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
+             at once by `windlass nudge`",
+            print::jobs(count(aside, "jobs")),
+            visible(queue),
+            visible(&field(aside, "why"))
+        ));
     }
     match status.get("server").filter(|_| served) {
         Some(server) => {

@@ -16,7 +16,8 @@ impl<S: Store> Engine<S> {
         self.has_none(&[State::Scheduled, State::Ready, State::Retrying], false)
     }
 
-    /// True when all has ended that somebody waits for: where only what is due counts, what waits for its time does not.
+    /// True when all has ended that somebody waits for; where only what is due counts, what waits for its time does
+    /// not.
     pub(super) fn satisfies(&self, waiter: &DrainedWaiter) -> bool {
         let waiting = [State::Ready, State::Scheduled, State::Retrying];
         let counted = if waiter.due_only { 1 } else { waiting.len() };

@@ -48,6 +48,10 @@ enum Suspects {
     Lots(usize),
     OneEnd,
     Ends(usize),
+    /// What was set aside before, and should not be refused any more.
+    Aside,
+    /// What schedules push.
+    Schedules,
     /// What the turn did by itself, or a person asked for.
     Nothing,
 }
@@ -63,6 +67,11 @@ impl Suspects {
             (true, true) if pushed == 1 => Suspects::OnePush,
             (false, _) | (true, _) => Suspects::Nothing,
         }
+    }
+
+    /// Schedules: surely, where one was about to push; maybe, where nobody else can be to blame.
+    fn or_schedules(self, surely: bool, maybe: bool) -> Suspects {
+        if surely || maybe && self == Suspects::Nothing { Suspects::Schedules } else { self }
     }
 }
 
@@ -165,18 +174,11 @@ impl<S: Store> Engine<S> {
     ) -> Result<Effects, StoreError> {
         // Where there was no space for that, it must not be the end of the turns to come.
         self.forget_at = self.forget_at.filter(|_| !progress.forgets);
-        for (flight, first, count) in &progress.reports {
-            self.flights.give_report_back(*flight, *first, *count);
-        }
-        for flight in &progress.departed {
-            if let Some((crew, held)) = self.flights.get(*flight).map(|flight| (flight.crew, flight.all())) {
-                held.iter().for_each(|held| self.hear_of_destinations(crew, held, Sign::None));
-            }
-            self.flights.release(*flight, &mut self.scheduler);
-            self.flights.forget(*flight);
-        }
+        self.take_flights_back(progress);
         self.drop_rules();
         self.asks.give_back();
+        let came_in = self.aside.drop_turn();
+        let (fired, firing) = self.schedules.drop_turn();
         self.waiters.missed_now = self.waiters.missed;
         self.lots.drop_packed(&progress.lots, &why.failure());
         let why = self.drop_turn(why)?;
@@ -190,7 +192,8 @@ impl<S: Store> Engine<S> {
             effects.starts = starts;
         }
         let (mut pushed, busy) = (Vec::new(), matches!(why, Dropped::Busy(_)));
-        let suspects = Suspects::of(&absorbed);
+        let fires = firing || !asked && !fired.is_empty();
+        let suspects = if came_in { Suspects::Aside } else { Suspects::of(&absorbed).or_schedules(firing, fires) };
         let kept = match &why {
             Dropped::Full(_) | Dropped::Away(_) => false,
             // They have nothing to do with what is locked, and nothing was done with them.
@@ -208,7 +211,11 @@ impl<S: Store> Engine<S> {
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
         self.pending = finished.chain(ingested).chain(pushed).chain(std::mem::take(&mut self.pending)).collect();
         if let Dropped::Refused(what) = &why {
-            self.find_what_is_refused(what, suspects, asked, &mut effects)?;
+            match suspects {
+                Suspects::Schedules => self.schedules.refused(fired, what, now, &mut effects),
+                suspects => self.find_what_is_refused(what, suspects, asked, &mut effects)?,
+            }
+            self.turn_again = true;
             return Ok(effects);
         }
         if busy {
@@ -224,6 +231,20 @@ impl<S: Store> Engine<S> {
         self.full_until.get_or_insert(now.after(FULL_RETRY));
         self.away = matches!(why, Dropped::Away(_));
         Ok(effects)
+    }
+
+    /// What departed did not, and what was reported is to be reported again.
+    fn take_flights_back(&mut self, progress: &Progress) {
+        for (flight, first, count) in &progress.reports {
+            self.flights.give_report_back(*flight, *first, *count);
+        }
+        for flight in &progress.departed {
+            if let Some((crew, held)) = self.flights.get(*flight).map(|flight| (flight.crew, flight.all())) {
+                held.iter().for_each(|held| self.hear_of_destinations(crew, held, Sign::None));
+            }
+            self.flights.release(*flight, &mut self.scheduler);
+            self.flights.forget(*flight);
+        }
     }
 
     /// Drops what the turn did to the store and to memory; where nobody answers any more, that is why it is dropped.
@@ -249,25 +270,30 @@ impl<S: Store> Engine<S> {
         asked: bool,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        self.turn_again = true;
         match suspects {
             Suspects::Ends(ends) => self.one_by_one.ends = ends,
             Suspects::Lots(lots) => self.one_by_one.lots = lots,
             Suspects::OneEnd => return self.fail_what_cannot_end(what, effects),
             // Who pushed it has been told.
             Suspects::OnePush => {}
-            // The inbox keeps what it has.
             Suspects::OneOfInbox => {
                 let first = self.pending.iter().position(|event| matches!(event, Event::Ingested(_)));
-                if let Some(Event::Ingested(lot)) = first.and_then(|at| self.pending.remove(at)) {
+                if let Some(Event::Ingested(mut lot)) = first.and_then(|at| self.pending.remove(at)) {
+                    if self.part(&mut lot)? {
+                        self.one_by_one.lots = self.one_by_one.lots.max(1);
+                        self.pending.push_front(Event::Ingested(lot));
+                        return Ok(());
+                    }
+                    // The inbox keeps what it has.
                     self.one_by_one.waiting.push(lot);
                     self.one_by_one.again_at = Some(self.now.after(REFUSED_RETRY));
                     effects.notes.push(format!("the database refuses what is in the inbox, which waits there: {what}"));
                 }
             }
+            Suspects::Aside => self.put_aside_off(),
             // Whoever asked has been told.
-            Suspects::Nothing if asked => {}
-            Suspects::Nothing => {
+            Suspects::Nothing | Suspects::Schedules if asked => {}
+            Suspects::Nothing | Suspects::Schedules => {
                 return Err(StoreError::Io(format!("the database refuses what was to be written: {what}")));
             }
         }

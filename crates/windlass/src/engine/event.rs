@@ -190,6 +190,10 @@ pub enum Event {
         data: Vec<u8>,
         answer: Answer<QueueExplained>,
     },
+    /// What the inbox brought and the database does not take.
+    Aside {
+        answer: Answer<Vec<AsideInfo>>,
+    },
     /// Queues that a person or the hours closed.
     Closed {
         answer: Answer<BTreeMap<String, Closed>>,
@@ -271,6 +275,8 @@ pub struct ScheduleInfo {
     pub next: Option<Time>,
     /// Where it fires nothing before then, because the clock was there once.
     pub silent_until: Option<Time>,
+    /// Why its work is refused, while it is.
+    pub error: Option<String>,
 }
 
 /// Overrides to be made and dropped together.
@@ -305,6 +311,15 @@ pub struct QueueExplained {
     pub known: bool,
     /// Nothing holds its ready jobs, and none was started: when that is looked into once more, and cured.
     pub stalemate: Option<Time>,
+}
+
+/// Jobs of a queue that are set aside, because the database refuses them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AsideInfo {
+    pub queue: String,
+    pub ids: Vec<JobId>,
+    pub why: String,
+    pub since: Time,
 }
 
 /// What a person wants of jobs.

@@ -5,6 +5,7 @@
 //! `drive.rs` performs after the commit, and the simulator performs on virtual time.
 
 mod arrivals;
+mod aside;
 pub mod ask;
 mod checkpoint;
 mod claim;
@@ -170,6 +171,7 @@ pub struct Engine<S> {
     away: bool,
     locked: look::Locked,
     one_by_one: dropped::OneByOne,
+    aside: aside::Aside,
     /// Somebody said that there may be work in the store.
     look_because: Occasion,
     /// This server is the one that fires schedules.
@@ -262,6 +264,7 @@ impl<S: Store> Engine<S> {
             away: false,
             locked: look::Locked::default(),
             one_by_one: dropped::OneByOne::default(),
+            aside: aside::Aside::default(),
             look_because: Occasion::Time,
             controls: false,
             fence: None,
@@ -313,6 +316,7 @@ impl<S: Store> Engine<S> {
         self.learn(changes, &mut Effects::default());
         self.sweeping = true;
         self.schedules.load(&self.options.schedules, &mut self.store, self.now)?;
+        self.aside.load(&mut self.store)?;
         self.operations.load(&mut self.store)
     }
 
@@ -360,7 +364,8 @@ impl<S: Store> Engine<S> {
         let within = [due, beat, self.sync_by, self.full_until, self.drain_until, self.suspects_at, look];
         let refused = self.one_by_one.again_at.filter(|_| self.full_until.is_none());
         let forgets = self.forget_at.filter(|_| self.full_until.is_none());
-        let beside = [locked, refused, steering, lingers, schedule, paced, self.next_run_limit(), forgets];
+        let aside = self.aside.next().filter(|_| self.full_until.is_none() && self.stopping == Stopping::No);
+        let beside = [aside, locked, refused, steering, lingers, schedule, paced, self.next_run_limit(), forgets];
         Ok(within.into_iter().chain(beside).flatten().min())
     }
 

@@ -67,6 +67,7 @@ impl<S: Store> Engine<S> {
                 let explained = self.explain(&queue, lane, &data);
                 effects.answers.add(answer, Ok(explained));
             }
+            Event::Aside { answer } => effects.answers.add(answer, Ok(self.aside.infos())),
             Event::Closed { answer } => effects.answers.add(answer, Ok(self.closed_queues())),
             Event::Flights { answer } => effects.answers.add(answer, Ok(self.flight_infos())),
             Event::Contention { answer } => effects.answers.add(answer, Ok(self.held_for())),
@@ -76,9 +77,8 @@ impl<S: Store> Engine<S> {
             Event::Ask(ask) => self.ask(ask, now),
             Event::Unask { number } => self.unask(number),
             Event::Nudge => {
-                self.hushed = false;
-                self.look_because = Occasion::Asked;
-                effects.nudge = true;
+                (self.hushed, self.look_because, effects.nudge) = (false, Occasion::Asked, true);
+                self.aside.try_again();
             }
             Event::Look => self.look_because = self.look_because.max(Occasion::Word),
             // Every turn looks at the clocks: that there is one is all that was asked for.

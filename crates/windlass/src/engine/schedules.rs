@@ -18,6 +18,7 @@ use crate::when;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use windlass_core::job::{Origin, RunId};
 use windlass_core::overrides::{Key, Target};
 use windlass_core::schedule::{LOOK_MAX, Memory, Step, look};
@@ -34,7 +35,24 @@ pub(super) struct Schedules {
     all: Vec<Kept>,
     /// Notes of schedules that the config has no more: they are struck with the next look.
     gone: Vec<String>,
+    /// Those whose work the database refuses, by name.
+    failing: BTreeMap<String, Failing>,
+    /// The one that pushes just now, and those that the open turn has fired.
+    firing: Option<String>,
+    fired: Vec<String>,
 }
+
+/// A schedule whose work is refused: its times wait, and are tried again.
+#[derive(Debug)]
+struct Failing {
+    why: String,
+    again_at: Time,
+    pause: Duration,
+}
+
+/// How long it waits for another try at first, and at most.
+const REFUSED_FIRST: Duration = Duration::from_secs(5);
+const REFUSED_MOST: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Kept {
@@ -72,7 +90,46 @@ impl Schedules {
         let kept = |schedule: &Schedule| Kept::new(schedule, notes.remove(&key_of(&schedule.name)).as_deref(), now);
         self.all = all.iter().map(kept).collect();
         self.gone = notes.into_keys().collect();
+        self.failing.retain(|name, _| self.all.iter().any(|kept| kept.schedule.name == *name));
         Ok(())
+    }
+
+    /// Until when one waits that is refused; one whose clock was set back meanwhile does not.
+    fn held_until(&self, name: &str, now: Time) -> Option<Time> {
+        let at = self.failing.get(name)?.again_at;
+        (at > now && at <= now.after(REFUSED_MOST)).then_some(at)
+    }
+
+    /// The turn is on disk: what it fired is refused no more.
+    pub(super) fn keep_turn(&mut self, effects: &mut Effects) {
+        for name in std::mem::take(&mut self.fired) {
+            if self.failing.remove(&name).is_some() {
+                effects.notes.push(format!("schedule `{name}` fires again"));
+            }
+        }
+    }
+
+    /// The turn never was. Tells which schedules it had fired, and whether one of them was about to push.
+    pub(super) fn drop_turn(&mut self) -> (Vec<String>, bool) {
+        let (fired, firing) = (std::mem::take(&mut self.fired), self.firing.take());
+        match firing {
+            Some(firing) => (vec![firing], true),
+            None => (fired, false),
+        }
+    }
+
+    /// The database refuses what these push: their times wait, and all else goes on.
+    pub(super) fn refused(&mut self, names: Vec<String>, why: &str, now: Time, effects: &mut Effects) {
+        for name in names {
+            let before = self.failing.remove(&name);
+            let pause = before.as_ref().map_or(REFUSED_FIRST, |before| (before.pause * 2).min(REFUSED_MOST));
+            if before.is_none_or(|before| before.why != why) {
+                effects.notes.push(format!(
+                    "schedule `{name}`: the database refuses what it pushes, which is tried again: {why}"
+                ));
+            }
+            self.failing.insert(name, Failing { why: why.to_owned(), again_at: now.after(pause), pause });
+        }
     }
 
     /// Whether the end of this run lets a schedule go on that waits for it.
@@ -95,10 +152,11 @@ impl<S: Store> Engine<S> {
         if !self.fires_schedules() {
             return None;
         }
-        let unsaved = self.schedules.all.iter().any(|kept| kept.unsaved) || !self.schedules.gone.is_empty();
-        let new = unsaved.then_some(Time::ZERO);
-        let times =
-            self.schedules.all.iter().filter(|kept| self.is_enabled(&kept.schedule)).filter_map(|kept| kept.next);
+        let held = |kept: &Kept| self.schedules.held_until(&kept.schedule.name, self.now);
+        let unsaved = self.schedules.all.iter().any(|kept| kept.unsaved && held(kept).is_none());
+        let new = (unsaved || !self.schedules.gone.is_empty()).then_some(Time::ZERO);
+        let enabled = self.schedules.all.iter().filter(|kept| self.is_enabled(&kept.schedule));
+        let times = enabled.filter_map(|kept| Some(kept.next?.max(held(kept).unwrap_or(Time::ZERO))));
         new.into_iter().chain(times).min()
     }
 
@@ -151,8 +209,19 @@ impl<S: Store> Engine<S> {
                 let ended = !memory.runs.iter().any(|run| self.runs.by_id(*run).is_some());
                 kept.next.is_some_and(|next| next <= now) || !memory.waiting.is_empty() && (ended || off)
             });
-            if waits || kept.unsaved {
-                self.look_at_schedule(at, now, progress, effects)?;
+            if !waits && !kept.unsaved || self.schedules.held_until(&kept.schedule.name, now).is_some() {
+                continue;
+            }
+            // One that was refused is tried alone, so that no other is blamed for it.
+            let failed = self.schedules.failing.contains_key(&kept.schedule.name);
+            if failed && !self.schedules.fired.is_empty() {
+                self.turn_again = true;
+                break;
+            }
+            self.look_at_schedule(at, now, progress, effects)?;
+            if failed && !self.schedules.fired.is_empty() {
+                self.turn_again = true;
+                break;
             }
         }
         self.tell_of_silence(now, effects);
@@ -186,10 +255,12 @@ impl<S: Store> Engine<S> {
         for step in steps {
             match step {
                 Step::Fire { nominal, run, replace } => {
+                    self.schedules.firing = Some(schedule.name.clone());
                     for old in replace {
                         self.sweep(old, &format!("schedule {}", schedule.name))?;
                     }
                     self.fire(&schedule, nominal, run, now)?;
+                    self.schedules.fired.extend(self.schedules.firing.take());
                 }
                 Step::Skip { nominal, count } => {
                     effects.notes.push(skipped(&schedule, nominal, count, memory.runs.last()))
@@ -232,7 +303,14 @@ impl<S: Store> Engine<S> {
         let Some(at) = self.schedules.all.iter().position(|kept| kept.schedule.name == name) else { return Ok(false) };
         let schedule = self.schedules.all[at].schedule.clone();
         let run = RunId::first(Origin::from_random(self.jitter.next()));
-        self.fire(&schedule, now, run, now)?;
+        match self.fire(&schedule, now, run, now) {
+            Err(StoreError::Refused(what)) => {
+                // What is said is the refusal of the turn.
+                effects.answers.add(answer, Ok(run));
+                return Err(StoreError::Refused(what));
+            }
+            fired => fired?,
+        }
         self.remember_run(at, run, now)?;
         // It is under way from now on: a time that waits must not find it unknown, which is what an ended run is.
         let changes = self.store.changes();
@@ -307,7 +385,8 @@ impl<S: Store> Engine<S> {
             let silent_until = memory.silent_until(self.now);
             let runs = memory.runs.iter().copied().filter(|run| self.runs.by_id(*run).is_some()).collect();
             let memory = Memory { runs, ..memory };
-            ScheduleInfo { schedule: kept.schedule.clone(), memory, enabled, next, silent_until }
+            let error = self.schedules.failing.get(&kept.schedule.name).map(|failing| failing.why.clone());
+            ScheduleInfo { schedule: kept.schedule.clone(), memory, enabled, next, silent_until, error }
         };
         self.schedules.all.iter().map(info).collect()
     }

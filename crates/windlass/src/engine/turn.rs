@@ -123,6 +123,7 @@ impl<S: Store> Engine<S> {
         let settles = self.look_at_the_clock(now, &mut effects)?;
         let said = effects.notes.len();
         self.queue_behind_the_refused();
+        self.try_what_is_aside(now)?;
         let mut absorbed = self.absorb(settles);
         let mut progress = Progress::default();
         let worked = self.work(&mut absorbed, now, &mut progress, &mut effects);
@@ -281,6 +282,7 @@ impl<S: Store> Engine<S> {
                 | Event::Schedules { .. }
                 | Event::Explain { .. }
                 | Event::Closed { .. }
+                | Event::Aside { .. }
                 | Event::Flights { .. }
                 | Event::Contention { .. }
                 | Event::Dump { .. }
@@ -318,8 +320,15 @@ impl<S: Store> Engine<S> {
             let weak = sabotage::on(Sabotage::IngestedWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
             self.store.admit(lot, now)?;
+            let aside = std::mem::take(&mut lot.aside);
+            let kept = self.set_aside(&aside, now, effects);
+            self.waiters.missed_now.failed += aside.iter().map(|refused| refused.jobs.jobs.len() as u64).sum::<u64>();
+            // Where the turn is dropped, it comes again.
+            lot.aside = aside;
+            kept?;
             effects.ingested += 1;
         }
+        self.admit_what_was_aside(now, progress, effects)?;
         let mut together = Lot::default();
         let mut refused = Vec::new();
         let mut taken = BTreeMap::new();
@@ -471,6 +480,8 @@ impl<S: Store> Engine<S> {
         self.turn_again |= self.store.has_news();
         self.keep_rules();
         self.lots.keep(progress.lots, now, effects);
+        self.aside.keep_turn(now);
+        self.schedules.keep_turn(effects);
         self.tell_of_operations(effects);
         progress.heard.iter().for_each(|heard| self.hear_of_ends(heard));
         self.asks.keep();

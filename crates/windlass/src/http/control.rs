@@ -4,7 +4,7 @@ use super::app::{App, Call, json};
 use super::problem::Problem;
 use crate::api;
 use crate::engine::Condition;
-use crate::engine::event::{Event, FlightInfo};
+use crate::engine::event::{AsideInfo, Event, FlightInfo};
 use crate::error::{Failure, Kind};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -61,6 +61,11 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
     let (queues, runs, troubles, workers) = read.await?;
     let stocked = stocked(&call.app).await?;
     let closed = call.app.ask(|answer| Event::Closed { answer }).await?;
+    let mut aside: BTreeMap<String, api::steering::AsideStatus> = BTreeMap::new();
+    for AsideInfo { queue, ids, why, .. } in call.app.ask(|answer| Event::Aside { answer }).await? {
+        let known = aside.entry(queue).or_insert(api::steering::AsideStatus { jobs: 0, why: String::new() });
+        (known.jobs, known.why) = (known.jobs + ids.len() as u64, why);
+    }
     let mut totals: BTreeMap<String, u64> = State::ALL.iter().map(|state| (state.word().into(), 0)).collect();
     totals.insert("started".into(), 0);
     let mut by_name = BTreeMap::new();
@@ -88,6 +93,7 @@ pub(super) async fn status(call: Call) -> Result<Response, Problem> {
         queues: by_name,
         closed: closed.into_iter().map(|(name, closed)| (name, closed.word().to_owned())).collect(),
         totals,
+        aside,
         runs: api::RunsStatus { open: runs.iter().filter(|run| !run.counts.ended).count() as u64 },
         troubles: troubles.into_iter().collect(),
         workers: peopled.map(|state| (state.word().into(), u64::from(workers.in_state(*state)))).collect(),

@@ -7,7 +7,7 @@ use super::app::{App, Call, json};
 use super::problem::Problem;
 use crate::api::steering::{Why, WhyReason};
 use crate::clock;
-use crate::engine::event::{Event, QueueExplained};
+use crate::engine::event::{AsideInfo, Event, QueueExplained};
 use crate::error::Failure;
 use crate::store::{DELETED, EXPIRED, Filter, JobInfo, MOVED, RunInfo};
 use crate::when;
@@ -50,7 +50,8 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     app.catch_up_in_time().await;
     let explained = explain(app, name).await?;
     let noted = without_handler(app, name).await?;
-    if !explained.known && explained.table.is_none() && noted.is_none() {
+    let aside = aside(app, |kept| kept.queue == name).await?;
+    if !explained.known && explained.table.is_none() && noted.is_none() && aside.is_none() {
         let hint = match name.strip_prefix("queue:") {
             Some(bare) => format!("a queue is asked for by its name alone: windlass why {bare}"),
             None => "no job of it is known, and no table serves it".to_owned(),
@@ -74,6 +75,7 @@ async fn queue(app: &App, name: &str) -> Result<Why, Problem> {
     let table = explained.table;
     reasons.extend(ailing(app, table.as_deref()).await?);
     reasons.extend(noted);
+    reasons.extend(aside);
     Ok(Why { what: "queue".into(), name: name.into(), state: None, queue: Some(name.into()), table, reasons })
 }
 
@@ -86,7 +88,12 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
     }
     let Some(info) = found else {
         let history = app.read(move |reads| (reads.archive.find)(id)).await?;
-        let Some(last) = history.last() else { return Err(Problem::not_found(format!("no job {id}"))) };
+        let Some(last) = history.last() else {
+            let aside = aside(app, |kept| kept.ids.contains(&id)).await?;
+            let reasons = vec![aside.ok_or_else(|| Problem::not_found(format!("no job {id}")))?];
+            let (what, name) = ("job".into(), id.to_string());
+            return Ok(Why { what, name, state: None, queue: None, table: None, reasons });
+        };
         let queue = last.get("queue").and_then(|queue| queue.as_str()).map(str::to_owned);
         let word = |key: &str| last.get(key).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
         let (state, outcome) = (word("state"), word("outcome"));
@@ -100,6 +107,24 @@ async fn job(app: &App, id: JobId) -> Result<Why, Problem> {
     }
     let (state, queue) = (Some(info.state.word().into()), Some(info.queue.to_string()));
     Ok(Why { what: "job".into(), name: id.to_string(), state, queue, table, reasons })
+}
+
+/// What the inbox brought and the database refuses.
+async fn aside(app: &App, meant: impl Fn(&AsideInfo) -> bool) -> Result<Option<WhyReason>, Failure> {
+    let all = app.ask(|answer| Event::Aside { answer }).await?;
+    let meant: Vec<&AsideInfo> = all.iter().filter(|kept| meant(kept)).collect();
+    let count = meant.iter().map(|kept| kept.ids.len() as u64).sum();
+    let told = meant.last().map(|last| {
+        let text = format!(
+            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
+             at once by `windlass nudge`",
+            jobs(count),
+            last.queue,
+            last.why
+        );
+        WhyReason::new("set_aside", text).count(count).at(last.since)
+    });
+    Ok(told)
 }
 
 /// What became of a job that only the archive knows.

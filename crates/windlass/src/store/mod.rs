@@ -105,6 +105,15 @@ pub struct Lot {
     pub taken: Option<(RunId, Taken, Taken)>,
     /// Where the bytes of each of `jobs` are on disk already; none where the store is to write them itself.
     pub bodies: Vec<Extent>,
+    /// Jobs that were in it and that the store does not take: the engine keeps them otherwise.
+    pub aside: Vec<Refused>,
+}
+
+/// Jobs that a store does not take, and why.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub jobs: NewJobs,
+    pub why: String,
 }
 
 /// Where the bytes of a chunk lie: in a body file, beside the database.
@@ -126,6 +135,7 @@ impl Lot {
             && self.seals.is_empty()
             && self.closed.is_empty()
             && self.opens.is_empty()
+            && self.aside.is_empty()
     }
 }
 
@@ -198,6 +208,9 @@ pub const MOVING: &str = "moving/";
 /// Notes with this in front are of lots that were taken. Any server on a store may be sent a lot again, so all of them
 /// know what one has taken.
 pub const LOTS: &str = "lot/";
+
+/// Notes with this in front are of jobs that the inbox brought and the database does not take.
+pub const ASIDE: &str = "aside/";
 
 /// The archive's word for the last line of a job that a person deleted.
 pub const DELETED: &str = "deleted";
@@ -386,6 +399,12 @@ pub trait Store {
     /// generation: one after the first takes jobs until it ends or is stopped, else the next is made, sealed from the
     /// start, with the same name, spec and terms.
     fn admit(&mut self, lot: &Lot, now: Time) -> Result<(), StoreError>;
+
+    /// Between two turns, after one that was refused: those of a lot's jobs that would be, each part with the words of
+    /// the refusal. Changes nothing.
+    fn refused(&mut self, _lot: &Lot, _now: Time) -> Result<Vec<Refused>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// Who has the keys of these jobs, as far as they are unique.
     fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError>;

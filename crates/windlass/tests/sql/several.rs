@@ -1,5 +1,6 @@
 //! Several servers on one table: they share the work, and what one of them dies over goes to the others, once.
 
+use crate::constraints::has_fired_up_to;
 use crate::rig::{PATIENCE, Rig, Server, is_ready, lines_of};
 use crate::table::{Kind, Table};
 use rustix::process::Signal;
@@ -222,4 +223,62 @@ fn a_server_that_gets_no_answer_kills_what_ignores_it_before_another_starts_it()
         first.process.end().says("for dead and has its jobs");
         other.stop();
     }
+}
+
+/// Each time of a schedule is pushed once, though whoever controls is killed over it again and again: more times have
+/// passed than one turn deals with, so there is always one under way.
+#[test]
+fn each_time_of_a_schedule_is_pushed_once_though_whoever_controls_is_killed() {
+    const PASSED: i64 = 1_500;
+    let table = Table::ready(Kind::PostgreSql);
+    let schedule = "[schedule.s]\ncron = \"* * * * *\"\nzone = \"UTC\"\noverlap = \"allow\"\ncatch_up = \"all\"\n\
+                    push = { queue = \"s\", data = \"{time}\" }\n";
+    let config = table.config_of(&table.url(), "20s", "");
+    let (other, third) = (Rig::bare(), Rig::bare());
+    let rigs = [&table.rig, &other, &third];
+    // The names of servers stay as they are.
+    let names = rigs.map(|rig| {
+        let server = rig.serve(&config);
+        let name = rig.call(&["servers", "-o", "json"]).json()[0]["name"].as_str().unwrap().to_owned();
+        server.stop();
+        name
+    });
+    has_fired_up_to(&table, "s", PASSED);
+    let controls = "SELECT s.server FROM windlass_meta m JOIN windlass_servers s ON s.epoch = m.controller \
+                    WHERE m.controller_until > CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)";
+    let pushed = || table.sql("SELECT count(*) FROM jobs").parse::<i64>().unwrap();
+    let config = table.config_of(&table.url(), "20s", schedule).replace(&format!("udp = {:?}", table.udp), "");
+    let mut servers = rigs.map(|rig| Some(rig.serve(&config)));
+    let mut killed = 0;
+    let begun = Instant::now();
+    let mut before = 0;
+    while pushed() < PASSED {
+        assert!(begun.elapsed() < PATIENCE * 3, "{} were pushed, and {killed} servers killed", pushed());
+        let now = pushed();
+        if now == before || killed == 2 {
+            continue;
+        }
+        before = now;
+        let who = table.sql(controls);
+        let Some(at) = names.iter().position(|name| *name == who) else { continue };
+        let Some(server) = servers[at].take() else { continue };
+        server.kill();
+        killed += 1;
+        servers[at] = Some(rigs[at].serve_again());
+    }
+    assert_eq!(killed, 2);
+    // On a slow machine one may have been taken for dead, which ends it in words.
+    servers.into_iter().flatten().for_each(Server::kill);
+    let counts = table.sql("SELECT count(*) = count(DISTINCT data), min(data) <> max(data) FROM jobs");
+    assert_eq!(
+        counts,
+        "t|t",
+        "{}",
+        table.sql("SELECT data, count(*) FROM jobs GROUP BY data HAVING count(*) > 1 LIMIT 3")
+    );
+    assert_eq!(table.sql("SELECT count(*) = count(DISTINCT name) FROM windlass_runs"), "t");
+    // None is missing between the first and the last.
+    let gaps =
+        "SELECT count(*) - 1 - extract(epoch FROM max(data::timestamptz) - min(data::timestamptz)) / 60 FROM jobs";
+    assert_eq!(table.sql(gaps).parse::<f64>().unwrap(), 0.0);
 }

@@ -288,6 +288,10 @@ fn engine(events: &Receiver<Event>, tell: &Sender<&'static str>, kept: &Mutex<Ke
                 answer.give(Ok(()));
                 "read_inbox"
             }
+            Event::Aside { answer } => {
+                answer.give(Ok(Vec::new()));
+                "aside"
+            }
             Event::Closed { answer } => {
                 answer.give(Ok(BTreeMap::from([("mail".to_owned(), Closed::Paused)])));
                 "closed"

@@ -29,6 +29,7 @@ mod pace;
 mod postgres;
 mod promise;
 mod recover;
+mod refused;
 mod routines;
 mod rows;
 mod runs;

@@ -262,6 +262,14 @@ impl SqlStore {
         let lease = i64::try_from(self.options.lease.as_micros()).unwrap_or(i64::MAX);
         let (now, own) = (self.db.dialect.now(), (self.epoch as i64).into());
         let past = if over { format!(" OR controller_until <= {now}") } else { String::new() };
+        // Whoever has it locked is about to say that it controls, and may take longer than others can wait for.
+        if over && !self.controls {
+            let skip = self.db.dialect.skip_locked();
+            let free = self.names.sql(&format!("SELECT 1 FROM :meta WHERE controller = $1{past} {skip}"));
+            if self.db.maybe_one(&free, &[(self.epoch as i64).into()])?.is_none() {
+                return Ok(false);
+            }
+        }
         let sql = self.names.sql(&format!(
             "UPDATE :meta SET controller = $1, controller_until = {now} + $2 WHERE controller = $1{past}"
         ));

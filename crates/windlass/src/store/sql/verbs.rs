@@ -3,8 +3,8 @@
 use super::{SqlStore, rows, view};
 use crate::store::{
     Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, Fenced, FollowUp, Held, JobInfo, Lot, Move,
-    NewJobs, NewRun, Occasion, Order, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived,
-    Unheld,
+    NewJobs, NewRun, Occasion, Order, Recovered, Refused, RunInfo, Settlement, Steer, Store, StoreError, Told,
+    Unarchived, Unheld,
 };
 use std::collections::HashMap;
 use std::time::Instant;
@@ -62,6 +62,10 @@ impl Store for SqlStore {
 
     fn holders(&mut self, new: &NewJobs) -> Result<Vec<Option<JobId>>, StoreError> {
         self.key_holders(new)
+    }
+
+    fn refused(&mut self, lot: &Lot, now: Time) -> Result<Vec<Refused>, StoreError> {
+        self.refused_of(lot, self.there(now))
     }
 
     fn open_run(&mut self, id: RunId, run: &NewRun, now: Time) -> Result<RunNo, StoreError> {
