@@ -1,7 +1,7 @@
 //! What people are told who ask for jobs where there are directories: `--store dir:PATH` holds documents.
 //!
-//! Every verb either has nothing to do with where jobs are, or works on directories, or is named here with what does its
-//! work there. It must not open anything.
+//! Every verb either has nothing to do with where jobs are, or works on directories, or is named here with what does
+//! its work there. It must not open anything.
 
 use crate::error::{Failure, Kind};
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(super) fn refusal(verb: &str, path: &Path) -> Option<Failure> {
         "push" | "import" => format!("windlass spool put {path}/QUEUE FILE… puts documents into a queue"),
         "seal" => format!("windlass spool put {path}/QUEUE FILE… --done says that nothing more comes"),
         "ls" | "show" | "status" | "stats" | "why" | "watch" | "wait" | "logs" | "export" | "backup" => {
-            format!("windlass spool status {path} says how the queues stand, and their files can be looked at and copied")
+            format!("windlass spool status {path} says how the queues stand; their files can be looked at and copied")
         }
         "top" => format!("windlass top --spool {path} shows the queues, live"),
         "retry" => format!("windlass spool retry {path}/QUEUE DOC… gives back what was set aside"),
@@ -24,7 +24,7 @@ pub(super) fn refusal(verb: &str, path: &Path) -> Option<Failure> {
             format!("windlass pipeline run works on all stages, windlass drive --in {path}/QUEUE on one of them")
         }
         "pause" | "unpause" | "scale" | "stop" | "nudge" | "schedule" | "servers" => {
-            "there is no server: who works there is windlass pipeline run or windlass drive, which TERM ends and -j scales"
+            "there is no server: windlass pipeline run or windlass drive works there, which TERM ends and -j scales"
                 .to_owned()
         }
         "migrate" => "there is nothing to migrate: a queue is a directory, and a document a file".to_owned(),

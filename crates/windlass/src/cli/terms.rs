@@ -20,7 +20,7 @@ pub(super) struct Limits {
     /// Of a new run: a job that announces its end; without DATA it is told what the run came to
     #[arg(long, value_name = "QUEUE[:DATA]")]
     end_job: Option<OsString>,
-    /// The channels ([notify.NAME] of the config) that are told how a new run ended; without one, each job that is pushed
+    /// The channels ([notify.NAME] of the config) that are told how a new run ended, or without one each job
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     notify: Vec<String>,
     /// The ends that are told: failed, succeeded, late; by default failed and late

@@ -54,7 +54,8 @@ fn a_graph_with_cycles_and_duplicates_ends_once_with_each_node_once_also_when_th
     let mut gate = rig.gate("gate");
     // Node n leads to 2n and 3n modulo 101, and to itself: every node is reached, most of them often.
     let script = format!(
-        "for n in $1 $(($1 * 2 % 101)) $(($1 * 3 % 101)); do printf 'node\\t%s\\n' $n >> $WINDLASS_EMIT; done; read x < {}",
+        "for n in $1 $(($1 * 2 % 101)) $(($1 * 3 % 101)); do printf 'node\\t%s\\n' $n >> $WINDLASS_EMIT; done
+         read x < {}",
         gate.path
     );
     let config = format!(

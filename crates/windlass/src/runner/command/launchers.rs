@@ -196,8 +196,8 @@ impl Shared {
     }
 
     /// A deadline has passed. What becomes of a kept worker is its keeper's affair. A process that was told to end, and
-    /// of whose end nobody hears, may have a launcher that somebody stopped: it is let go on. There is nothing else that
-    /// could be done and is not being done by the launcher already.
+    /// of whose end nobody hears, may have a launcher that somebody stopped: it is let go on. There is nothing else
+    /// that could be done and is not being done by the launcher already.
     pub(super) fn overdue(&self, overdue: Overdue) {
         match overdue.kind {
             Kind::Kept => self.news.overdue(overdue),

@@ -58,8 +58,8 @@ impl Desk {
         }
     }
 
-    /// A deadline of a worker's state has passed: it is killed, whatever it was told before. One that did not come up is
-    /// its pool's trouble from now on, since of its end nobody may hear for long.
+    /// A deadline of a worker's state has passed: it is killed, whatever it was told before. One that did not come up
+    /// is its pool's trouble from now on, since of its end nobody may hear for long.
     pub(super) fn overdue(&mut self, overdue: Overdue) {
         let Some(worker) = self.workers.get_mut(&super::number(overdue.flight)) else { return };
         let not_up = overdue.due == Due::StartOverdue && worker.state() == WorkerState::Starting;
