@@ -206,8 +206,8 @@ impl CommandRunner {
         Ok(runner)
     }
 
-    /// A start that has begun may live so long from now, unless more is said by then: its launcher sees to that, so that
-    /// it holds while this process is frozen, too.
+    /// A start that has begun may live so long from now, unless more is said by then: its launcher sees to that, so
+    /// that it holds while this process is frozen, too.
     pub fn lend(&mut self, flight: Flight, left: Duration) {
         let mut state = self.shared.state();
         if let Some((index, _)) = state.aloft.get(&flight).and_then(|aloft| aloft.hand) {

@@ -271,19 +271,8 @@ fn lay_strings(
     strings.variable(QUEUE.as_bytes(), start.queue.as_str().as_bytes())?;
     let Control { dir, launcher, number, http } = match told {
         Told::Job(control) => control,
-        // One that stays serves many jobs, runs and starts; its own number is what its tree is known by.
         Told::Worker(ear) => {
-            strings.variable(START_MARKER.as_bytes(), b"1")?;
-            if let Some(url) = ear.url {
-                strings.variable(URL.as_bytes(), url.as_bytes())?;
-            }
-            if let Some(socket) = ear.socket {
-                strings.variable(NOTIFY.as_bytes(), socket.as_os_str().as_bytes())?;
-                if let Some(limit) = start.policy.time_limit {
-                    // Without a number of a process it is meant for whoever asks; ours is not known before it is there.
-                    strings.variable(WATCHDOG.as_bytes(), limit.as_micros().to_string().as_bytes())?;
-                }
-            }
+            lay_ear(start, ear, &mut strings)?;
             return Ok(strings);
         }
     };
@@ -314,4 +303,21 @@ fn lay_strings(
         strings.variable(TOKEN.as_bytes(), token.as_bytes())?;
     }
     Ok(strings)
+}
+
+/// What one that stays is told of itself: it serves many jobs, runs and starts, and its own number is what its tree is
+/// known by.
+fn lay_ear(start: &Start, ear: Ear<'_>, strings: &mut Strings) -> Result<(), HoldsNul> {
+    strings.variable(START_MARKER.as_bytes(), b"1")?;
+    if let Some(url) = ear.url {
+        strings.variable(URL.as_bytes(), url.as_bytes())?;
+    }
+    if let Some(socket) = ear.socket {
+        strings.variable(NOTIFY.as_bytes(), socket.as_os_str().as_bytes())?;
+        if let Some(limit) = start.policy.time_limit {
+            // Without a number of a process it is meant for whoever asks; ours is not known before it is there.
+            strings.variable(WATCHDOG.as_bytes(), limit.as_micros().to_string().as_bytes())?;
+        }
+    }
+    Ok(())
 }
