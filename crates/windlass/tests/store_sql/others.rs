@@ -12,10 +12,10 @@ use std::time::Duration;
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::sql::{SqlOptions, SqlStore, SqlView};
 use windlass::store::{
-    Durability, Evidence, FollowUp, Held, Lot, NewJobs, NewRun, Occasion, Order, Recovered, Seal, Store, StoreError,
-    StoreView,
+    Arriving, Durability, Evidence, FollowUp, Gone, Held, Lot, MOVED, NewJobs, NewRun, Occasion, Order, Past,
+    Recovered, Seal, Settlement, Store, StoreError, StoreView,
 };
-use windlass_core::job::{JobId, Lane, Origin, Priority, RunId};
+use windlass_core::job::{JobId, Lane, Origin, Priority, Record, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::Time;
 
@@ -481,4 +481,37 @@ fn ends_that_were_set_aside_are_written_by_the_next_process_once() {
         let stats = view.queues().unwrap().remove(0).stats;
         assert_eq!(stats.by_state[State::Succeeded.index()], 1);
     }
+}
+
+#[test]
+fn a_job_that_comes_back_is_in_its_row_once_and_no_end_of_an_earlier_start_is_its() {
+    everywhere(|place| {
+        let (mut one, mut two) = (server(place, "one"), server(place, "two"));
+        one.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
+        let held = one.claim("q", 1).remove(0);
+        let moved = Settlement { outcome: MOVED, ..end(&held, succeed()) };
+        one.store.settle(&[moved.clone()], &[], NOW).unwrap();
+        one.store.note("lot/l-1", Some(b"taken")).unwrap();
+        one.commit();
+        assert_eq!(two.store.notes("lot/", 9).unwrap().len(), 1, "all know what one has taken");
+        let (view, id) = (SqlView::open(place.options("view")).unwrap(), held.jobs.id(0));
+        assert_eq!(view.gone(&[id]).unwrap(), [(id, Gone::Moved)]);
+        let past = Past { state: State::Ready, due: None, record: Record::default(), errors: Vec::new() };
+        let back = Arriving { queue: queue("q"), priority: Priority::NORMAL, past, jobs: Arc::clone(&held.jobs) };
+        for server in [&mut two, &mut one] {
+            server.store.arrive(std::slice::from_ref(&back), NOW).unwrap();
+            server.commit();
+        }
+        let row = || place.statement("SELECT count(*), min(status) FROM jobs").trim_end().to_owned();
+        assert_eq!((row().as_str(), view.gone(&[id]).unwrap()), ("1\tpending", Vec::new()));
+        let again = one.claim("q", 9);
+        assert_eq!(ids(&again), [id]);
+        assert!(matches!(one.store.settle(&[moved], &[], NOW), Err(StoreError::Stale(_))), "that was another start");
+        one.store.rollback().unwrap();
+        one.settle(&again[0], succeed()).unwrap();
+        assert_eq!(view.gone(&[id]).unwrap(), [(id, Gone::Ended)]);
+        two.store.arrive(&[back], NOW).unwrap();
+        two.commit();
+        assert_eq!(row(), "1\tcompleted", "what has ended here is left as it is");
+    });
 }
