@@ -490,7 +490,7 @@ fn a_job_that_comes_back_is_in_its_row_once_and_no_end_of_an_earlier_start_is_it
         one.push(Lot { jobs: vec![jobs("q", 0, 1, None)], ..Lot::default() });
         let held = one.claim("q", 1).remove(0);
         let moved = Settlement { outcome: MOVED, ..end(&held, succeed()) };
-        one.store.settle(&[moved.clone()], &[], NOW).unwrap();
+        one.store.settle(std::slice::from_ref(&moved), &[], NOW).unwrap();
         one.store.note("lot/l-1", Some(b"taken")).unwrap();
         one.commit();
         assert_eq!(two.store.notes("lot/", 9).unwrap().len(), 1, "all know what one has taken");
