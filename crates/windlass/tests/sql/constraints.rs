@@ -104,8 +104,7 @@ fn of_many_jobs_that_the_inbox_brings_together_only_those_are_set_aside_that_are
 
 /// What a server has dealt with of a schedule: its times up to so many minutes ago.
 pub(crate) fn has_fired_up_to(table: &Table, schedule: &str, minutes: i64) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
-    let mark = now - minutes * 60_000_000;
+    let mark = windlass::clock::now().as_micros() - minutes * 60_000_000;
     let note = format!(r#"{{"mark":{mark},"waiting":[],"runs":[],"fired":null,"fired_count":0,"skipped_count":0}}"#);
     let hex: String = note.bytes().map(|byte| format!("{byte:02x}")).collect();
     let bytes = match table.kind {
