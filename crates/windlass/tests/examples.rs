@@ -175,7 +175,8 @@ fn the_judge_of_the_night_bears_a_slow_machine_and_no_wrong_order() {
         }
     };
     assert_eq!(changed(dawdles), "");
-    let complaints: [(&str, &dyn Fn(&mut Vec<String>)); 10] = [
+    type Change<'a> = &'a dyn Fn(&mut Vec<String>);
+    let complaints: [(&str, Change<'_>); 10] = [
         ("each report begins once", &|lines| drop(lines.remove(place(lines, "+ customer-0700")))),
         ("and is written once", &|lines| lines.push("- customer-0700".into())),
         ("the first goes first", &|lines| swapped(lines, "first", "customer-0000")),
