@@ -64,7 +64,7 @@ pub(super) fn read(handle: &EngineHandle) -> Outcome<()> {
 
 /// Waits until everything that can run has ended.
 pub(super) fn drained(handle: &EngineHandle) -> Outcome<()> {
-    handle.ask(|answer| Event::AwaitDrained { answer, due_only: false })?;
+    handle.ask(|answer| Event::AwaitDrained { answer, due_only: false, here_only: false })?;
     Ok(())
 }
 

@@ -32,7 +32,7 @@ const PIECES: usize = 1024;
 type Then = Box<dyn FnOnce(Result<Lot, StoreError>) + Send>;
 
 enum Order {
-    Place(Lot, Then),
+    Place(Box<Lot>, Then),
     Remove(Vec<u32>),
     End,
 }
@@ -54,7 +54,7 @@ impl BodyWriter {
         }
         self.under_way.fetch_add(1, Ordering::AcqRel);
         // The thread has ended with the store: what nobody admits is read again.
-        let _ = self.orders.send(Order::Place(lot, Box::new(then)));
+        let _ = self.orders.send(Order::Place(Box::new(lot), Box::new(then)));
     }
 }
 
@@ -143,7 +143,7 @@ impl Writer {
             let (mut lots, mut ends) = (Vec::new(), false);
             for order in std::iter::once(order).chain(orders.try_iter().take(TOGETHER - 1)) {
                 match order {
-                    Order::Place(mut lot, then) => lots.push((self.place(&mut lot).map(|()| lot), then)),
+                    Order::Place(mut lot, then) => lots.push((self.place(&mut lot).map(|()| *lot), then)),
                     Order::Remove(gone) => self.remove(gone),
                     Order::End => {
                         ends = true;
