@@ -34,7 +34,6 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::FireSchedule { .. } => "fire_schedule",
         Event::Schedules { .. } => "schedules",
         Event::Explain { .. } => "explain",
-        Event::Aside { .. } => "aside",
         Event::Closed { .. } => "closed",
         Event::Flights { .. } => "flights",
         Event::Contention { .. } => "contention",
