@@ -11,6 +11,6 @@ mod site;
 /// The crawler once more, as a part of this program, which is none of the library: what it says `crate::` to is what
 /// the library gives to everybody, so one that used more would not compile here.
 #[path = "../../src/crawler/mod.rs"]
-#[allow(dead_code, unused_imports, unreachable_pub, reason = "only that it compiles is asked for")]
+#[expect(dead_code, unused_imports, unreachable_pub, reason = "only that it compiles is asked for")]
 mod crawler;
 use windlass::{archiver, client, clock, data_dir, engine, error, runner, server, store};
