@@ -105,6 +105,9 @@ fn documents_through_three_stages_of_directories() {
     assert!(verdict.ends_with("the pictures tell the same"), "{verdict}");
 }
 
+/// What is wrong with a night.
+type Change<'c> = &'c dyn Fn(&mut Vec<String>);
+
 /// A night as it must be told, for the judge of `examples/nightly`: what its reports wrote, one after the other.
 fn right_night() -> Vec<String> {
     let named = |n: usize| format!("customer-{n:04}");
@@ -175,7 +178,6 @@ fn the_judge_of_the_night_bears_a_slow_machine_and_no_wrong_order() {
         }
     };
     assert_eq!(changed(dawdles), "");
-    type Change<'a> = &'a dyn Fn(&mut Vec<String>);
     let complaints: [(&str, Change<'_>); 10] = [
         ("each report begins once", &|lines| drop(lines.remove(place(lines, "+ customer-0700")))),
         ("and is written once", &|lines| lines.push("- customer-0700".into())),
