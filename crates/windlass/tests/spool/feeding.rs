@@ -197,7 +197,7 @@ fn files_of_one_name_are_documents_beside_each_other() {
 #[test]
 fn files_of_one_name_keep_their_names_when_their_feeder_is_killed_between_them() {
     let script = "cd \"$0\"; tell() { for d; do echo \"$0/$d/report.pdf\"; done; }; \
-                  test -e again && tell c b a && exit; tell a b; exec sleep 1000000";
+                  test -e again && tell c b a && exit; tell a b; exec sleep 600";
     let namesakes = Namesakes::new(Some(script));
     let process = namesakes.rig.start(&namesakes.words(), Stdio::null());
     while !namesakes.rig.path("stages/results/report~2.pdf.ready").exists() {
