@@ -56,7 +56,7 @@ fn what_a_frozen_worker_runs_is_dead_before_another_has_the_job() {
     let mut process = worker(&rig, &bell.path, &gate.path);
     let id = push(&rig, "x");
     let begun = tree(&mut bell);
-    process.signal(Signal::STOP);
+    process.freeze();
     // Nobody but its launcher can do that now.
     all_die(begun);
     let mut to = connect(&rig);
@@ -88,7 +88,7 @@ fn an_end_that_a_frozen_worker_hears_of_too_late_is_not_told() {
     let mut process = worker(&rig, &bell.path, &gate.path);
     let id = push(&rig, "x");
     let begun = tree(&mut bell);
-    process.signal(Signal::STOP);
+    process.freeze();
     gate.open(1);
     all_die(begun);
     let mut to = connect(&rig);
@@ -115,7 +115,7 @@ fn what_was_handed_to_a_frozen_worker_is_not_begun_when_it_wakes() {
     let was_handed = (0..100).any(|_| {
         push(&rig, "first");
         rig.drained();
-        process.signal(Signal::STOP);
+        process.freeze();
         push(&rig, "late");
         let job = claim(&mut to, "far", 1).remove(0);
         reply(&mut to, &job, &json!({ "status": "ok" })).unwrap();
@@ -150,7 +150,7 @@ fn a_server_that_is_gone_or_frozen_for_longer_than_the_lease_leaves_nothing_runn
     server = rig.serve_again();
     let begun = tree(&mut bell);
     assert_eq!(show(&rig, &id)["attempts"]["suspicions"], 0, "the server's death is nobody's fault");
-    server.process.signal(Signal::STOP);
+    server.process.freeze();
     all_die(begun);
     process.until("its lease had ended, so nothing is told of its end");
     server.process.signal(Signal::CONT);

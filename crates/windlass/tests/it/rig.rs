@@ -4,7 +4,7 @@
 //! longer than the minute after which a client gives an answer up.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -213,6 +213,13 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Stops it where it stands, and comes back when the last of its threads does.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let seen = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid()), seen).unwrap();
     }
 
     /// The next line on standard output; empty at its end.

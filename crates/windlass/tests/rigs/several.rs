@@ -390,7 +390,7 @@ impl Several {
     fn freeze(&mut self, n: usize) {
         // Out of the others' hands: a frozen process has not ended.
         let server = self.members[n].server.take().unwrap();
-        server.process.signal(Signal::STOP);
+        server.process.freeze();
         self.may_repeat(Some(n));
         self.until_taken_over(n);
         server.process.signal(Signal::CONT);

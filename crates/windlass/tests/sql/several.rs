@@ -137,7 +137,7 @@ fn a_frozen_server_that_comes_back_changes_nothing() {
         table.insert("q", "x");
         table.nudge();
         assert_eq!(bell.next(), "1");
-        first.process.signal(Signal::STOP);
+        first.process.freeze();
         let (_rig, other) = second(&table, "2s", &queue);
         assert_eq!(bell.next(), "2", "the lease of the frozen one is over");
         // The first one's job ends now, and its server says so too late.
