@@ -20,6 +20,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
         Event::Watch { .. } => "watch",
         Event::AwaitRun { .. } => "await_run",
         Event::AwaitDrained { .. } => "await_drained",
+        Event::Aside { .. } => "aside",
         Event::CatchUp { .. } => "catch_up",
         Event::InboxRead { .. } => "inbox_read",
         Event::Follow { .. } => "follow",

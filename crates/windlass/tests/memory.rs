@@ -53,7 +53,7 @@ fn heap_after(jobs: usize, server: &Server, writer: &mut InboxWriter) -> usize {
     for number in 0..jobs {
         writer.push(&envelope, number.to_string().as_bytes()).unwrap();
     }
-    let drained = server.handle().ask(|answer| Event::AwaitDrained { due_only: false, answer });
+    let drained = server.handle().ask(|answer| Event::AwaitDrained { due_only: false, here_only: false, answer });
     drained.unwrap();
     server.handle().ask(|answer| Event::CatchUp { answer }).unwrap();
     HEAP.load(Ordering::Relaxed)

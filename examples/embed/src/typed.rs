@@ -68,7 +68,7 @@ pub(crate) fn run(place: &Path) -> Outcome<String> {
         client.push("order", &serde_json::to_vec(&order)?, PushOptions::default())?;
     }
     client.push("order", b"three of the blue ones", PushOptions::default())?;
-    server.handle().ask(|answer| Event::AwaitDrained { answer, due_only: false })?;
+    server.handle().ask(|answer| Event::AwaitDrained { answer, due_only: false, here_only: false })?;
     server.stop()?;
 
     let packed = packed.load(Ordering::Relaxed);
