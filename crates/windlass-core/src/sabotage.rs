@@ -172,6 +172,9 @@ sabotages! {
         test("launcher", "trees::a_killed_launcher_takes_its_trees_along_and_is_replaced");
     CutOutputUnmarked: "output that was cut says that it is whole",
         unit("runner::launcher::output::tests::head_and_tail_survive_whatever_the_pieces");
+    // Jobs that are done together.
+    SurplusBelieved: "replies are believed though there are more of them than jobs", sim(40);
+    NeighboursCharged: "a process that dies charges all the jobs that it had", sim(40);
     // The archive.
     ForgottenBeforeSync: "the store forgets a turn before the archive's segment is synced",
         test("it", "durable::the_archive_is_synced_before_the_store_forgets");

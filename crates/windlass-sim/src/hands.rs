@@ -47,11 +47,11 @@ impl World {
         match start.policy.service {
             Service::Worker(_) => return self.kept_take(start),
             Service::Remote(_) => return self.remote_take(start),
-            Service::Command(_)
-            | Service::Batch(_)
-            | Service::Url(_)
-            | Service::Forward(_)
-            | Service::Handler { .. } => {}
+            Service::Batch(_) | Service::Url(_) => {
+                self.together_take(start);
+                return Ok(());
+            }
+            Service::Command(_) | Service::Forward(_) | Service::Handler { .. } => {}
         }
         let flight = start.flight.0;
         let pieces = vec![start.held.count];
@@ -150,6 +150,9 @@ impl World {
     pub(crate) fn stop(&mut self, flight: Flight, why: Stop) -> Outcome<()> {
         if self.desk.has(flight) {
             return self.kept_stop(flight, why);
+        }
+        if let Some(number) = self.desk.together.number_of(flight) {
+            return self.together_stop(number, why, None);
         }
         if self.remotes.has(flight) {
             self.remote_stop(flight, why);

@@ -5,6 +5,7 @@
 //! its start. Whatever happens to a worker goes through the state machine, and what that forbids ends the world.
 
 use crate::random::Random;
+use crate::together::Together;
 use crate::world::{Due, Outcome, World};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -92,12 +93,21 @@ pub(crate) struct Desk {
     pools: BTreeMap<String, Pool>,
     /// Starts of which not every job has been told of, with those that have not.
     flights: BTreeMap<u64, (Start, Vec<bool>)>,
+    /// Processes and calls with many jobs, which go by the same machine.
+    pub(crate) together: Together,
 }
 
 impl Desk {
     /// Jobs that a worker has in hand.
     pub(crate) fn running(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.members.values().flat_map(|member| member.lines.iter().map(|line| line.id))
+        let kept = self.members.values().flat_map(|member| member.lines.iter().map(|line| line.id));
+        kept.chain(self.together.running())
+    }
+
+    /// For a worker, or for what has plans as one has.
+    pub(crate) fn new_number(&mut self) -> u32 {
+        self.made += 1;
+        self.made
     }
 
     pub(crate) fn has(&self, flight: Flight) -> bool {
@@ -127,7 +137,7 @@ impl World {
     }
 
     /// Lets something happen to a worker; what the table forbids ends the world.
-    fn happens(&mut self, number: u32, event: WorkerEvent) -> Outcome<WorkerState> {
+    pub(crate) fn happens(&mut self, number: u32, event: WorkerEvent) -> Outcome<WorkerState> {
         let now = self.steady();
         let state = self.desk.machine.apply(WorkerNo(number), event, now);
         let state = state.map_err(|forbidden| format!("worker states: {forbidden}"))?;
@@ -137,6 +147,15 @@ impl World {
             self.at(after, Due::Deadline);
         }
         Ok(state)
+    }
+
+    pub(crate) fn enrol(&mut self, number: u32) {
+        let now = self.steady();
+        self.desk.machine.enrol(WorkerNo(number), TERMS, now);
+    }
+
+    pub(crate) fn forget_worker(&mut self, number: u32) {
+        self.desk.machine.forget(WorkerNo(number));
     }
 
     pub(crate) fn kept_take(&mut self, start: Start) -> Outcome<()> {
@@ -181,9 +200,8 @@ impl World {
     }
 
     fn hire(&mut self, name: &str) -> Outcome<()> {
-        self.desk.made += 1;
-        let (number, now) = (self.desk.made, self.steady());
-        self.desk.machine.enrol(WorkerNo(number), TERMS, now);
+        let number = self.desk.new_number();
+        self.enrol(number);
         let Some(pool) = self.desk.pools.get(name) else { return Ok(()) };
         let member = Member {
             pool: name.to_owned(),
@@ -288,9 +306,10 @@ impl World {
     }
 
     pub(crate) fn kept_due(&mut self, number: u32, plan: u64) -> Outcome<()> {
-        let Some(member) = self.desk.members.get_mut(&number).filter(|member| member.plan == plan) else {
+        let Some(member) = self.desk.members.get_mut(&number) else { return self.together_due(number, plan) };
+        if member.plan != plan {
             return Ok(());
-        };
+        }
         let (next, pool) = (std::mem::replace(&mut member.next, Next::Nothing), member.pool.clone());
         match next {
             Next::Nothing => {}
@@ -438,6 +457,9 @@ impl World {
 
     /// One job is cancelled and no other of its start: if it waits it comes back, else who is at it is ended.
     pub(crate) fn kept_cancel(&mut self, Flight(flight): Flight, position: u16) -> Outcome<()> {
+        if let Some(number) = self.desk.together.number_of(Flight(flight)) {
+            return self.together_stop(number, Stop::Cancel, Some(position));
+        }
         let Some((start, _)) = self.desk.flights.get(&flight) else { return Ok(()) };
         let (start, begun) = (start.clone(), self.now());
         let waits = self.desk.pools.get_mut(&start.policy.pattern).and_then(|pool| {

@@ -5,8 +5,9 @@
 //! twice and must tell the same story twice. `--end N` asks "is it over?" after every step until it was answered N
 //! times. `--replay SEED` tells one seed's story, a line for each event. Half of all seeds have schedules, chains,
 //! terms of runs, batches that die, jobs that ask to be run again and a destination that asks for patience; with
-//! `--crews` none has. Every second has kept workers, workers elsewhere, memory, rates and checkpoints; with `--people`
-//! none has, and with `--plain` nobody steers or operates either: older seeds tell their old stories then.
+//! `--crews` none has. Every second has kept workers, batches, calls with many jobs, workers elsewhere, memory, rates
+//! and checkpoints; with `--people` none has, and with `--plain` nobody steers or operates either: older seeds tell
+//! their old stories then.
 
 mod agenda;
 mod asks;
@@ -22,6 +23,7 @@ mod kept;
 mod ledger;
 #[cfg(test)]
 mod lies;
+mod manners;
 mod over;
 mod people;
 mod producers;
@@ -31,6 +33,7 @@ mod remotes;
 mod rules;
 mod steering;
 mod story;
+mod together;
 mod totals;
 mod watched;
 mod workload;
@@ -197,15 +200,28 @@ fn seeds(from: u64, count: u64, twice: u64, cast: Cast) -> Result<String, String
         sum.add(&totals);
     }
     let Totals {
-        jobs, starts, crashes, cuts, checks, steered, operations, kept, leases, fired, chained, snoozed, ..
+        jobs,
+        starts,
+        crashes,
+        cuts,
+        checks,
+        steered,
+        operations,
+        kept,
+        leases,
+        together,
+        fired,
+        chained,
+        snoozed,
+        ..
     } = sum;
     let seconds = began.elapsed().as_secs_f64();
     let hourly = (seeds + repeated) as f64 / seconds * 3600.0;
     Ok(format!(
         "{seeds} seeds, failing 0, {repeated} told twice alike, {jobs} jobs, {starts} starts, {crashes} crashes, \
          {cuts} cuts, {steered} steerings, {operations} operations, {kept} jobs of kept workers, \
-         {leases} leases, {fired} times of schedules, {chained} chained jobs, {snoozed} snoozes, {checks} checks, \
-         {seconds:.1} s, {hourly:.0} seeds an hour"
+         {leases} leases, {together} jobs of batches and calls, {fired} times of schedules, \
+         {chained} chained jobs, {snoozed} snoozes, {checks} checks, {seconds:.1} s, {hourly:.0} seeds an hour"
     ))
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Totals {
     /// Jobs that kept workers, and workers elsewhere, were done with.
     pub(crate) kept: u64,
     pub(crate) leases: u64,
+    /// Jobs that processes and calls with many were done with.
+    pub(crate) together: u64,
     /// Times of schedules that fired, and jobs that waited for others.
     pub(crate) fired: u64,
     pub(crate) chained: u64,
@@ -36,6 +38,7 @@ impl Totals {
         self.answers += other.answers;
         self.kept += other.kept;
         self.leases += other.leases;
+        self.together += other.together;
         self.fired += other.fired;
         self.chained += other.chained;
         self.snoozed += other.snoozed;

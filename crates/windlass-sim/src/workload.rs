@@ -4,6 +4,7 @@
 
 use crate::kept;
 use crate::random::{self, Random};
+use crate::together;
 use std::time::Duration;
 use windlass_core::job::{JobId, Priority};
 use windlass_core::outcome::Outcome;
@@ -41,13 +42,15 @@ pub(crate) struct Mood {
 /// The memory of a world in which it counts; no need is larger.
 pub(crate) const MEMORY: u64 = 100;
 
-/// Draws a set of rules; where there are crews of all kinds, some are kept workers, some are elsewhere, and memory and
-/// rates count.
+/// Draws a set of rules; where there are crews of all kinds, some are kept workers, some processes and calls
+/// with many jobs, some are elsewhere, and memory and rates count.
 pub(crate) fn policies(random: &mut Random, crews: bool) -> (Vec<Policy>, u32) {
     let (mut policies, slots) = plain_policies(random);
     for policy in policies.iter_mut().filter(|_| crews) {
         match policy.pattern.as_str() {
             "thumb.*" => policy.service = kept::service(random),
+            "bulk" if random.chance(700) => policy.service = together::batch(random),
+            "mail" if random.chance(700) => policy.service = together::url(random),
             "report" => policy.service = Service::Remote(Remote::default()),
             _ if random.chance(700) => policy.limits.memory = random.between(10, MEMORY),
             _ if random.chance(500) => policy.rate = Rate::new(random.between(1, 30) as u32, Duration::from_secs(1)),

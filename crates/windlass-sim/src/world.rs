@@ -33,7 +33,7 @@ use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::{Steady, Time};
 
-/// The most turns in a row that nothing asked for and that do nothing.
+/// The most turns in a row that only the engine asks for and that do nothing.
 const IDLE_MOST: u32 = 8;
 
 /// What will happen at some moment.
@@ -104,7 +104,7 @@ pub(crate) struct World {
     pub(crate) archive: VecDeque<(u64, Vec<(JobId, u32)>)>,
     /// The monotonic time of the last turn that found no space.
     full_at: Option<u64>,
-    /// Turns in a row that nothing asked for and that did nothing.
+    /// Turns in a row that only the engine asked for and that did nothing; one that was for mail may find none left.
     idle: u32,
     pub(crate) calm: bool,
     pub(crate) totals: Totals,
@@ -324,8 +324,8 @@ impl World {
             Due::People => self.people_act(),
             Due::Fault if !self.calm => self.fault(),
             Due::Restart => self.restart(),
-            Due::Turn if belongs => self.turn(),
-            Due::Wake(number) if belongs && number == self.wake => self.turn(),
+            Due::Turn if belongs => self.turn(false),
+            Due::Wake(number) if belongs && number == self.wake => self.turn(true),
             Due::Begin(flight) if belongs => self.begin(flight),
             Due::End(flight, plan) if belongs => self.end(flight, plan),
             Due::Report(flight) if belongs => self.report_again(flight),
@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    fn turn(&mut self) -> Outcome<()> {
+    fn turn(&mut self, woken: bool) -> Outcome<()> {
         self.turn_due = false;
         let now = self.now();
         self.fail_some_commit();
@@ -381,7 +381,7 @@ impl World {
         self.tell(|| format!("turn {}", names.join(" ")));
         let asked = !mail.is_empty();
         let turned = engine.turn(now, mail);
-        self.idle = if asked || !engine.store().committed.is_empty() { 0 } else { self.idle + 1 };
+        self.idle = if asked || !engine.store().committed.is_empty() { 0 } else { self.idle + u32::from(woken) };
         if self.idle > IDLE_MOST {
             return Err(format!("waiting costs no CPU: {} turns in a row did nothing", self.idle));
         }

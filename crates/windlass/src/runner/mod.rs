@@ -27,6 +27,7 @@ pub mod launcher;
 mod lines;
 pub mod lua;
 pub mod progress;
+pub mod rehearsal;
 pub mod remote;
 mod reply;
 mod spoken;

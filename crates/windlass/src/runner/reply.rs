@@ -5,6 +5,7 @@
 
 use crate::api::base64;
 use crate::memcached::Words;
+use crate::sabotage::{self, Sabotage};
 use crate::when;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -65,7 +66,7 @@ pub(super) fn allot(lines: Vec<Line>, count: usize, id: &dyn Fn(usize) -> JobId)
         Err((id, _)) => *id,
     };
     let in_order = lines.iter().filter(|line| names(line).is_none()).count();
-    let believed = in_order <= count;
+    let believed = in_order <= count || sabotage::on(Sabotage::SurplusBelieved);
     let by_id: HashMap<JobId, usize> = match in_order == lines.len() {
         true => HashMap::new(),
         false => (0..count).map(|at| (id(at), at)).collect(),

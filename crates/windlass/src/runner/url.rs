@@ -15,15 +15,30 @@ mod request;
 use super::{Finished, Flight, Runner, Start, Stop};
 use crate::clock;
 use crate::supervisor::Roster;
+use answer::Ends;
 use books::{Books, Message};
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use windlass_core::job::JobId;
 use windlass_core::outcome::Outcome;
+use windlass_core::policy::Url;
 
+pub(super) use call::Answer;
 pub use call::retry_after;
 pub(crate) use request::leads_elsewhere;
+
+/// How each job of a call ended, by its place in it; none where all are called again, in halves.
+pub(super) fn read_answer(url: &Url, jobs: &[JobId], answer: Answer) -> Option<Vec<(usize, Outcome)>> {
+    let read = answer::read(url, jobs.len(), &|at| jobs[at], answer, Duration::ZERO);
+    match read.ends {
+        Ends::None => None,
+        Ends::All(outcome) => Some((0..jobs.len()).map(|at| (at, outcome.clone())).collect()),
+        Ends::Each(ends) => Some(ends.into_iter().map(|(at, outcome, _)| (at, outcome)).collect()),
+    }
+}
 
 /// Where the ends of calls are told.
 pub type Hear = Arc<dyn Fn(Finished) + Send + Sync>;

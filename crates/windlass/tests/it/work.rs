@@ -19,9 +19,12 @@ fn worker(rig: &Rig, words: &[&str]) -> Process {
     Process::start(rig.windlass(&[&["work", "far*"], words].concat()).env("XDG_RUNTIME_DIR", place))
 }
 
-/// Asks for jobs of a queue until there are some.
+/// Asks for jobs of a queue until there are some; one that never comes ends the test and not the patience of whoever
+/// runs it.
+#[track_caller]
 pub(crate) fn claim(to: &mut Connection, queue: &str, most: u32) -> Vec<Value> {
-    loop {
+    for asks in 1.. {
+        assert!(asks <= 5, "no job of {queue} within five minutes");
         let asked = json!({ "queues": [queue], "most": most, "wait_s": 60 });
         let claimed: Value = to.post_json("/api/v1/work/claim", &asked).unwrap();
         let jobs = claimed["jobs"].as_array().unwrap().clone();
@@ -29,6 +32,7 @@ pub(crate) fn claim(to: &mut Connection, queue: &str, most: u32) -> Vec<Value> {
             return jobs;
         }
     }
+    unreachable!("it gives up before")
 }
 
 pub(crate) fn reply(to: &mut Connection, job: &Value, reply: &Value) -> Result<Value, windlass::error::Failure> {

@@ -15,6 +15,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
     vec![
         ("a job that has not begun by its time fails as expired, one that has begun goes on", start_by),
         ("a claim that never began is no beginning in time", start_by_of_the_unbegun),
+        ("a job that ran past its time and comes back is not started again", finish_by_of_what_comes_back),
         ("what is to be said of a job that is too late is taken in with its end", told),
         (
             "a job that has not ended by its time fails as expired wherever it waits, and is told while it runs",
@@ -105,6 +106,23 @@ fn finish_by<B: Bench>(rig: &mut Rig<'_, B>) {
     rig.later(60);
     rig.release(10);
     assert_eq!(rig.job(ids[0]).reason, Some(Reason::Expired));
+}
+
+fn finish_by_of_what_comes_back<B: Bench>(rig: &mut Rig<'_, B>) {
+    let at = rig.in_seconds(10);
+    let [unbegun, begun] = ["unbegun", "begun"].map(|queue| rig.push_with(queue, by(None, Some(at))));
+    rig.claim("unbegun", 1);
+    rig.claim("begun", 1);
+    rig.later(11);
+    rig.release(10);
+    assert_eq!([unbegun, begun].map(|id| rig.state(id)), [Some(State::Running); 2], "they were told to end");
+    rig.crash(&|id, _| id == begun, true);
+    rig.release(10);
+    for (id, queue) in [(unbegun, "unbegun"), (begun, "begun")] {
+        let job = rig.job(id);
+        assert_eq!((job.state, job.reason), (State::Failed, Some(Reason::Expired)), "{queue}");
+        assert!(rig.claim(queue, 1).is_empty(), "nobody starts it again");
+    }
 }
 
 fn shifted<B: Bench>(rig: &mut Rig<'_, B>) {

@@ -36,6 +36,8 @@ impl Turn<'_> {
                 elsewhere.insert(row.arrival);
                 continue;
             }
+            let particulars = row.particulars.clone().unwrap_or_default();
+            self.list_times(row.arrival, 1, &particulars)?;
             if (evidence.begun)(row.id, row.record.starts) {
                 let change = self.rule(&mut row, evidence.same_boot, now, &mut recovered);
                 self.free_keys_of(&row)?;
@@ -44,8 +46,6 @@ impl Turn<'_> {
                 row.record.starts -= 1;
                 row.state = State::Ready;
                 recovered.returned += 1;
-                let particulars = row.particulars.clone().unwrap_or_default();
-                self.list_start_by(row.arrival, 1, &particulars)?;
                 self.change(row.lane(), row.run, State::Running, Change::Interrupt, 1, true)?;
             }
             row.update(self.db)?;
@@ -100,9 +100,9 @@ impl Turn<'_> {
             self.change(row.lane(), row.run, State::Running, change, 1, true)?;
             convicted.extend(Some(row).filter(|row| row.state == State::Failed));
         }
+        let particulars = jobs.particulars().cloned().unwrap_or_default();
+        self.list_times(first, u64::from(head.count), &particulars)?;
         if back > 0 {
-            let particulars = jobs.particulars().cloned().unwrap_or_default();
-            self.list_start_by(first, u64::from(head.count), &particulars)?;
             self.change(head.lane, head.run, State::Running, Change::Interrupt, back, false)?;
         }
         recovered.returned += back;

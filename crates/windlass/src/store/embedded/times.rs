@@ -52,12 +52,7 @@ impl Turn<'_> {
     /// Lists a new chunk by the times and the jobs that it waits for.
     pub(super) fn list_waits(&mut self, head: &Head, jobs: &Chunk, unmet: &[JobId]) -> Result<(), StoreError> {
         let Some(particulars) = jobs.particulars() else { return Ok(()) };
-        for (at, begin) in [(particulars.start_by, true), (particulars.finish_by, false)] {
-            if let Some(at) = at {
-                self.m.expires = true;
-                list(self.db, &Entry { at, first: head.first, count: u64::from(head.count), begin })?;
-            }
-        }
+        self.list_times(head.first, u64::from(head.count), particulars)?;
         for id in unmet {
             let sql = "INSERT OR IGNORE INTO waits_for (origin, offset, first) VALUES (?1, ?2, ?3)";
             let mut statement = self.db.prepare_cached(sql).map_err(failed)?;
@@ -67,10 +62,16 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Jobs that never began after all may have missed their time meanwhile.
-    pub(super) fn list_start_by(&mut self, first: u64, count: u64, of: &Particulars) -> Result<(), StoreError> {
-        self.m.expires |= of.start_by.is_some();
-        of.start_by.map_or(Ok(()), |at| list(self.db, &Entry { at, first, count, begin: true }))
+    /// Lists jobs by the times that they have; those that come back too, which may have missed them meanwhile: where
+    /// they ran past one, that was put off.
+    pub(super) fn list_times(&mut self, first: u64, count: u64, of: &Particulars) -> Result<(), StoreError> {
+        for (at, begin) in [(of.start_by, true), (of.finish_by, false)] {
+            if let Some(at) = at {
+                self.m.expires = true;
+                list(self.db, &Entry { at, first, count, begin })?;
+            }
+        }
+        Ok(())
     }
 
     /// Fails what has not begun or ended in time; tells what runs past its time.

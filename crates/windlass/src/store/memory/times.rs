@@ -32,11 +32,9 @@ impl Memory {
         unmet.iter().for_each(|id| self.waits_for.put((*id, arrival), Some(())));
     }
 
-    /// A job that never began after all may have missed its time meanwhile.
-    pub(super) fn list_start_by(&mut self, arrival: Arrival, jobs: &Chunk) {
-        if let Some(at) = jobs.particulars().and_then(|particulars| particulars.start_by) {
-            self.expiry.put((at, arrival, true), Some(()));
-        }
+    /// A job that comes back may have missed its times meanwhile: where it ran past one, that was put off.
+    pub(super) fn list_times_again(&mut self, arrival: Arrival, jobs: &Chunk) {
+        self.list_waits(arrival, jobs, &[]);
     }
 
     pub(super) fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) {

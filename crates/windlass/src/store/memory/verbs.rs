@@ -53,11 +53,12 @@ impl Store for Memory {
                 continue;
             }
             if (evidence.begun)(job.id, job.record.starts + 1) {
+                self.list_times_again(arrival, &job.chunk);
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
                 follow_ups.extend(self.said_of(arrival, evidence.convicted));
             } else {
                 recovered.returned += 1;
-                self.list_start_by(arrival, &job.chunk);
+                self.list_times_again(arrival, &job.chunk);
                 self.transit(arrival, job, Change::Interrupt);
             }
         }

@@ -99,10 +99,10 @@ impl SqlStore {
             self.save(&row);
             return Ok(Vec::new());
         }
+        self.list_times_again(&row)?;
         if !(evidence.begun)(row.id, starts) {
             row.record.starts -= 1;
             recovered.returned += 1;
-            self.list_start_by(&row)?;
             self.transit(was, &mut row, Change::Interrupt, now)?;
             return Ok(Vec::new());
         }

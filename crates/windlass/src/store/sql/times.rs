@@ -76,12 +76,16 @@ impl SqlStore {
         self.name_moved_queues()
     }
 
-    /// A job that never began after all may have missed its time meanwhile.
-    pub(super) fn list_start_by(&mut self, row: &Row) -> Result<(), StoreError> {
-        let Some(at) = row.particulars.as_ref().and_then(|particulars| particulars.start_by) else { return Ok(()) };
-        let sql = self.names.sql("UPDATE :jobs SET :start_by = $1 WHERE :id = $2");
-        self.db.execute(&sql, &[at.as_micros().into(), (row.arrival.0 as i64).into()])?;
-        self.note_due(Some(at));
+    /// A job that comes back may have missed its times meanwhile: where it ran past one, that was put off.
+    pub(super) fn list_times_again(&mut self, row: &Row) -> Result<(), StoreError> {
+        let Some(of) = &row.particulars else { return Ok(()) };
+        for (column, at) in [(":start_by", of.start_by), (":finish_by", of.finish_by)] {
+            if let Some(at) = at {
+                let sql = self.names.sql(&format!("UPDATE :jobs SET {column} = $1 WHERE :id = $2"));
+                self.db.execute(&sql, &[at.as_micros().into(), (row.arrival.0 as i64).into()])?;
+                self.note_due(Some(at));
+            }
+        }
         Ok(())
     }
 
