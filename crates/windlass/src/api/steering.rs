@@ -146,6 +146,16 @@ pub struct AsideStatus {
     pub why: String,
 }
 
+impl AsideStatus {
+    /// What people are told of them; `jobs` is how many they are, in words.
+    pub fn in_words(jobs: &str, queue: &str, why: &str) -> String {
+        format!(
+            "the database refuses {jobs} of queue `{queue}` that came by the inbox: {why}; set aside, tried again by \
+             itself, and at once by `windlass nudge`"
+        )
+    }
+}
+
 impl WhyReason {
     pub fn new(code: &str, text: impl Into<String>) -> WhyReason {
         WhyReason { code: code.into(), text: text.into(), ..WhyReason::default() }

@@ -4,6 +4,7 @@ use super::Context;
 use super::connect::Link;
 use super::listing::{Columns, For, Listing, Shape};
 use super::print::{self, count, field, grouped, visible};
+use crate::api::steering::AsideStatus;
 use crate::engine::Condition;
 use crate::error::Failure;
 use crate::handlers_dir::NAME;
@@ -67,13 +68,8 @@ pub(super) fn status(args: &Args, context: &Context) -> Result<u8, Failure> {
         context.say(format_args!("the workers of {of} cannot serve: {}", visible(trouble)));
     }
     for (queue, aside) in status.get("aside").and_then(Value::as_object).into_iter().flatten() {
-        context.say(format_args!(
-            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
-             at once by `windlass nudge`",
-            print::jobs(count(aside, "jobs")),
-            visible(queue),
-            visible(&field(aside, "why"))
-        ));
+        let (jobs, why) = (print::jobs(count(aside, "jobs")), field(aside, "why"));
+        context.say(AsideStatus::in_words(&jobs, &visible(queue), &visible(&why)));
     }
     match status.get("server").filter(|_| served) {
         Some(server) => {

@@ -10,18 +10,20 @@ use crate::sabotage::{self, Sabotage};
 use crate::store::Store;
 use windlass_core::life_cycle::State;
 
+/// In these a job can run yet.
+const WAITING: [State; 3] = [State::Scheduled, State::Ready, State::Retrying];
+
 impl<S: Store> Engine<S> {
     /// True when nothing that can run waits or runs.
     pub fn is_quiet(&self) -> bool {
-        self.has_none(&[State::Scheduled, State::Ready, State::Retrying], false)
+        self.has_none(&WAITING, false)
     }
 
     /// True when all has ended that somebody waits for; where only what is due counts, what waits for its time does
     /// not.
     pub(super) fn satisfies(&self, waiter: &DrainedWaiter) -> bool {
-        let waiting = [State::Ready, State::Scheduled, State::Retrying];
-        let counted = if waiter.due_only { 1 } else { waiting.len() };
-        self.has_none(&waiting[..counted], waiter.here_only)
+        let waiting = if waiter.due_only { &[State::Ready][..] } else { &WAITING };
+        self.has_none(waiting, waiter.here_only)
     }
 
     fn has_none(&self, waiting: &[State], here_only: bool) -> bool {

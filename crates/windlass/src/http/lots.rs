@@ -84,12 +84,8 @@ fn sort(
             let all: Vec<JobId> = (0..jobs.len()).map(|index| jobs.id(index)).collect();
             let gone: HashMap<JobId, Gone> = view.gone(&all)?.into_iter().collect();
             for (index, is_new) in new.iter_mut().enumerate() {
-                let known = match gone.get(&all[index]) {
-                    Some(Gone::Moved) => Some(MOVED),
-                    Some(Gone::Ended) => Some(""),
-                    None => archived.get(&all[index]).map(String::as_str),
-                };
-                match look(all[index], manner, &*view, known, ids)? {
+                let known = gone.get(&all[index]).or_else(|| archived.get(&all[index]));
+                match look(all[index], manner, &*view, known.copied(), ids)? {
                     Ok(found) => *is_new = found,
                     Err(why) => return Ok(Err(why)),
                 }
@@ -125,18 +121,19 @@ fn back(queue: &QueueName, priority: Priority, jobs: &Chunk, index: usize) -> Ar
 }
 
 /// How the jobs of a lot that the archive knows ended here last.
-fn archived(groups: &[Group], archive: &Archive) -> Result<HashMap<JobId, String>, Failure> {
+fn archived(groups: &[Group], archive: &Archive) -> Result<HashMap<JobId, Gone>, Failure> {
     let each = |group: &Group| (0..group.jobs.len()).map(|index| group.jobs.id(index)).collect::<Vec<_>>();
     let mut ids: Vec<JobId> = groups.iter().flat_map(each).collect();
     ids.sort_unstable();
-    (archive.last)(&ids)
+    let gone = |word: String| if word == MOVED { Gone::Moved } else { Gone::Ended };
+    Ok((archive.last)(&ids)?.into_iter().map(|(id, word)| (id, gone(word))).collect())
 }
 
 /// False where none of a chunk's jobs can have been here: most chunks come whole, and only once.
 fn may_be_known(
     jobs: &Chunk,
     view: &dyn StoreView,
-    archived: &HashMap<JobId, String>,
+    archived: &HashMap<JobId, Gone>,
     ids: &IdSource,
 ) -> Result<bool, Failure> {
     let (first, last) = (jobs.id(0), jobs.id(jobs.len() - 1));
@@ -149,7 +146,7 @@ fn look(
     id: JobId,
     manner: Manner,
     view: &dyn StoreView,
-    known: Option<&str>,
+    known: Option<Gone>,
     ids: &IdSource,
 ) -> Result<Result<bool, String>, Failure> {
     match view.job(id)?.map(|job| job.state) {
@@ -159,11 +156,11 @@ fn look(
         None => {}
     }
     Ok(match known {
-        Some(MOVED) if manner == Manner::Forward => {
+        Some(Gone::Moved) if manner == Manner::Forward => {
             Err(format!("{id} was given away from here and comes back: the forwards go in a circle"))
         }
-        Some(MOVED) => Ok(true),
-        Some(_) => Ok(false),
+        Some(Gone::Moved) => Ok(true),
+        Some(Gone::Ended) => Ok(false),
         None if ids.will_give(id) => Err(format!("{id} is an id that this server will give to another job")),
         None => Ok(true),
     })

@@ -5,7 +5,7 @@
 
 use super::app::{App, Call, json};
 use super::problem::Problem;
-use crate::api::steering::{Why, WhyReason};
+use crate::api::steering::{AsideStatus, Why, WhyReason};
 use crate::clock;
 use crate::engine::event::{AsideInfo, Event, QueueExplained};
 use crate::error::Failure;
@@ -115,13 +115,7 @@ async fn aside(app: &App, meant: impl Fn(&AsideInfo) -> bool) -> Result<Option<W
     let meant: Vec<&AsideInfo> = all.iter().filter(|kept| meant(kept)).collect();
     let count = meant.iter().map(|kept| kept.ids.len() as u64).sum();
     let told = meant.last().map(|last| {
-        let text = format!(
-            "the database refuses {} of queue `{}` that came by the inbox: {}; set aside, tried again by itself, and \
-             at once by `windlass nudge`",
-            jobs(count),
-            last.queue,
-            last.why
-        );
+        let text = AsideStatus::in_words(&jobs(count), &last.queue, &last.why);
         WhyReason::new("set_aside", text).count(count).at(last.since)
     });
     Ok(told)

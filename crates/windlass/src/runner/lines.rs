@@ -69,7 +69,7 @@ impl Layer {
         into.extend_from_slice(&self.middle);
         if let Some(mint) = &self.mint {
             into.extend_from_slice(b"\"token\":\"");
-            into.extend_from_slice(&mint.of_job(start.flight, id));
+            into.extend_from_slice(mint.of_job(start.flight, id).as_bytes());
             into.extend_from_slice(b"\",");
         }
         if is_plain(data) {

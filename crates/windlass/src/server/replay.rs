@@ -15,7 +15,7 @@ pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<Opti
     let left = store.unarchived()?;
     let last = left.iter().map(|turn| turn.turn).max();
     if left.is_empty() {
-        return Ok(last);
+        return Ok(None);
     }
     let names: HashMap<QueueNo, Arc<QueueName>> =
         store.backlog()?.queues.into_iter().map(|(no, name)| (no, Arc::new(name))).collect();

@@ -44,7 +44,7 @@ pub enum Unheld {
     Unable,
 }
 
-/// What became of a job whose row is here still, though it does not wait or run any more.
+/// What became of a job that was here and does not wait or run any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     Ended,

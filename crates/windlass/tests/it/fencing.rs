@@ -5,6 +5,7 @@ use crate::rig::{Bell, Process, Rig, is_ready, lines_of};
 use crate::work::{claim, connect, reply};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::{Value, json};
+use windlass::client::Connection;
 
 const FAR: &str = "[queue.far]\nremote = true\nattempts = 5\nbackoff = \"1ms\"\nlease = \"2s\"\n";
 
@@ -40,6 +41,19 @@ fn all_die(tree: [i32; 2]) {
     }
 }
 
+/// What a frozen worker ran is dead, though nobody but its launcher can see to that, and is begun by another; then the
+/// worker wakes, and tells nothing.
+#[track_caller]
+fn replaced(rig: &Rig, process: &mut Process, begun: [i32; 2]) -> (Connection, Value) {
+    all_die(begun);
+    let mut to = connect(rig);
+    let next = claim(&mut to, "far", 1).remove(0);
+    assert_eq!(next["attempt"], 2);
+    process.signal(Signal::CONT);
+    process.until("its lease had ended, so nothing is told of its end");
+    (to, next)
+}
+
 fn show(rig: &Rig, id: &str) -> Value {
     rig.call(&["show", id, "--json"]).json()
 }
@@ -57,13 +71,8 @@ fn what_a_frozen_worker_runs_is_dead_before_another_has_the_job() {
     let id = push(&rig, "x");
     let begun = tree(&mut bell);
     process.freeze();
-    // Nobody but its launcher can do that now.
-    all_die(begun);
-    let mut to = connect(&rig);
-    let next = claim(&mut to, "far", 1).remove(0);
-    assert_eq!((&next["id"], &next["attempt"]), (&id.as_str().into(), &2.into()));
-    process.signal(Signal::CONT);
-    process.until("its lease had ended, so nothing is told of its end");
+    let (mut to, next) = replaced(&rig, &mut process, begun);
+    assert_eq!(next["id"], id.as_str());
     assert_eq!(show(&rig, &id)["state"], "running");
     reply(&mut to, &next, &json!({ "status": "ok", "message": "by the second" })).unwrap();
     rig.drained();
@@ -90,12 +99,7 @@ fn an_end_that_a_frozen_worker_hears_of_too_late_is_not_told() {
     let begun = tree(&mut bell);
     process.freeze();
     gate.open(1);
-    all_die(begun);
-    let mut to = connect(&rig);
-    let next = claim(&mut to, "far", 1).remove(0);
-    assert_eq!(next["attempt"], 2);
-    process.signal(Signal::CONT);
-    process.until("its lease had ended, so nothing is told of its end");
+    let (mut to, next) = replaced(&rig, &mut process, begun);
     reply(&mut to, &next, &json!({ "status": "fail", "error": "by the second" })).unwrap();
     rig.drained();
     assert_eq!(show(&rig, &id)["state"], "failed");

@@ -404,14 +404,20 @@ fn a_forward_is_refused_with_a_sentence_where_it_cannot_be_meant() {
     }
 }
 
-#[test]
-fn whoever_only_asks_does_not_wait_for_what_is_on_its_way_to_a_server_that_is_away() {
+/// Twenty jobs on their way to a machine that is away, and nobody who serves either of them.
+fn stranded() -> (Machine, Machine, BTreeSet<String>) {
     let (here, there) = (machine(), machine());
     let own = here.serve(&there.forward("mail"));
     let ids = pushed(&here.rig, "mail", 0..20);
     while !here.rig.call(&["why", "mail"]).fine().contains("cannot reach 127.0.0.1") {}
     own.kill();
-    // Nobody serves either of them: each verb does for a moment.
+    (here, there, ids)
+}
+
+#[test]
+fn whoever_only_asks_does_not_wait_for_what_is_on_its_way_to_a_server_that_is_away() {
+    let (here, _there, ids) = stranded();
+    // Each verb serves for a moment.
     let listed = here.rig.call(&["ls", "state:running", "-o", "ids"]).fine().to_owned();
     assert_eq!(listed.lines().map(str::to_owned).collect::<BTreeSet<_>>(), ids);
     assert_eq!(here.rig.call(&["status", "--json"]).json()["totals"]["running"], 20);
@@ -419,11 +425,7 @@ fn whoever_only_asks_does_not_wait_for_what_is_on_its_way_to_a_server_that_is_aw
 
 #[test]
 fn a_move_says_that_it_waits_for_what_an_earlier_one_has_on_its_way() {
-    let (here, there) = (machine(), machine());
-    let own = here.serve(&there.forward("mail"));
-    let ids = pushed(&here.rig, "mail", 0..20);
-    while !here.rig.call(&["why", "mail"]).fine().contains("cannot reach 127.0.0.1") {}
-    own.kill();
+    let (here, there, ids) = stranded();
     here.rig.call(&["push", "later", "x"]).fine();
     let (url, token) = (there.url(), there.token());
     let words = ["move", "later", "--to", &url, "--token-file", &token];

@@ -23,18 +23,13 @@ impl Memory {
         (after.into_iter().filter(|id| state(id).is_some_and(|state| !state.is_end())).collect(), failed)
     }
 
-    /// Lists a new job by the times and the jobs that it waits for.
+    /// Lists a job that is new, or comes back, by the times and the jobs that it waits for.
     pub(super) fn list_waits(&mut self, arrival: Arrival, jobs: &Chunk, unmet: &[JobId]) {
         let Some(particulars) = jobs.particulars().cloned() else { return };
         for (at, begin) in [(particulars.start_by, true), (particulars.finish_by, false)] {
             at.into_iter().for_each(|at| self.expiry.put((at, arrival, begin), Some(())));
         }
         unmet.iter().for_each(|id| self.waits_for.put((*id, arrival), Some(())));
-    }
-
-    /// A job that comes back may have missed its times meanwhile: where it ran past one, that was put off.
-    pub(super) fn list_times_again(&mut self, arrival: Arrival, jobs: &Chunk) {
-        self.list_waits(arrival, jobs, &[]);
     }
 
     pub(super) fn expire(&mut self, now: Time, limit: u32, told: Told<'_>) {

@@ -52,13 +52,13 @@ impl Store for Memory {
             if (evidence.elsewhere)(job.id, job.record.starts + 1) {
                 continue;
             }
+            // It may have missed its times meanwhile: where it ran past one, that was put off.
+            self.list_waits(arrival, &job.chunk, &[]);
             if (evidence.begun)(job.id, job.record.starts + 1) {
-                self.list_times_again(arrival, &job.chunk);
                 self.repeat(arrival, job, evidence.same_boot, now, &mut recovered);
                 follow_ups.extend(self.said_of(arrival, evidence.convicted));
             } else {
                 recovered.returned += 1;
-                self.list_times_again(arrival, &job.chunk);
                 self.transit(arrival, job, Change::Interrupt);
             }
         }

@@ -31,7 +31,9 @@ const INSERT_ROWS: usize = 10_000;
 pub(super) const MOVED_AWAY: i64 = 100;
 
 /// What is so of the row of such a job until it comes back; another try that somebody wrote is one of its own.
-pub(super) const IS_AWAY: &str = "j.:state = 5 AND j.:status = 'completed' AND j.:reason = 100";
+pub(super) fn is_away() -> String {
+    format!("j.:state = 5 AND j.:status = 'completed' AND j.:reason = {MOVED_AWAY}")
+}
 
 /// The seed's word for a state.
 pub(super) fn status(state: State) -> &'static str {
@@ -425,7 +427,7 @@ pub(super) fn revive(db: &mut Database, names: &Names, rows: &[NewRow], now: Tim
              :admitted = $1, :ended_at = NULL, :reason = NULL, :last_errors = NULL, :particulars = t.w_particulars, \
              :start_by = t.w_start_by, :finish_by = t.w_finish_by, :details = {ERASED}"
         );
-        let matching = format!("j.:job_origin = t.w_origin AND j.:job_offset = t.w_offset AND {IS_AWAY}");
+        let matching = format!("j.:job_origin = t.w_origin AND j.:job_offset = t.w_offset AND {}", is_away());
         let sql = names.sql(&db.dialect.update_from(":jobs", &set, &source, &matching));
         revived += db.execute(&sql, &params)?;
     }

@@ -2,7 +2,7 @@
 
 use super::database::{Cells, Database};
 use super::names::Names;
-use super::rows::{self, IS_AWAY, Lock, NewRow};
+use super::rows::{self, Lock, NewRow, is_away};
 use super::tally::Was;
 use super::{SqlStore, StoreError};
 use crate::store::{Arriving, Gone, Held, Unheld};
@@ -125,7 +125,7 @@ impl SqlStore {
         let found = self.db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
         let lock = Lock::Wait.of(self.db.dialect);
         let sql =
-            self.names.sql(&format!("SELECT t.o, t.f, CASE WHEN {IS_AWAY} THEN 1 ELSE 0 END FROM {found} {lock}"));
+            self.names.sql(&format!("SELECT t.o, t.f, CASE WHEN {} THEN 1 ELSE 0 END FROM {found} {lock}", is_away()));
         let here = |cells: &mut Cells| -> Result<(JobId, Here), StoreError> {
             Ok((id_of(cells)?, if cells.int()? != 0 { Here::Away } else { Here::Stays }))
         };
@@ -151,8 +151,8 @@ pub(super) fn gone(db: &mut Database, names: &Names, ids: &[JobId]) -> Result<Ve
     let mut params = Vec::new();
     let source = db.dialect.rows(rows::identities(ids), &mut params);
     let found = db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
-    let sql =
-        names.sql(&format!("SELECT t.o, t.f, CASE WHEN {IS_AWAY} THEN 1 ELSE 0 END FROM {found} WHERE j.:state = 5"));
+    let sql = names
+        .sql(&format!("SELECT t.o, t.f, CASE WHEN {} THEN 1 ELSE 0 END FROM {found} WHERE j.:state = 5", is_away()));
     let gone = |cells: &mut Cells| -> Result<(JobId, Gone), StoreError> {
         Ok((id_of(cells)?, if cells.int()? != 0 { Gone::Moved } else { Gone::Ended }))
     };
