@@ -11,6 +11,7 @@ use windlass::store::sql::{Keep, OWN, SEED, SqlOptions, SqlStore, SqlView};
 mod changed;
 #[path = "../rigs/databases.rs"]
 mod databases;
+mod numbers;
 mod odd;
 mod others;
 mod server;

@@ -129,9 +129,9 @@ impl SqlStore {
         if taken.is_empty() {
             return Ok(());
         }
-        let mut params = vec![(self.origin.bits() as i64).into()];
+        let mut params = Vec::new();
         let source = self.db.dialect.rows(columns(taken), &mut params);
-        let set = format!("{SET}, :locked_queue_id = ''");
+        let set = format!("{}, {SET}, :locked_queue_id = ''", self.db.dialect.own_identity());
         let sql = self.names.sql(&self.db.dialect.update_from(":jobs", &set, &source, "j.:id = t.w_id"));
         self.db.execute(&sql, &params).map(|_| ())
     }
@@ -150,17 +150,13 @@ impl SqlStore {
         }
         first.iter_mut().for_each(|row| row.state = State::Running);
         let dialect = self.db.dialect;
-        let mut params: Vec<Value> = vec![
-            (self.origin.bits() as i64).into(),
-            (self.epoch as i64).into(),
-            self.lock.as_str().into(),
-            now.as_micros().into(),
-        ];
+        let mut params: Vec<Value> = self.start_values(now).into();
         let source = dialect.rows(columns(&first), &mut params);
         let set = format!(
-            "{SET}, :status = 'processing', :starts = j.:starts + 1, :attempts = j.:starts + 1, :holder = $2, \
-             :locked_queue_id = $3, :updated_at = {}",
-            dialect.timestamp("$4")
+            "{}, {SET}, :status = 'processing', :starts = j.:starts + 1, :attempts = j.:starts + 1, :holder = $1, \
+             :locked_queue_id = $2, :updated_at = {}",
+            dialect.own_identity(),
+            dialect.timestamp("$3")
         );
         let update = dialect.update_from(":jobs", &set, &source, "j.:id = t.w_id");
         let returned = if dialect == Dialect::Sqlite { COLUMNS.replace("j.:", ":") } else { COLUMNS.to_owned() };
@@ -186,7 +182,7 @@ impl SqlStore {
 }
 
 /// What a row is given that is taken in.
-const SET: &str = ":job_origin = $1, :job_offset = j.:id, :queue_no = t.w_queue, :state = t.w_state, :lane_kind = 0, \
+const SET: &str = ":queue_no = t.w_queue, :state = t.w_state, :lane_kind = 0, \
      :run_at = t.w_due, :admitted = t.w_admitted, :particulars = coalesce(t.w_particulars, j.:particulars)";
 
 fn columns(taken: &[Adopted]) -> Rows {

@@ -217,8 +217,8 @@ impl SqlStore {
     /// Rows of a run that have not ended, by arrival.
     pub(super) fn live_of_run(&mut self, run: RunNo, from: u64, limit: usize) -> Result<Vec<(u64, JobId)>, StoreError> {
         let sql = self.names.sql(
-            "SELECT :id, :job_origin, :job_offset FROM :jobs WHERE :run_no = $1 AND :state IN (0, 1, 2, 3, 4) \
-             AND :id >= $2 ORDER BY :id LIMIT $3",
+            "SELECT :id, coalesce(:job_origin, (SELECT origin FROM :meta)), coalesce(:job_offset, :id) FROM :jobs \
+             WHERE :run_no = $1 AND :state IN (0, 1, 2, 3, 4) AND :id >= $2 ORDER BY :id LIMIT $3",
         );
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let params: [Value; 3] = [i64::from(run.0).into(), (from as i64).into(), limit.into()];

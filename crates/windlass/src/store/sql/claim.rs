@@ -6,7 +6,7 @@
 use super::database::{Cells, Value};
 use super::rows::{self, COLUMNS, Lock, Row};
 use super::tally::Was;
-use super::{SqlStore, StoreError};
+use super::{Dialect, SqlStore, StoreError};
 use crate::store::keys::Step;
 use crate::store::{Held, Order, Place};
 use std::sync::Arc;
@@ -141,20 +141,38 @@ impl SqlStore {
         columns: &str,
         params: &[Value],
     ) -> Result<Vec<Cells>, StoreError> {
-        let dialect = self.db.dialect;
-        let updated = dialect.timestamp("$3");
-        let (with, from, matching) = match dialect {
-            super::Dialect::Sqlite => (String::new(), "", format!("j.:id IN ({head})")),
-            // The head is found once, whatever the planner thinks of it.
-            _ => (format!("WITH head AS MATERIALIZED ({head}) "), "FROM head", "j.:id = head.:id".to_owned()),
+        if self.db.dialect == Dialect::Sqlite {
+            return self.start_where(&format!("j.:id IN ({head})"), set, columns, params);
+        }
+        // The head is found once, whatever the planner thinks of it.
+        let (with, start) = (format!("WITH head AS MATERIALIZED ({head})"), self.start(set));
+        let sql = format!("{with} {start} FROM head WHERE j.:id = head.:id RETURNING {columns}");
+        self.db.query(&self.names.sql(&sql), params)
+    }
+
+    /// Starts the rows that a condition finds, and gives back these columns of them.
+    pub(super) fn start_where(
+        &mut self,
+        condition: &str,
+        set: &str,
+        columns: &str,
+        params: &[Value],
+    ) -> Result<Vec<Cells>, StoreError> {
+        let returned = match self.db.dialect {
+            Dialect::Sqlite => columns.replace("j.:", ":"),
+            Dialect::Postgres | Dialect::Mariadb => columns.to_owned(),
         };
-        let sql = self.names.sql(&format!(
-            "{with}UPDATE :jobs AS j SET {set}, :status = 'processing', :starts = j.:starts + 1, \
-             :attempts = j.:starts + 1, :holder = $1, :locked_queue_id = $2, :updated_at = {updated} {from} \
-             WHERE {matching} RETURNING {}",
-            if dialect == super::Dialect::Sqlite { columns.replace("j.:", ":") } else { columns.to_owned() }
-        ));
-        self.db.query(&sql, params)
+        let sql = format!("{} WHERE {condition} RETURNING {returned}", self.start(set));
+        self.db.query(&self.names.sql(&sql), params)
+    }
+
+    /// What every start writes, and this.
+    fn start(&self, set: &str) -> String {
+        let updated = self.db.dialect.timestamp("$3");
+        format!(
+            "UPDATE :jobs AS j SET {set}, :status = 'processing', :starts = j.:starts + 1, \
+             :attempts = j.:starts + 1, :holder = $1, :locked_queue_id = $2, :updated_at = {updated}"
+        )
     }
 
     fn claim_in_two(&mut self, params: Vec<Value>, now: Time) -> Result<Vec<Row>, StoreError> {
@@ -195,7 +213,7 @@ impl SqlStore {
         let holder = self.db.dialect.compared("j.:holder");
         let sql = self.names.sql(&format!(
             "SELECT {COLUMNS} FROM {} WHERE j.:state = 2 AND j.:status = 'processing' AND {holder} = $1 {lock}",
-            self.db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f")
+            self.db.dialect.found(":jobs", &source, &self.db.dialect.is_job("t.o", "t.f"))
         ));
         self.db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
     }

@@ -268,11 +268,39 @@ impl Database {
         self.call(|driver| driver.copy(sql, text))
     }
 
+    /// Within a transaction, a part of it that waits for no lock. SQLite has none that others could hold by then, and in
+    /// MariaDB nobody asks for it.
+    pub(super) fn begin_impatiently(&mut self) -> Result<(), StoreError> {
+        self.in_postgres(&["SAVEPOINT impatient", "SET LOCAL lock_timeout = 1"])
+    }
+
+    /// It stays, and what comes after it waits again.
+    pub(super) fn end_impatiently(&mut self) -> Result<(), StoreError> {
+        let lock = self.lock_timeout();
+        self.in_postgres(&["RELEASE SAVEPOINT impatient", &lock])
+    }
+
+    /// It found something locked.
+    pub(super) fn undo_impatiently(&mut self) -> Result<(), StoreError> {
+        self.batch(&["ROLLBACK TO SAVEPOINT impatient"])
+    }
+
+    fn in_postgres(&mut self, statements: &[&str]) -> Result<(), StoreError> {
+        match self.dialect {
+            Dialect::Postgres => self.call(|driver| driver.batch_ahead(statements)),
+            Dialect::Mariadb | Dialect::Sqlite => Ok(()),
+        }
+    }
+
+    fn lock_timeout(&self) -> String {
+        format!("SET LOCAL lock_timeout = {}", self.limits.lock.as_millis())
+    }
+
     pub(super) fn begin(&mut self) -> Result<(), StoreError> {
         let idle = format!("SET LOCAL idle_in_transaction_session_timeout = {}", self.limits.idle.as_millis());
         // What we wait for no longer must not go on there: whoever tries again would wait for its locks.
         let statement = format!("SET LOCAL statement_timeout = {}", self.limits.call.as_millis());
-        let lock = format!("SET LOCAL lock_timeout = {}", self.limits.lock.as_millis());
+        let lock = self.lock_timeout();
         let begin: &[&str] = match self.dialect {
             // The seed's columns have no zone; a column that has one must not shift them. Every statement has an index
             // whose order is its own, and what is known of a table through which a million rows pass is always old:

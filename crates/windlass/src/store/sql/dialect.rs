@@ -154,6 +154,30 @@ impl Dialect {
         }
     }
 
+    /// What a row that another program inserted is given as its job's id: that of its number. PostgreSQL writes a row
+    /// anew into each index that has it whenever it changes, so there it says nothing, and is in no index of ids.
+    pub(super) fn own_identity(self) -> &'static str {
+        match self {
+            Dialect::Postgres => ":job_origin = NULL, :job_offset = NULL",
+            Dialect::Mariadb | Dialect::Sqlite => ":job_origin = (SELECT origin FROM :meta), :job_offset = j.:id",
+        }
+    }
+
+    /// The condition that a row, `j`, is that of the job with this origin and offset: one that says so, or that says
+    /// nothing and has this number.
+    pub(super) fn is_job(self, origin: &str, offset: &str) -> String {
+        match self {
+            Dialect::Postgres => format!(
+                "j.:id = coalesce((SELECT i.:id FROM :jobs AS i WHERE i.:job_origin = {origin} \
+                 AND i.:job_offset = {offset}), CASE WHEN {origin} = (SELECT origin FROM :meta) THEN {offset} END) \
+                 AND coalesce(j.:job_origin, {origin}) = {origin} AND coalesce(j.:job_offset, j.:id) = {offset}"
+            ),
+            Dialect::Mariadb | Dialect::Sqlite => {
+                format!("j.:job_origin = {origin} AND j.:job_offset = {offset}")
+            }
+        }
+    }
+
     /// A column that is only compared, and by which nothing is looked for: its index would be taken before a key's.
     pub(super) fn compared(self, column: &str) -> String {
         match self {

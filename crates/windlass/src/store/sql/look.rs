@@ -46,6 +46,8 @@ pub(super) struct Looks {
     corrections: Vec<Move>,
     /// Other servers were alive at the last look.
     pub(super) others: bool,
+    /// Since then, a row that was to be claimed was locked by another program.
+    pub(super) locked: bool,
     /// There are more new rows of others than the last look took in, and up to which one it looked.
     pub(super) more: bool,
     pub(super) after: i64,
@@ -79,6 +81,7 @@ impl Default for Looks {
             of_turn: HashMap::new(),
             corrections: Vec::new(),
             others: false,
+            locked: false,
             more: false,
             after: 0,
             more_changed: false,
@@ -192,6 +195,11 @@ impl Looks {
     fn look_anew(&mut self) {
         self.more |= self.promises.clear();
         self.after = 0;
+    }
+
+    /// Whether nobody else is known to take rows, or to keep some locked.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.others && !self.locked
     }
 
     /// A lane gave less than was ordered: others have the rest.
@@ -309,7 +317,7 @@ impl SqlStore {
         let mut found = self.follow_changes(theirs)?;
         found += self.take_over(convicted, theirs)?;
         let others = self.others_live()?;
-        self.looks.others = others;
+        (self.looks.others, self.looks.locked) = (others, false);
         if !self.looks.more_changed && (others || self.looks.is_to_count(now)) {
             (self.looks.miscounted, self.looks.counted_at) = (false, now);
             found += self.correct_lanes(theirs)?;

@@ -27,6 +27,14 @@ const SHARE: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Promises(BTreeMap<Lane, Promise>);
 
+/// How many rows a claim looks at.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    Most(usize),
+    /// Those up to this number.
+    To(i64),
+}
+
 #[derive(Debug, Default)]
 struct Promise {
     /// Rows up to this one are taken in or left to a look.
@@ -102,10 +110,18 @@ impl SqlStore {
         let Some(promise) = self.looks.promises.0.get(&lane).filter(|promise| promise.count > 0 && most > 0) else {
             return Ok(Vec::new());
         };
-        let (after, most) = (promise.after, most.min(usize::try_from(promise.count).unwrap_or(usize::MAX)));
-        let rows = self.claim_new(lane, after, most, now)?;
+        let (mut after, most) = (promise.after, most.min(usize::try_from(promise.count).unwrap_or(usize::MAX)));
+        let mut rows = Vec::new();
+        if self.looks.is_alone() {
+            rows = self.claim_next_numbers(lane, after, most, now)?;
+            after = after.saturating_add(most as i64);
+        }
+        if rows.len() < most {
+            let first = Bound::Most(most - rows.len());
+            rows.extend(self.claim_new(lane, after, first, now)?);
+        }
         let Some(promise) = self.looks.promises.0.get_mut(&lane) else { return Ok(rows) };
-        promise.after = rows.iter().map(|row| row.arrival.0 as i64).fold(after, i64::max);
+        promise.after = rows.iter().map(|row| row.arrival.0 as i64).fold(promise.after, i64::max);
         promise.count -= rows.len() as u64;
         if rows.len() < most {
             // What is left of other lanes, or makes no sense, is found by a look.
@@ -117,38 +133,68 @@ impl SqlStore {
         Ok(rows)
     }
 
-    fn claim_new(&mut self, lane: Lane, after: i64, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
+    /// Mostly the next rows have the next numbers, and a statement that changes them as it finds them is half of the work.
+    /// It cannot pass over what another program has locked: where something is, it gives up at once, and until the next
+    /// look at all claims find and lock their rows first.
+    fn claim_next_numbers(&mut self, lane: Lane, after: i64, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
+        let next = Bound::To(after.saturating_add(most as i64));
+        self.db.begin_impatiently()?;
+        match self.claim_new(lane, after, next, now) {
+            Err(StoreError::Busy(_)) => {
+                self.looks.locked = true;
+                self.db.undo_impatiently()?;
+                Ok(Vec::new())
+            }
+            claimed => {
+                self.db.end_impatiently()?;
+                claimed
+            }
+        }
+    }
+
+    /// Claims new rows of a lane behind this one: the first so many, which are found and locked before they are changed,
+    /// so that what others have locked is passed over; or those up to a number.
+    fn claim_new(&mut self, lane: Lane, after: i64, bound: Bound, now: Time) -> Result<Vec<Row>, StoreError> {
         let dialect = self.db.dialect;
         let name = self.queue_name(lane.queue)?;
         let mut params: Vec<Value> = self.start_values(now).into();
         params.extend([
-            (self.origin.bits() as i64).into(),
             i64::from(lane.queue.0).into(),
             after.into(),
             name.as_str().into(),
             i64::from(lane.priority.value()).into(),
-            (most as i64).into(),
         ]);
+        params.push(match bound {
+            Bound::Most(most) => (most as i64).into(),
+            Bound::To(last) => last.into(),
+        });
         let exact = match dialect {
-            Dialect::Postgres => "CAST(:name AS text) COLLATE \"C\" = $7",
-            Dialect::Mariadb | Dialect::Sqlite => "CAST(:name AS blob) = CAST($7 AS blob)",
+            Dialect::Postgres => "CAST(:name AS text) COLLATE \"C\" = $6",
+            Dialect::Mariadb | Dialect::Sqlite => "CAST(:name AS blob) = CAST($6 AS blob)",
         };
-        let head = format!(
-            "SELECT :id FROM :jobs WHERE {} AND :state IS NULL AND :id > $6 AND coalesce(:locked_queue_id, '') = '' \
-             AND :status = 'pending' AND {exact} AND :priority = $8 AND :run_at IS NULL \
+        let of_lane = format!(
+            "{} AND :state IS NULL AND :id > $5 AND coalesce(:locked_queue_id, '') = '' \
+             AND :status = 'pending' AND {exact} AND :priority = $7 AND :run_at IS NULL \
              AND coalesce(:taskable_type, '') = '' AND coalesce(octet_length(:data), 0) <= {DATA_MAX} \
              AND :starts = 0 AND :failures = 0 AND :suspicions = 0 AND :run_no IS NULL AND :particulars IS NULL \
-             AND :body IS NULL AND :last_errors IS NULL AND :reason IS NULL AND :ended_at IS NULL \
-             ORDER BY :id LIMIT $9 {}",
-            strange(dialect),
-            dialect.skip_locked()
+             AND :body IS NULL AND :last_errors IS NULL AND :reason IS NULL AND :ended_at IS NULL",
+            strange(dialect)
         );
         let created = dialect.micros("j.:created_at");
         let set = format!(
-            ":job_origin = $4, :job_offset = j.:id, :queue_no = $5, :state = 2, :lane_kind = 0, \
-             :admitted = CASE WHEN {created} <= $3 THEN {created} ELSE $3 END"
+            "{}, :queue_no = $4, :state = 2, :lane_kind = 0, \
+             :admitted = CASE WHEN {created} <= $3 THEN {created} ELSE $3 END",
+            dialect.own_identity()
         );
-        let claimed = self.start_head(&head, &set, "j.:id, j.:admitted, j.:data", &params)?;
+        let columns = "j.:id, j.:admitted, j.:data";
+        let claimed = match bound {
+            Bound::Most(_) => {
+                let lock = dialect.skip_locked();
+                let head = format!("SELECT :id FROM :jobs WHERE {of_lane} ORDER BY :id LIMIT $8 {lock}");
+                self.start_head(&head, &set, columns, &params)?
+            }
+            Bound::To(_) => self.start_where(&format!("{of_lane} AND :id <= $8"), &set, columns, &params)?,
+        };
         claimed.into_iter().map(|cells| self.new_row(lane, cells)).collect()
     }
 

@@ -72,9 +72,10 @@ pub(super) struct Row {
     pub(super) duration: Option<i64>,
 }
 
-/// The columns of a row, in the order in which `read` takes them.
-pub(super) const COLUMNS: &str = "j.:id, j.:job_origin, j.:job_offset, j.:queue_no, j.:priority, j.:state, j.:run_no, \
-     j.:starts, j.:failures, j.:suspicions, j.:admitted, j.:run_at, j.:ended_at, j.:reason, j.:last_errors, \
+/// The columns of a row, in the order in which `read` takes them. A row that says nothing of its job's id is known by
+/// its number, among the ids that the table gives out (`Dialect::own_identity`).
+pub(super) const COLUMNS: &str = "j.:id, coalesce(j.:job_origin, (SELECT origin FROM :meta)), \
+     coalesce(j.:job_offset, j.:id), j.:queue_no, j.:priority, j.:state, j.:run_no, j.:starts, j.:failures, j.:suspicions, j.:admitted, j.:run_at, j.:ended_at, j.:reason, j.:last_errors, \
      j.:particulars, j.:data, j.:body";
 
 impl Row {
@@ -255,7 +256,7 @@ pub(super) fn by_ids(db: &mut Database, names: &Names, ids: &[JobId], lock: bool
     let lock = if lock { Lock::Wait.of(db.dialect) } else { "" };
     let sql = names.sql(&format!(
         "SELECT {COLUMNS} FROM {} WHERE j.:state <> 5 {lock}",
-        db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f")
+        db.dialect.found(":jobs", &source, &db.dialect.is_job("t.o", "t.f"))
     ));
     db.query(&sql, &params)?.iter_mut().map(Row::read).collect()
 }
@@ -427,7 +428,7 @@ pub(super) fn revive(db: &mut Database, names: &Names, rows: &[NewRow], now: Tim
              :admitted = $1, :ended_at = NULL, :reason = NULL, :last_errors = NULL, :particulars = t.w_particulars, \
              :start_by = t.w_start_by, :finish_by = t.w_finish_by, :details = {ERASED}"
         );
-        let matching = format!("j.:job_origin = t.w_origin AND j.:job_offset = t.w_offset AND {}", is_away());
+        let matching = format!("{} AND {}", db.dialect.is_job("t.w_origin", "t.w_offset"), is_away());
         let sql = names.sql(&db.dialect.update_from(":jobs", &set, &source, &matching));
         revived += db.execute(&sql, &params)?;
     }

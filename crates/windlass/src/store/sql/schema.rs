@@ -12,7 +12,10 @@ use super::routines;
 use crate::store::StoreError;
 
 /// The format of our tables and columns.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The index of all jobs' ids.
+const WHOLE_IDENTITY: &str = "identity";
 
 /// One statement, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,9 +114,7 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
         }
         steps.push(Step { why: why.into(), sql });
     }
-    if steps.is_empty() {
-        check_format(db, names)?;
-    }
+    steps.extend(steps_from_older_formats(db, names, &indexes)?);
     let beside = routines::plan(db, names)?;
     let remarks = referring_tables(db, names)?;
     Ok(Plan { found, steps, beside, refused: Vec::new(), remarks })
@@ -219,11 +220,35 @@ fn referring_tables(db: &mut Database, names: &Names) -> Result<Vec<String>, Sto
     db.query(sql, &params)?.into_iter().map(|mut row| Ok(told(row.text()?))).collect()
 }
 
-fn check_format(db: &mut Database, names: &Names) -> Result<(), StoreError> {
+/// In format 1 each row of another program said its job's id, and PostgreSQL had an index of all of them. Such rows
+/// are read as before.
+fn steps_from_older_formats(
+    db: &mut Database,
+    names: &Names,
+    indexes: &[(String, bool)],
+) -> Result<Vec<Step>, StoreError> {
+    let mut steps = Vec::new();
+    let whole = format!("{}{}_{WHOLE_IDENTITY}", names.prefix, names.table);
+    if names.dialect == Dialect::Postgres && indexes.iter().any(|(known, _)| *known == whole) {
+        let why = format!("the index `{whole}` has rows that are found by their number now");
+        steps.push(Step { why, sql: format!("DROP INDEX CONCURRENTLY {}", names.qualified(&whole)) });
+    }
+    if let Some(found) = format_of(db, names)?.filter(|found| *found < FORMAT) {
+        let why = format!("the tables have format {found}, and this program writes {FORMAT}");
+        steps.push(Step { why, sql: names.sql(&format!("UPDATE :meta SET format = {FORMAT}")) });
+    }
+    Ok(steps)
+}
+
+/// The format that our tables are known to have; one of a newer program is left alone.
+fn format_of(db: &mut Database, names: &Names) -> Result<Option<u32>, StoreError> {
+    if columns::columns(db, names, &format!("{}meta", names.prefix))?.is_empty() {
+        return Ok(None);
+    }
     let found = db.maybe_one(&names.sql("SELECT format FROM :meta"), &[])?;
     match found.map(|mut row| row.number::<u32>()).transpose()? {
         Some(found) if found > FORMAT => Err(StoreError::Newer { found, known: FORMAT }),
-        Some(_) | None => Ok(()),
+        found => Ok(found),
     }
 }
 
@@ -341,11 +366,16 @@ fn index_texts(names: &Names, used: bool) -> Vec<(String, String, &'static str)>
         true => (":queue_no, :lane_kind, :priority, :run_at, :id", ":run_at, :id"),
         false => (":state, :queue_no, :lane_kind, :priority, :run_at, :id", ":state, :run_at, :id"),
     };
+    // Elsewhere an index costs nothing where its columns stay as they are.
+    let (identity, with_id) = match names.dialect {
+        Dialect::Postgres => ("named", ":job_origin IS NOT NULL"),
+        Dialect::Mariadb | Dialect::Sqlite => (WHOLE_IDENTITY, ""),
+    };
     let (strange, first) = (strange(names.dialect), format!("{STRANGE_COLUMN}, :id"));
     let first = if partial { ":id" } else { &first };
     vec![
         made("lane", lane, ":state = 1", "", "gives the next jobs of a queue, by priority and arrival"),
-        made("identity", ":job_origin, :job_offset", "", "UNIQUE ", "finds a job by the id that people see"),
+        made(identity, ":job_origin, :job_offset", with_id, "UNIQUE ", "finds a job by the id that people see"),
         made("times", times, ":state IN (0, 3, 4)", "", "finds what is due"),
         made("run", ":run_no, :state", if partial { ":run_no IS NOT NULL" } else { "" }, "", "finds a run's jobs"),
         made("holder", ":holder", ":holder IS NOT NULL", "", "finds what a server holds"),
@@ -430,7 +460,7 @@ fn purpose(word: &str) -> &'static str {
         "lane_kind" => "whether it waits among new jobs, retries or suspects",
         "starts" | "failures" | "suspicions" => "how often it was started, failed, or was there when a server died",
         "run_no" => "the run that it belongs to",
-        "job_origin" | "job_offset" => "the id that people see",
+        "job_origin" | "job_offset" => "the id that people see, where it is not the row's number",
         "holder" => "the opening of the store that runs it",
         "admitted" | "ended_at" => "when it was taken in, and when it ended",
         "reason" | "last_errors" => "why it failed, and its last errors",

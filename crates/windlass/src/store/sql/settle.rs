@@ -172,10 +172,10 @@ impl SqlStore {
             (self.origin.bits() as i64).into(),
             i64::from(start).into(),
         ];
-        let [holder, origin] = ["j.:holder", "j.:job_origin"].map(|column| self.db.dialect.compared(column));
+        let holder = self.db.dialect.compared("j.:holder");
         let token = format!(
-            "j.:id = ANY($2) AND {origin} = $3 AND j.:job_offset = j.:id AND j.:state = 2 \
-             AND j.:status = 'processing' AND {holder} = $1 AND j.:starts = $4"
+            "j.:id = ANY($2) AND coalesce(j.:job_origin, $3) = $3 AND coalesce(j.:job_offset, j.:id) = j.:id \
+             AND j.:state = 2 AND j.:status = 'processing' AND {holder} = $1 AND j.:starts = $4"
         );
         let sql = match self.options.keep {
             Keep::None => format!("DELETE FROM :jobs AS j WHERE {token}"),
@@ -205,8 +205,8 @@ impl SqlStore {
             false => format!("{} = $1", dialect.compared("j.:holder")),
         };
         let token = format!(
-            "j.:job_origin = t.o AND j.:job_offset = t.f AND j.:state = 2 AND j.:status = 'processing' \
-             AND {holder} AND j.:starts = t.w_start"
+            "{} AND j.:state = 2 AND j.:status = 'processing' AND {holder} AND j.:starts = t.w_start",
+            dialect.is_job("t.o", "t.f")
         );
         let sql = match self.options.keep {
             Keep::None => {

@@ -122,7 +122,7 @@ impl SqlStore {
     fn ids_here(&mut self, ids: &[JobId]) -> Result<HashMap<JobId, Here>, StoreError> {
         let mut params = Vec::new();
         let source = self.db.dialect.rows(rows::identities(ids), &mut params);
-        let found = self.db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
+        let found = self.db.dialect.found(":jobs", &source, &self.db.dialect.is_job("t.o", "t.f"));
         let lock = Lock::Wait.of(self.db.dialect);
         let sql =
             self.names.sql(&format!("SELECT t.o, t.f, CASE WHEN {} THEN 1 ELSE 0 END FROM {found} {lock}", is_away()));
@@ -150,7 +150,7 @@ fn id_of(cells: &mut Cells) -> Result<JobId, StoreError> {
 pub(super) fn gone(db: &mut Database, names: &Names, ids: &[JobId]) -> Result<Vec<(JobId, Gone)>, StoreError> {
     let mut params = Vec::new();
     let source = db.dialect.rows(rows::identities(ids), &mut params);
-    let found = db.dialect.found(":jobs", &source, "j.:job_origin = t.o AND j.:job_offset = t.f");
+    let found = db.dialect.found(":jobs", &source, &db.dialect.is_job("t.o", "t.f"));
     let sql = names
         .sql(&format!("SELECT t.o, t.f, CASE WHEN {} THEN 1 ELSE 0 END FROM {found} WHERE j.:state = 5", is_away()));
     let gone = |cells: &mut Cells| -> Result<(JobId, Gone), StoreError> {

@@ -136,7 +136,8 @@ impl Store for SqlStore {
     fn jobs(&mut self, ids: &[JobId]) -> Result<Vec<Option<JobInfo>>, StoreError> {
         let mut params = Vec::new();
         let source = self.db.dialect.rows(rows::identities(ids), &mut params);
-        let condition = format!("JOIN {source} ON j.:job_origin = t.o AND j.:job_offset = t.f WHERE j.:state <> 5");
+        let is_job = self.db.dialect.is_job("t.o", "t.f");
+        let condition = format!("JOIN {source} ON {is_job} WHERE j.:state <> 5");
         let found = view::infos(&mut self.db, &self.names, &condition, &params)?;
         let found: HashMap<JobId, JobInfo> = found.into_iter().map(|(_, info)| (info.id, info)).collect();
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())

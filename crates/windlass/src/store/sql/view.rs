@@ -89,8 +89,8 @@ pub(super) fn live(db: &mut Database, names: &Names) -> Result<Vec<[i64; 5]>, St
 impl StoreView for SqlView {
     fn job(&self, id: JobId) -> Result<Option<JobInfo>, StoreError> {
         let params = [(id.origin.bits() as i64).into(), (id.offset as i64).into()];
-        let condition = "WHERE j.:job_origin = $1 AND j.:job_offset = $2 AND j.:state <> 5";
-        let found = self.ask(|db| infos(db, &self.names, condition, &params))?;
+        let condition = format!("WHERE {} AND j.:state <> 5", self.names.dialect.is_job("$1", "$2"));
+        let found = self.ask(|db| infos(db, &self.names, &condition, &params))?;
         Ok(found.into_iter().next().map(|(_, info)| info))
     }
 
@@ -99,7 +99,9 @@ impl StoreView for SqlView {
         if first.origin != last.origin {
             return Ok(true);
         }
-        let sql = "SELECT 1 FROM :jobs WHERE :job_origin = $1 AND :job_offset BETWEEN $2 AND $3 LIMIT 1";
+        let sql = "SELECT 1 FROM :jobs WHERE :job_origin = $1 AND :job_offset BETWEEN $2 AND $3 \
+             UNION ALL SELECT 1 FROM :jobs AS j CROSS JOIN :meta AS m WHERE m.origin = $1 AND j.:id BETWEEN $2 AND $3 \
+             AND j.:job_origin IS NULL AND j.:state IS NOT NULL LIMIT 1";
         let params = [(first.origin.bits() as i64).into(), from.into(), to.into()];
         Ok(self.ask(|db| db.maybe_one(&self.names.sql(sql), &params))?.is_some())
     }
