@@ -115,7 +115,6 @@ pub(super) struct Service {
     /// The table whose groups they are, until the first job that needs one comes.
     groups_of: Option<PathBuf>,
     cgroups: Option<Cgroups>,
-    kernel_limits_memory: bool,
     without: Without,
     ended: Vec<usize>,
     generation: u32,
@@ -163,7 +162,6 @@ impl Service {
             leases: Leases::default(),
             groups_of,
             cgroups: None,
-            kernel_limits_memory: false,
             without,
             ended: Vec::new(),
             generation: 0,
@@ -288,29 +286,7 @@ impl Service {
             return;
         }
         match token & 3 {
-            EXIT => {
-                for stream in 0..2 {
-                    read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
-                }
-                job.pass_last_words_on(&self.control);
-                job.pipes = None;
-                let written = job.captures.iter().map(Capture::total).sum();
-                if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {
-                    job.cut = Some(Cut::Limit(Resource::Output, written));
-                }
-                job.ended = true;
-                job.signal(Signal::KILL);
-                if let Some(cell) = job.cell.as_ref().filter(|cell| !cell.is_empty()) {
-                    cell.kill();
-                }
-                if let Some(by) = job.deadline.take() {
-                    self.deadlines.remove(&(by, index, generation));
-                }
-                if let Some(watch) = job.watch.take() {
-                    self.looks.remove(&(watch.next, index, generation));
-                }
-                self.ended.push(index);
-            }
+            EXIT => self.end(index, generation),
             stream => {
                 let stream = (stream - STDOUT) as usize;
                 read_pipe(job, stream, 1, &mut self.buffer, &self.output);
@@ -321,6 +297,33 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Its first process has ended: what it wrote last is taken, and the rest of its tree is killed.
+    fn end(&mut self, index: usize, generation: u32) {
+        self.look_at_what_is_left(index);
+        let Some(job) = &mut self.jobs[index] else { return };
+        for stream in 0..2 {
+            read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
+        }
+        job.pass_last_words_on(&self.control);
+        job.pipes = None;
+        let written = job.captures.iter().map(Capture::total).sum();
+        if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {
+            job.cut = Some(Cut::Limit(Resource::Output, written));
+        }
+        job.ended = true;
+        job.signal(Signal::KILL);
+        if let Some(cell) = job.cell.as_ref().filter(|cell| !cell.is_empty()) {
+            cell.kill();
+        }
+        if let Some(by) = job.deadline.take() {
+            self.deadlines.remove(&(by, index, generation));
+        }
+        if let Some(watch) = job.watch.take() {
+            self.looks.remove(&(watch.next, index, generation));
+        }
+        self.ended.push(index);
     }
 
     /// Kills what ended jobs left behind, and reports those of which nothing is left.
@@ -352,8 +355,7 @@ impl Service {
             Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
             None => Exit::Signal(0),
         };
-        let signal = if let Exit::Signal(signal) = exit { Some(signal) } else { None };
-        let cut = job.cut.or_else(|| job.kernels_cut(signal));
+        let cut = job.cut.or_else(|| job.kernels_cut(exit));
         if let (Some(cell), Some(cgroups)) = (job.cell.take(), &mut self.cgroups) {
             cgroups.give_back(cell);
         }
@@ -450,14 +452,12 @@ impl Service {
         let counted = task.limits.memory > 0 || task.limits.processes > 0 || !task.limits.cpu.is_zero();
         if let Some(table) = self.groups_of.take_if(|_| counted) {
             self.cgroups = Cgroups::open(&table);
-            self.kernel_limits_memory = self.cgroups.as_ref().is_some_and(Cgroups::limits_memory);
         }
         let cell = self.cgroups.as_mut().filter(|_| counted).and_then(|groups| groups.take(task.limits).ok());
         match (self.spawner.start(task, cell.as_ref(), pid), cell) {
             (Ok(child), cell) => Ok((child, cell)),
             (Err((Step::Limits, _)), Some(_)) => {
                 self.cgroups = None;
-                self.kernel_limits_memory = false;
                 self.spawner.start(task, None, pid).map(|child| (child, None))
             }
             (Err(refusal), cell) => {
@@ -501,7 +501,7 @@ impl Service {
         }
         let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
         self.deadlines.extend(deadline.map(|by| (by, index, generation)));
-        let watch = Watch::begin(task.limits, Instant::now());
+        let watch = Watch::begin(watch::watched(task.limits, cell.as_ref()), Instant::now());
         self.looks.extend(watch.map(|watch| (watch.next, index, generation)));
         self.by_flight.insert(task.flight, index);
         let captures = [(); 2].map(|()| Capture::new(task.output_max, task.in_memory));
