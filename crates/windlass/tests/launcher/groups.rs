@@ -7,6 +7,7 @@
 use crate::rig::{Rig, lives, pids_from, shell, survivors};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::Limits;
 
@@ -150,6 +151,23 @@ fn a_group_is_empty_when_its_job_has_ended_and_gone_when_the_server_has() {
     }
     rig.end();
     assert_eq!(bases.iter().filter(|base| base.exists()).count(), 0, "{bases:?}");
+}
+
+#[test]
+fn the_doctor_says_who_keeps_the_limits() {
+    let mut rig = Rig::new(1);
+    bases(&mut rig);
+    let doctor = Command::new(env!("CARGO_BIN_EXE_windlass"))
+        .args(["doctor", "--json"])
+        .env("WINDLASS_DIR", rig.dir.root())
+        .output();
+    let said = String::from_utf8(doctor.unwrap().stdout).unwrap();
+    let expected = match Keeper::of(&rig.dir.run()) {
+        Keeper::Kernel(_) => "; the kernel keeps the limits of this server's jobs\"",
+        Keeper::Watched(_) => "not handed down to this server: limits are watched\"",
+        Keeper::NoGroups => "\"cgroups\"",
+    };
+    assert!(said.contains(expected), "{said}");
 }
 
 /// As a root's job may, and a Windlass that is a job does.

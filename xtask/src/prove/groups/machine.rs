@@ -55,9 +55,7 @@ pub(super) fn make(programs: &[PathBuf], init: &str) -> Result<Machine, String> 
         copy(&find(&modules, &format!("{module}.ko"))?, &tree.join(format!("modules/{module}.ko")))?;
     }
     for name in PROGRAMS {
-        let found = answer("sh", &["-c", &format!("command -v {name}")])?;
-        // Some names are links to a program that goes by its name.
-        add(&tree, Path::new(&found), &tree.join("bin").join(name))?;
+        add(&tree, &search(name)?, &tree.join("bin").join(name))?;
     }
     for path in programs {
         let place = tree.join(path.strip_prefix("/").unwrap_or(path));
@@ -119,6 +117,13 @@ fn unpack_kernel(folder: &Path) -> Result<PathBuf, String> {
     let archive = find(&downloads, package)?;
     step("kernel", program("dpkg", &["-x"]).arg(archive).arg(&files))?;
     Ok(files)
+}
+
+/// Where a program is that a shell would run; many of these are also words of the shell's own.
+fn search(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
+    places.find(|place| place.is_file()).ok_or_else(|| format!("there is no {name} in PATH"))
 }
 
 /// Puts a program and the libraries that it is loaded with onto the disk.

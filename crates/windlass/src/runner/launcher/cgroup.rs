@@ -236,6 +236,11 @@ impl Cell {
         now.killed > self.kills_before.killed && now.at_its_limit > self.kills_before.at_its_limit
     }
 
+    /// True where this job has come to its limit of memory, whether that killed anything or not.
+    pub(super) fn is_full(&self) -> bool {
+        self.kills_counted().at_its_limit > self.kills_before.at_its_limit
+    }
+
     fn cpu_counted(&self) -> u64 {
         counter(&self.path.join("cpu.stat"), "usage_usec")
     }

@@ -46,6 +46,9 @@ const LAST_WORDS: usize = 1 << 20;
 const SEND_PAUSE: Duration = Duration::from_millis(20);
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 
+/// A start for which its limit of memory has no room. Nothing else is refused so: no limit is set for want of memory.
+const NO_ROOM: Refusal = (Step::Limits, libc::ENOMEM);
+
 const SOCKET: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 /// What an event of a job is about, in the low bits of its token.
@@ -425,6 +428,12 @@ impl Service {
                     }
                     self.watch(task, child, cell, note, started)?;
                 }
+                // The kernel keeps a limit in which not even the program has room; it never passes.
+                Err(NO_ROOM) => {
+                    self.table.ended(note, true);
+                    let cut = Cut::Limit(Resource::Memory, task.limits.memory);
+                    self.report_unstarted(task.flight, End::Exit(Exit::Signal(libc::SIGKILL)), Some(cut), started)?;
+                }
                 // Shortages pass when something ends here; with nothing here they are for the server to hear of.
                 Err((_, libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) if !self.by_flight.is_empty() => {
                     self.table.pid_of(note).store(0, std::sync::atomic::Ordering::Release);
@@ -461,10 +470,11 @@ impl Service {
                 self.spawner.start(task, None, pid).map(|child| (child, None))
             }
             (Err(refusal), cell) => {
+                let is_full = cell.as_ref().is_some_and(|cell| cell.keeps(task.limits) && cell.is_full());
                 if let (Some(cell), Some(groups)) = (cell, &mut self.cgroups) {
                     groups.give_back(cell);
                 }
-                Err(refusal)
+                Err(if is_full { NO_ROOM } else { refusal })
             }
         }
     }
