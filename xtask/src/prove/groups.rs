@@ -107,8 +107,9 @@ mod tests {
             let killed = if keeper == "kernel" { 3 } else { 0 };
             format!(
                 "scene {name}: {keeper}\ntest limits::a ... ok\n\nsuccesses:\n\n---- limits::a stdout ----\n\
-                 limits are kept by: {keeper}\nmemory.max 5, pids.max 6 in x\n\ntest result: ok. 1 passed; 0 failed; 0 \
-                 ignored; 0 measured\nkilled for memory: {killed}\nscene {name} ended: 0\ngroups left in {name}.service: 0\n"
+                 limits are kept by: {keeper}\nmemory.max 5, pids.max 6 in x\n\n\
+                 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\nkilled for memory: {killed}\n\
+                 scene {name} ended: 0\ngroups left in {name}.service: 0\n"
             )
         };
         format!("machine: 6.1\n{}", SCENES.map(scene).concat())

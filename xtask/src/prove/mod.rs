@@ -14,7 +14,8 @@ use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, several, reap, spool, store, groups, sabotage [NAME…] or --size N";
+const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, several, reap, spool, store, groups, \
+                     sabotage [NAME…] or --size N";
 const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called, how large it is, and how to get its command and its figure.

@@ -1,8 +1,8 @@
 //! Who keeps the limits of jobs: the kernel in groups of its own, a watcher of such groups, or one of `/proc` alone.
 //!
-//! Every rig says at its end which it was. `WINDLASS_TEST_GROUPS` names the one that it must have been; `cargo xtask
-//! prove groups` sets it in a machine that has the kernel's controllers. Without it the tests of this file hold whatever
-//! is there, and those about the kernel alone say that they tried nothing.
+//! Every rig says at its end which it was. `WINDLASS_TEST_GROUPS` names the one that it must have been, which `cargo
+//! xtask prove groups` sets in a machine that has the kernel's controllers. Without it the tests of this file hold
+//! whatever is there, and those about the kernel alone say that they tried nothing.
 
 use crate::rig::{Rig, lives, pids_from, shell, survivors};
 use std::fs;
@@ -145,6 +145,7 @@ fn a_group_is_empty_when_its_job_has_ended_and_gone_when_the_server_has() {
             assert!(events.contains("populated 0"), "{} after {script}: {events}", group.display());
         }
     }
+    Keeper::of(&rig.dir.run()).say();
     // The kernel removes no group in which anything lives.
     for group in bases.iter().flat_map(|base| below(base)) {
         fs::remove_dir(&group).unwrap();

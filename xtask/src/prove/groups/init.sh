@@ -17,7 +17,8 @@ for module in lzo lzo-rle zsmalloc zram; do $box insmod /modules/$module.ko; don
 echo 300M > /sys/block/zram0/disksize
 $box mkswap /dev/zram0 > /dev/null
 $box swapon /dev/zram0
-echo "machine: $($box uname -r), controllers $(cat /sys/fs/cgroup/cgroup.controllers), swap $($box grep SwapTotal /proc/meminfo)"
+swap=$($box sed -n 's/^SwapTotal: *//p' /proc/meminfo)
+echo "machine: $($box uname -r) with the controllers $(cat /sys/fs/cgroup/cgroup.controllers), swap $swap"
 cd /sys/fs/cgroup || exit 1
 echo '+memory +pids' > cgroup.subtree_control
 
