@@ -49,7 +49,7 @@ $box mkdir -p ada.service/server
 setfattr -n user.delegate -v 1 ada.service
 $box chown -R ada: ada.service
 $box chown root: ada.service/memory.* ada.service/pids.*
-scene ada kernel ada.service/server 'setpriv --reuid=1000 --regid=1000 --clear-groups' $limits
+scene ada kernel ada.service/server '/bin/setpriv --reuid=1000 --regid=1000 --clear-groups' $limits
 
 # A service without a word about its group: the controllers are there, and processes stand in the group itself.
 $box mkdir plain.service

@@ -69,9 +69,9 @@ impl Cgroups {
         let base = [parent, Some(own.as_path())].into_iter().flatten().find_map(|above| {
             let base = above.join(&name);
             make(&base).ok()?;
-            // Refused where processes stand in the group itself, or where the controller is not handed down.
-            for group in [above, &base] {
+            for group in [above, base.as_path()].into_iter().filter(|group| may_hand_down(group)) {
                 for controller in ["+memory", "+pids"] {
+                    // Refused where the controller is not handed down to us.
                     let _watched_instead = fs::write(group.join("cgroup.subtree_control"), controller);
                 }
             }
@@ -293,6 +293,13 @@ fn is_handed_over(group: &Path) -> bool {
     let mut value = [0; 8];
     let says = |name: &str| matches!(rustix::fs::getxattr(group, name, &mut value[..]), Ok(1)) && value[0] == b'1';
     ["trusted.delegate", "user.delegate"].into_iter().any(says)
+}
+
+/// Whether a group may hand its controllers down: the first of all may, and one in which no process stands itself. Any
+/// other refuses the controller of memory; it takes that of processes, but then nothing may enter the groups below it.
+fn may_hand_down(group: &Path) -> bool {
+    let is_first = !group.join("cgroup.type").exists();
+    is_first || fs::read(group.join("cgroup.procs")).is_ok_and(|processes| processes.is_empty())
 }
 
 fn make(path: &Path) -> io::Result<()> {
