@@ -1,7 +1,7 @@
 //! An emulated machine: a kernel of Debian's, and a disk in memory with some programs of this machine.
 //!
-//! It owns what is under `target/groups`. Whether the processor could be lent to the machine is not asked: emulated it is
-//! slow, and the same everywhere. It must not know what runs in it.
+//! It owns what is under `target/groups`. Whether the processor could be lent to the machine is not asked: emulated it
+//! is slow, and the same everywhere. It must not know what runs in it.
 
 use crate::prove::answer;
 use crate::setup::{Needed, install};
