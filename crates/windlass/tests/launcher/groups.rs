@@ -246,3 +246,21 @@ fn a_shell_whose_child_takes_too_much_is_told_of_the_limit() {
         assert!(error.ends_with("its limit is 32 MiB (`memory`)"), "{error}");
     }
 }
+
+/// A service manager may have the kernel spare a server, and what a server starts is spared with it.
+#[test]
+fn a_job_of_a_server_that_the_kernel_spares_is_killed_for_its_limit_all_the_same() {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    let before = fs::read_to_string(SCORE).unwrap();
+    if let Err(error) = fs::write(SCORE, "-1000") {
+        println!("this user may not be spared, so this server is not: {error}");
+    }
+    let mut rig = Rig::new(1);
+    let error = rig.error(shell(&format!("{} | sleep 1000", has_once(100))).limits(memory(32)));
+    let score = rig.stdout(shell(&format!("cat {SCORE}")).limits(memory(32)));
+    fs::write(SCORE, before).unwrap();
+    assert!(error.ends_with("its limit is 32 MiB (`memory`)"), "{error}");
+    if matches!(Keeper::of(&rig.dir.run()), Keeper::Kernel(_)) {
+        assert_eq!(String::from_utf8_lossy(&score), "0\n");
+    }
+}
