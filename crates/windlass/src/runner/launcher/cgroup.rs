@@ -216,7 +216,8 @@ impl Cell {
             // The second file is a long one.
             current > most && counter(&self.path.join("memory.stat"), "shmem ") > most
         };
-        !self.has_groups() && !(self.memory && self.set.0 > 0 && leaves())
+        let is_limited = self.memory && self.set.0 > 0;
+        !(self.has_groups() || is_limited && leaves())
     }
 
     /// Kills every process of the group, also those that are being born.
