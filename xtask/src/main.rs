@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         [bench::SERVER, dir, kind] => bench::serve(dir, kind),
         [bench::WORKER] => bench::work(),
         [bench::STAGE] => bench::stage(),
+        [prove::groups::WORD, kills] => prove::groups::serve(kills),
         ["prove", names @ ..] => prove::prove(names),
         _ => {
             eprintln!("{USAGE}");

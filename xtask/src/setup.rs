@@ -7,7 +7,10 @@ use crate::steps::{program, root, step};
 use std::process::{Command, Stdio};
 
 /// Program, the package that brings it, and what needs it.
-const NEEDED: &[(&str, &str, &str)] = &[
+pub(crate) type Needed = (&'static str, &'static str, &'static str);
+
+/// What the tests need.
+const NEEDED: &[Needed] = &[
     ("cc", "gcc", "the bundled database and the C producer"),
     ("php", "php-cli", "the PHP of examples/inbox and examples/workers"),
     ("ruby", "ruby", "the Ruby of examples/inbox and examples/workers"),
@@ -57,7 +60,8 @@ const MODULES: &[(&str, &str, &str)] =
 
 /// Makes sure that everything needed is there.
 pub(crate) fn setup() -> Result<(), String> {
-    programs()?;
+    let libraries = LIBRARIES.iter().filter(|(interpreter, load, _, _)| !loads(interpreter, load));
+    install_with(NEEDED, libraries.map(|(_, load, package, needs)| (*load, *package, *needs)))?;
     MODULES.iter().try_for_each(|(module, package, needs)| python(module, package, needs))
 }
 
@@ -71,12 +75,15 @@ fn python(module: &str, package: &str, needs: &str) -> Result<(), String> {
         .map_err(|e| format!("{e}; {needs} needs it: pip install --target {PYTHON} {package}"))
 }
 
-/// Makes sure that every needed program is there.
-fn programs() -> Result<(), String> {
-    let programs = NEEDED.iter().filter(|(program, _, _)| !is_there(program)).copied();
-    let libraries = LIBRARIES.iter().filter(|(interpreter, load, _, _)| !loads(interpreter, load));
-    let missing: Vec<_> =
-        programs.chain(libraries.map(|(_, load, package, needs)| (*load, *package, *needs))).collect();
+/// Makes sure that each of these programs is there: its name, the package that brings it, and what needs it.
+pub(crate) fn install(needed: &[Needed]) -> Result<(), String> {
+    install_with(needed, std::iter::empty())
+}
+
+/// The same, and brings what else is missing.
+fn install_with(needed: &[Needed], missing: impl Iterator<Item = Needed>) -> Result<(), String> {
+    let missing: Vec<Needed> =
+        needed.iter().filter(|(program, _, _)| !is_there(program)).copied().chain(missing).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -92,7 +99,7 @@ fn programs() -> Result<(), String> {
     let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
     arguments.extend(&names);
     step("packages", &mut program("apt-get", &arguments)).map_err(|e| format!("{e}; {by_hand}"))?;
-    match NEEDED.iter().find(|(program, _, _)| !is_there(program)) {
+    match needed.iter().find(|(program, _, _)| !is_there(program)) {
         None => Ok(()),
         Some((program, package, _)) => Err(format!("package {package} is installed but brought no `{program}`")),
     }

@@ -4,6 +4,7 @@
 //! A proof that fails leaves the page as it is. This file owns the list of proofs and how each is run; it must not
 //! judge anything itself.
 
+pub(crate) mod groups;
 mod page;
 pub(crate) mod sabotage;
 
@@ -13,14 +14,14 @@ use sabotage::Whole;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-const KNOWN: &str =
-    "kill, cut, fail, full, flip, fuzz, sim, end, soak, several, reap, spool, store, sabotage [NAME…] or --size N";
+const KNOWN: &str = "kill, cut, fail, full, flip, fuzz, sim, end, soak, several, reap, spool, store, groups, \
+                     sabotage [NAME…] or --size N";
 const SABOTAGE: &str = "sabotage";
 
 /// A proof: what it is called, how large it is, and how to get its command and its figure.
 struct Proof {
     name: &'static str,
-    /// Its full size: cycles, points, trials, cases, seconds, seeds, answers, minutes or rows.
+    /// Its full size: cycles, points, trials, cases, seconds, seeds, answers, minutes, rows or kills.
     size: u64,
     command: fn(&Proof, u64) -> Result<Command, String>,
     /// The part of a line of its output that is a figure.
@@ -42,6 +43,7 @@ const PROOFS: &[Proof] = &[
     Proof { name: "reap", size: 10_000, command: reap, figure: |line| after(line, "reap: ") },
     Proof { name: "spool", size: 100_000, command: spool, figure: |line| after(line, "spool: ") },
     Proof { name: "store", size: 0, command: store, figure: |line| after(line, "store: ") },
+    Proof { name: "groups", size: 120, command: groups, figure: |line| after(line, "groups: ") },
 ];
 
 /// What sets the size of each rig.
@@ -157,6 +159,14 @@ fn store(_: &Proof, _: u64) -> Result<Command, String> {
     Ok(command)
 }
 
+/// Limits in control groups of the kernel's own, in an emulated machine.
+fn groups(_: &Proof, size: u64) -> Result<Command, String> {
+    let own = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let mut command = Command::new(own);
+    command.args([groups::WORD, &size.to_string()]);
+    Ok(command)
+}
+
 /// The test harness may have put the name of the test in front of the line.
 fn after<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
     let at = line.find(mark).filter(|at| *at == 0 || line[..*at].ends_with("... "))?;
@@ -208,7 +218,7 @@ fn today() -> Result<String, String> {
     answer("date", &["-u", "+%Y-%m-%d"])
 }
 
-fn answer(program: &str, words: &[&str]) -> Result<String, String> {
+pub(crate) fn answer(program: &str, words: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(words).current_dir(root()).output();
     let output = output.map_err(|e| format!("cannot run {program}: {e}"))?;
     if !output.status.success() {
@@ -225,8 +235,8 @@ mod tests {
     fn names_and_sizes() {
         let names = |words: &[&str]| read(words).map(|(proofs, _)| proofs.iter().map(|p| p.name).collect::<Vec<_>>());
         let all =
-            ["kill", "cut", "fail", "full", "flip", "fuzz", "sim", "end", "soak", "several", "reap", "spool", "store"];
-        assert_eq!(names(&[]), Ok(all.to_vec()));
+            "kill cut fail full flip fuzz sim end soak several reap spool store groups".split(' ').collect::<Vec<_>>();
+        assert_eq!(names(&[]), Ok(all));
         assert_eq!(names(&["sim", "--size", "5", "kill"]), Ok(vec!["sim", "kill"]));
         assert_eq!(read(&["--size", "7"]).map(|(_, size)| size), Ok(Some(7)));
         assert_eq!(read(&["kill"]).map(|(_, size)| size), Ok(None));

@@ -131,7 +131,7 @@ fn build() -> Result<HashMap<String, PathBuf>, String> {
 }
 
 /// The text of a field in a line of JSON that cargo wrote; paths here hold nothing that is escaped.
-fn field(line: &str, name: &str) -> Option<String> {
+pub(super) fn field(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
     rest.split_once('"').map(|(text, _)| text.to_owned())
 }

@@ -156,7 +156,7 @@ fn examine(dir: &DataDir, kept: Finding) -> Vec<Finding> {
     findings.extend([disk::file_system(dir), disk::operations(dir), disk::space(dir), disk::reserve(dir)]);
     findings.extend([disk::sync_time(dir), machine::watches()]);
     findings.extend(machine::limits());
-    findings.extend([machine::cgroups(), machine::time(dir), machine::pace(), machine::zone()]);
+    findings.extend([machine::cgroups(dir), machine::time(dir), machine::pace(), machine::zone()]);
     findings
 }
 

@@ -6,6 +6,7 @@ mod batches;
 mod control;
 mod ends;
 mod given;
+mod groups;
 #[path = "../shared/in_time.rs"]
 mod in_time;
 mod kept;

@@ -1,5 +1,6 @@
 //! A command runner on a directory of its own, with real launchers, and eyes on the processes it makes.
 
+use crate::groups::Keeper;
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use windlass::data_dir::DataDir;
 use windlass::runner::command::{CommandRunner, Settings};
+use windlass::runner::launcher::slots;
 use windlass::runner::progress::Board;
-use windlass::runner::{Fellow, Finished, Flight, Runner, Start};
+use windlass::runner::{Fellow, Finished, Flight, Runner, Start, Stop};
 use windlass::store::chunk::ChunkBuilder;
 use windlass::store::{Held, Place};
 use windlass_core::job::{Arrival, JobId, Lane, LaneKind, Origin, Priority, QueueName, QueueNo, Record};
@@ -19,6 +21,8 @@ use windlass_core::policy::{Batch, Command, Identity, Limits, Policy, Service, W
 use windlass_core::time::Time;
 
 pub(crate) struct Rig {
+    /// Before the runner: what it tells of goes with that.
+    witness: Witness,
     pub(crate) runner: CommandRunner,
     pub(crate) heard: mpsc::Receiver<Finished>,
     pub(crate) dir: DataDir,
@@ -27,6 +31,21 @@ pub(crate) struct Rig {
     control: PathBuf,
     next: u64,
     _root: TempDir,
+}
+
+/// Says at the end of a rig who kept the limits of its jobs, where any had limits that need a group.
+#[derive(Default)]
+struct Witness {
+    run: PathBuf,
+    limited: bool,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if self.limited && !std::thread::panicking() {
+            Keeper::of(&self.run).say();
+        }
+    }
 }
 
 /// One job to be: what is not said is the default.
@@ -112,11 +131,21 @@ impl Rig {
         let (board, control) = (Arc::clone(&settings.board), settings.control.clone());
         let (crewed, fatal) = (Box::new(|_: &str, _| {}), Box::new(|failure| panic!("{failure}")));
         let runner = CommandRunner::new(settings, Box::new(hear), crewed, fatal).unwrap();
-        Rig { runner, heard, dir, origin: Origin::from_random(origin), board, control, next: 1, _root: root }
+        // Launchers that were told to do without groups have nothing to tell of them.
+        let run = if means.contains("cgroup") { PathBuf::new() } else { dir.run() };
+        let witness = Witness { run, limited: false };
+        let origin = Origin::from_random(origin);
+        Rig { witness, runner, heard, dir, origin, board, control, next: 1, _root: root }
+    }
+
+    fn has_limits(&mut self, limits: Limits) {
+        let counted = limits.memory > 0 || limits.processes > 0 || !limits.cpu.is_zero();
+        self.witness.limited |= counted && self.witness.run != Path::new("");
     }
 
     /// Asks for a start and tells the job's id; flights count from 1 as offsets do.
     pub(crate) fn start(&mut self, job: Job) -> JobId {
+        self.has_limits(job.policy.limits);
         let offset = self.next;
         self.next += 1;
         let mut builder = ChunkBuilder::new(self.origin);
@@ -151,6 +180,7 @@ impl Rig {
 
     /// Asks for one start of many jobs under one claim; the jobs come as stretches of at most `stretch`.
     pub(crate) fn start_many(&mut self, policy: &Policy, data: &[&[u8]], stretch: usize) -> Vec<JobId> {
+        self.has_limits(policy.limits);
         let first = self.next;
         self.next += data.len() as u64;
         let lane = Lane { queue: QueueNo(1), priority: Priority::NORMAL, kind: LaneKind::Fresh };
@@ -247,6 +277,21 @@ impl Rig {
 
     pub(crate) fn hear(&self) -> Finished {
         self.heard.recv().unwrap()
+    }
+
+    /// Kills one job that goes on by itself.
+    pub(crate) fn kill(&mut self, id: JobId) {
+        self.runner.stop(Flight(id.offset), Stop::Kill);
+        let finished = self.hear();
+        assert_eq!((finished.flight.0, survivors(id)), (id.offset, Vec::new()), "{finished:?}");
+    }
+
+    /// Goes as a dead server does, and proves that its launchers and whatever they ran are dead.
+    pub(crate) fn end(self) {
+        let Rig { witness, runner, dir, .. } = self;
+        drop(witness);
+        drop(runner);
+        slots::prove_dead(&dir.run()).unwrap();
     }
 
     /// Starts one job and waits for its end, which must leave nothing behind.

@@ -37,15 +37,30 @@ pub(super) fn limits() -> Vec<Finding> {
     ]
 }
 
-/// Whether jobs could be kept in groups of the kernel's own.
-pub(super) fn cgroups() -> Finding {
+/// Whether jobs could be kept in groups of the kernel's own, and who keeps the limits of those of this server.
+pub(super) fn cgroups(dir: &DataDir) -> Finding {
     let root = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let Some(root) = root.into_iter().find(|root| root.join("cgroup.controllers").exists()) else {
         return Finding::fine("cgroups", "version 2 is not there; trees are found by their parents");
     };
     let writable = rustix::fs::access(root, rustix::fs::Access::WRITE_OK).is_ok();
     let may = if writable { "can be used" } else { "belong to somebody else; trees are found by their parents" };
-    Finding::fine("cgroups", format!("version 2 at {} {may}", root.display()))
+    let kept = kept_by(dir).unwrap_or_default();
+    Finding::fine("cgroups", format!("version 2 at {} {may}{kept}", root.display()))
+}
+
+/// Who keeps limits is known once a job had any: then a launcher has noted where its groups are, and they are there.
+fn kept_by(dir: &DataDir) -> Option<&'static str> {
+    let mut entries = dir.run().read_dir().ok()?.flatten().map(|entry| entry.path());
+    let group = entries.find(|path| path.file_stem().is_some_and(|stem| stem == "cgroup"))?;
+    let base = std::fs::read_to_string(group).ok()?;
+    let handed = std::fs::read_to_string(Path::new(&base).join("cgroup.subtree_control")).ok()?;
+    let has = |name: &str| handed.split_ascii_whitespace().any(|word| word == name);
+    Some(match (has("memory"), has("pids")) {
+        (true, true) => "; the kernel keeps the limits of this server's jobs",
+        (true, false) => "; the kernel keeps this server's limits of memory, those of processes are watched",
+        (false, _) => "; the controller of memory is not handed down to this server: limits are watched",
+    })
 }
 
 /// The zone that local times are read in.

@@ -17,6 +17,9 @@ use windlass_core::policy::Limits;
 const PREFIX: &str = "windlass-";
 /// Beyond the limit of processes, which is watched, the kernel makes no more than twice as many and these.
 const SPARE_PROCESSES: u64 = 16;
+/// What files in memory a job may leave in its group for the next one there, and which share of its limit at most.
+const LEFT_BEHIND: u64 = 1 << 20;
+const SHARE_LEFT_BEHIND: u64 = 16;
 /// An end that is not told is looked for this often.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -37,10 +40,21 @@ pub(super) struct Cgroups {
 pub(super) struct Cell {
     path: PathBuf,
     procs: File,
+    /// The kernel limits its memory.
+    memory: bool,
     set: (u64, u32),
     /// What had been counted before this job.
     cpu_before: u64,
-    kills_before: u64,
+    kills_before: Kills,
+}
+
+/// How often a group came to its own limit of memory, and how many processes the kernel killed for want of memory.
+///
+/// Both are needed: the kernel also kills for a limit of a group above, or because the machine is full.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kills {
+    at_its_limit: u64,
+    killed: u64,
 }
 
 impl Cgroups {
@@ -55,9 +69,9 @@ impl Cgroups {
         let base = [parent, Some(own.as_path())].into_iter().flatten().find_map(|above| {
             let base = above.join(&name);
             make(&base).ok()?;
-            // Refused where processes stand in the group itself, or where the controller is not handed down.
-            for group in [above, &base] {
+            for group in [above, base.as_path()].into_iter().filter(|group| may_hand_down(group)) {
                 for controller in ["+memory", "+pids"] {
+                    // Refused where the controller is not handed down to us.
                     let _watched_instead = fs::write(group.join("cgroup.subtree_control"), controller);
                 }
             }
@@ -89,6 +103,12 @@ impl Cgroups {
             let word = |limit: u64| if limit == 0 { "max".to_owned() } else { limit.to_string() };
             if self.memory {
                 fs::write(cell.path.join("memory.max"), word(limits.memory))?;
+                // What is over the limit would go out to the swap, and its job would go on without an end.
+                match fs::write(cell.path.join("memory.swap.max"), if limits.memory == 0 { "max" } else { "0" }) {
+                    // A kernel that swaps nothing has no such file.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    done => done?,
+                }
                 // One process less of a tree is seldom worth anything.
                 fs::write(cell.path.join("memory.oom.group"), "1")?;
             }
@@ -101,27 +121,33 @@ impl Cgroups {
         if !limits.cpu.is_zero() {
             cell.cpu_before = cell.cpu_counted();
         }
-        if self.memory && limits.memory > 0 {
+        if cell.keeps(limits) {
             cell.kills_before = cell.kills_counted();
         }
         Ok(cell)
     }
 
-    /// Takes back the group of a job of which nothing lives.
+    /// Takes back the group of a job of which nothing lives; one that would not serve the next as it served this one
+    /// is removed.
     pub(super) fn give_back(&mut self, cell: Cell) {
-        self.free.push(cell);
-    }
-
-    pub(super) fn limits_memory(&self) -> bool {
-        self.memory
+        match cell.is_as_new() {
+            true => self.free.push(cell),
+            false => remove(&cell.path),
+        }
     }
 
     fn make_cell(&mut self) -> io::Result<Cell> {
-        let path = self.base.join(self.made.to_string());
-        make(&path)?;
-        self.made += 1;
+        // One that is there already has limits that nobody here has set.
+        let path = loop {
+            let path = self.base.join(self.made.to_string());
+            self.made += 1;
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| path)?,
+            }
+        };
         let procs = OpenOptions::new().read(true).write(true).open(path.join("cgroup.procs"))?;
-        Ok(Cell { path, procs, set: (0, 0), cpu_before: 0, kills_before: 0 })
+        Ok(Cell { path, procs, memory: self.memory, set: (0, 0), cpu_before: 0, kills_before: Kills::default() })
     }
 }
 
@@ -138,8 +164,22 @@ impl Cell {
         self.procs.as_raw_fd()
     }
 
-    /// Every process of the group that is not dead; none of them where that cannot be read.
+    /// Whether the kernel keeps the limit of memory, so that nobody needs to look.
+    pub(super) fn keeps(&self, limits: Limits) -> bool {
+        self.memory && limits.memory > 0
+    }
+
+    /// Every process of the group that is not dead, and of those that its job made in it; none of them where that
+    /// cannot be read.
     pub(super) fn members(&self) -> Vec<i32> {
+        let mut members = self.own_members();
+        if self.has_groups() {
+            add_members_below(&self.path, &mut members);
+        }
+        members
+    }
+
+    fn own_members(&self) -> Vec<i32> {
         let mut text = vec![0; 4096];
         let mut filled = 0;
         while let Ok(got) = self.procs.read_at(&mut text[filled..], filled as u64)
@@ -154,9 +194,30 @@ impl Cell {
         lines.filter_map(|line| line.parse().ok()).collect()
     }
 
+    /// Nothing lives in it, nor in a group that its job made in it.
     pub(super) fn is_empty(&self) -> bool {
         let mut first = [0; 16];
-        !matches!(self.procs.read_at(&mut first, 0), Ok(got) if got > 0)
+        let has_own = matches!(self.procs.read_at(&mut first, 0), Ok(got) if got > 0);
+        !has_own && counter(&self.path.join("cgroup.events"), "populated") == 0
+    }
+
+    /// Whether its job made groups in it, as a root's may and one of our own kind does.
+    fn has_groups(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|meta| meta.nlink() > 2)
+    }
+
+    /// Whether another job would have all of its limit in it. A job's files in memory stay counted in its group for as
+    /// long as they are there, and cannot be taken back; what was read from disks can.
+    fn is_as_new(&self) -> bool {
+        let most = LEFT_BEHIND.min(self.set.0 / SHARE_LEFT_BEHIND);
+        let leaves = || {
+            let current = fs::read_to_string(self.path.join("memory.current")).unwrap_or_default();
+            let current: u64 = current.trim().parse().unwrap_or(0);
+            // The second file is a long one.
+            current > most && counter(&self.path.join("memory.stat"), "shmem ") > most
+        };
+        let is_limited = self.memory && self.set.0 > 0;
+        !(self.has_groups() || is_limited && leaves())
     }
 
     /// Kills every process of the group, also those that are being born.
@@ -170,18 +231,39 @@ impl Cell {
         self.cpu_counted().saturating_sub(self.cpu_before)
     }
 
-    /// True where the kernel killed something in it for want of memory.
+    /// True where the kernel killed something in it because it had come to its own limit of memory.
     pub(super) fn ran_out_of_memory(&self) -> bool {
-        self.kills_counted() > self.kills_before
+        let now = self.kills_counted();
+        now.killed > self.kills_before.killed && now.at_its_limit > self.kills_before.at_its_limit
+    }
+
+    /// True where this job has come to its limit of memory, whether that killed anything or not.
+    pub(super) fn is_full(&self) -> bool {
+        self.kills_counted().at_its_limit > self.kills_before.at_its_limit
     }
 
     fn cpu_counted(&self) -> u64 {
         counter(&self.path.join("cpu.stat"), "usage_usec")
     }
 
-    fn kills_counted(&self) -> u64 {
-        counter(&self.path.join("memory.events"), "oom_kill")
+    fn kills_counted(&self) -> Kills {
+        let at_its_limit = counter(&self.path.join("memory.events.local"), "oom ");
+        Kills { at_its_limit, killed: counter(&self.path.join("memory.events"), "oom_kill ") }
     }
+}
+
+/// Adds the processes of the groups below one.
+fn add_members_below(group: &Path, members: &mut Vec<i32>) {
+    for below in groups_in(group) {
+        let text = fs::read_to_string(below.join("cgroup.procs")).unwrap_or_default();
+        members.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+        add_members_below(&below, members);
+    }
+}
+
+fn groups_in(group: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
 /// The number behind a word; nought where it is not there.
@@ -214,6 +296,13 @@ fn is_handed_over(group: &Path) -> bool {
     ["trusted.delegate", "user.delegate"].into_iter().any(says)
 }
 
+/// Whether a group may hand its controllers down: the first of all may, and one in which no process stands itself. Any
+/// other refuses the controller of memory; it takes that of processes, but then nothing may enter the groups below it.
+fn may_hand_down(group: &Path) -> bool {
+    let is_first = !group.join("cgroup.type").exists();
+    is_first || fs::read(group.join("cgroup.procs")).is_ok_and(|processes| processes.is_empty())
+}
+
 fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -223,11 +312,7 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// Removes a group and those below it, if nothing is in them.
 fn remove(base: &Path) {
-    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let _not_empty = fs::remove_dir(entry.path());
-        }
-    }
+    groups_in(base).for_each(|below| remove(&below));
     let _not_empty = fs::remove_dir(base);
 }
 

@@ -46,6 +46,9 @@ const LAST_WORDS: usize = 1 << 20;
 const SEND_PAUSE: Duration = Duration::from_millis(20);
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 
+/// A start for which its limit of memory has no room. Nothing else is refused so: no limit is set for want of memory.
+const NO_ROOM: Refusal = (Step::Limits, libc::ENOMEM);
+
 const SOCKET: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 /// What an event of a job is about, in the low bits of its token.
@@ -115,7 +118,6 @@ pub(super) struct Service {
     /// The table whose groups they are, until the first job that needs one comes.
     groups_of: Option<PathBuf>,
     cgroups: Option<Cgroups>,
-    kernel_limits_memory: bool,
     without: Without,
     ended: Vec<usize>,
     generation: u32,
@@ -163,7 +165,6 @@ impl Service {
             leases: Leases::default(),
             groups_of,
             cgroups: None,
-            kernel_limits_memory: false,
             without,
             ended: Vec::new(),
             generation: 0,
@@ -288,29 +289,7 @@ impl Service {
             return;
         }
         match token & 3 {
-            EXIT => {
-                for stream in 0..2 {
-                    read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
-                }
-                job.pass_last_words_on(&self.control);
-                job.pipes = None;
-                let written = job.captures.iter().map(Capture::total).sum();
-                if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {
-                    job.cut = Some(Cut::Limit(Resource::Output, written));
-                }
-                job.ended = true;
-                job.signal(Signal::KILL);
-                if let Some(cell) = job.cell.as_ref().filter(|cell| !cell.is_empty()) {
-                    cell.kill();
-                }
-                if let Some(by) = job.deadline.take() {
-                    self.deadlines.remove(&(by, index, generation));
-                }
-                if let Some(watch) = job.watch.take() {
-                    self.looks.remove(&(watch.next, index, generation));
-                }
-                self.ended.push(index);
-            }
+            EXIT => self.end(index, generation),
             stream => {
                 let stream = (stream - STDOUT) as usize;
                 read_pipe(job, stream, 1, &mut self.buffer, &self.output);
@@ -321,6 +300,33 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Its first process has ended: what it wrote last is taken, and the rest of its tree is killed.
+    fn end(&mut self, index: usize, generation: u32) {
+        self.look_at_what_is_left(index);
+        let Some(job) = &mut self.jobs[index] else { return };
+        for stream in 0..2 {
+            read_pipe(job, stream, LAST_WORDS, &mut self.buffer, &self.output);
+        }
+        job.pass_last_words_on(&self.control);
+        job.pipes = None;
+        let written = job.captures.iter().map(Capture::total).sum();
+        if job.cut.is_none() && job.task.limits.output > 0 && written > job.task.limits.output {
+            job.cut = Some(Cut::Limit(Resource::Output, written));
+        }
+        job.ended = true;
+        job.signal(Signal::KILL);
+        if let Some(cell) = job.cell.as_ref().filter(|cell| !cell.is_empty()) {
+            cell.kill();
+        }
+        if let Some(by) = job.deadline.take() {
+            self.deadlines.remove(&(by, index, generation));
+        }
+        if let Some(watch) = job.watch.take() {
+            self.looks.remove(&(watch.next, index, generation));
+        }
+        self.ended.push(index);
     }
 
     /// Kills what ended jobs left behind, and reports those of which nothing is left.
@@ -352,8 +358,7 @@ impl Service {
             Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
             None => Exit::Signal(0),
         };
-        let signal = if let Exit::Signal(signal) = exit { Some(signal) } else { None };
-        let cut = job.cut.or_else(|| job.kernels_cut(signal));
+        let cut = job.cut.or_else(|| job.kernels_cut(exit));
         if let (Some(cell), Some(cgroups)) = (job.cell.take(), &mut self.cgroups) {
             cgroups.give_back(cell);
         }
@@ -423,6 +428,12 @@ impl Service {
                     }
                     self.watch(task, child, cell, note, started)?;
                 }
+                // The kernel keeps a limit in which not even the program has room; it never passes.
+                Err(NO_ROOM) => {
+                    self.table.ended(note, true);
+                    let cut = Cut::Limit(Resource::Memory, task.limits.memory);
+                    self.report_unstarted(task.flight, End::Exit(Exit::Signal(libc::SIGKILL)), Some(cut), started)?;
+                }
                 // Shortages pass when something ends here; with nothing here they are for the server to hear of.
                 Err((_, libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)) if !self.by_flight.is_empty() => {
                     self.table.pid_of(note).store(0, std::sync::atomic::Ordering::Release);
@@ -450,21 +461,20 @@ impl Service {
         let counted = task.limits.memory > 0 || task.limits.processes > 0 || !task.limits.cpu.is_zero();
         if let Some(table) = self.groups_of.take_if(|_| counted) {
             self.cgroups = Cgroups::open(&table);
-            self.kernel_limits_memory = self.cgroups.as_ref().is_some_and(Cgroups::limits_memory);
         }
         let cell = self.cgroups.as_mut().filter(|_| counted).and_then(|groups| groups.take(task.limits).ok());
         match (self.spawner.start(task, cell.as_ref(), pid), cell) {
             (Ok(child), cell) => Ok((child, cell)),
             (Err((Step::Limits, _)), Some(_)) => {
                 self.cgroups = None;
-                self.kernel_limits_memory = false;
                 self.spawner.start(task, None, pid).map(|child| (child, None))
             }
             (Err(refusal), cell) => {
+                let is_full = cell.as_ref().is_some_and(|cell| cell.keeps(task.limits) && cell.is_full());
                 if let (Some(cell), Some(groups)) = (cell, &mut self.cgroups) {
                     groups.give_back(cell);
                 }
-                Err(refusal)
+                Err(if is_full { NO_ROOM } else { refusal })
             }
         }
     }
@@ -501,7 +511,7 @@ impl Service {
         }
         let deadline = task.time_limit.and_then(|limit| Instant::now().checked_add(limit));
         self.deadlines.extend(deadline.map(|by| (by, index, generation)));
-        let watch = Watch::begin(task.limits, Instant::now());
+        let watch = Watch::begin(watch::watched(task.limits, cell.as_ref()), Instant::now());
         self.looks.extend(watch.map(|watch| (watch.next, index, generation)));
         self.by_flight.insert(task.flight, index);
         let captures = [(); 2].map(|()| Capture::new(task.output_max, task.in_memory));

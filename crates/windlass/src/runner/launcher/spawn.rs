@@ -65,6 +65,8 @@ pub(super) struct Spawner {
     null: File,
     own: c_int,
     descriptors: libc::rlimit,
+    /// The kernel spares us when it is out of memory, whatever it costs, and would spare what we start.
+    spared: bool,
     /// The hard limits that a child's own are kept within.
     data: Option<u64>,
     seconds: Option<u64>,
@@ -87,6 +89,8 @@ struct Plan {
     descriptors: libc::rlimit,
     /// The file through which it enters its control group; negative where it has none.
     door: c_int,
+    /// It must be made one that the kernel may kill, or nobody would keep the limit of its group.
+    spared: bool,
     data: Option<libc::rlimit>,
     seconds: Option<libc::rlimit>,
     owner: *const Owner,
@@ -112,6 +116,7 @@ impl Spawner {
                 rlim_cur: born_with.current.unwrap_or(unlimited),
                 rlim_max: born_with.maximum.unwrap_or(unlimited),
             },
+            spared: std::fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|score| score.trim() == "-1000"),
             data: rustix::process::getrlimit(Resource::Data).maximum,
             seconds: rustix::process::getrlimit(Resource::Cpu).maximum,
             argv: Vec::new(),
@@ -165,6 +170,7 @@ impl Spawner {
             own: self.own,
             descriptors: self.descriptors,
             door: cell.map_or(-1, Cell::door),
+            spared: self.spared && cell.is_some_and(|cell| cell.keeps(task.limits)),
             data: data_limit(task.limits.memory, self.data),
             seconds: seconds_limit(task.limits.cpu, self.seconds),
             owner: task.owner.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
@@ -289,6 +295,9 @@ unsafe fn take_limits(plan: &Plan) -> Result<(), Step> {
         if plan.door >= 0 && libc::write(plan.door, c"0".as_ptr().cast(), 1) < 0 {
             return Err(Step::Limits);
         }
+        if plan.spared && !be_spared_no_more() {
+            return Err(Step::Limits);
+        }
         for (resource, limit) in [(libc::RLIMIT_DATA, &plan.data), (libc::RLIMIT_CPU, &plan.seconds)] {
             if let Some(limit) = limit
                 && libc::setrlimit(resource, limit) < 0
@@ -297,6 +306,18 @@ unsafe fn take_limits(plan: &Plan) -> Result<(), Step> {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes back what the launcher was born with, as anybody may.
+///
+/// # Safety
+/// As `child_steps`.
+unsafe fn be_spared_no_more() -> bool {
+    // SAFETY: plain system calls on valid strings; the descriptor is the one that was just opened.
+    unsafe {
+        let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        file >= 0 && libc::write(file, c"0".as_ptr().cast(), 1) == 1 && libc::close(file) == 0
     }
 }
 

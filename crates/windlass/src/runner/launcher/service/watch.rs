@@ -5,11 +5,13 @@
 //! once; too much time on processors or too much output ends it as a time limit does. This file owns what is too much.
 
 use super::{Running, Service};
+use crate::runner::launcher::cgroup::Cell;
 use crate::runner::launcher::message::{Cut, Resource};
 use crate::runner::launcher::usage::{self, Usage};
 use rustix::process::Signal;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use windlass_core::outcome::Exit;
 use windlass_core::policy::Limits;
 
 /// The least and the most time between two looks.
@@ -64,6 +66,14 @@ fn until_cpu(limits: Limits, seen: Usage) -> Duration {
     (limits.cpu.saturating_sub(seen.cpu) / processors).max(SHORTEST)
 }
 
+/// The limits that are left to us to watch.
+pub(super) fn watched(limits: Limits, cell: Option<&Cell>) -> Limits {
+    match cell {
+        Some(cell) if cell.keeps(limits) => Limits { memory: 0, ..limits },
+        Some(_) | None => limits,
+    }
+}
+
 impl Service {
     /// Looks at the jobs whose turn it is.
     pub(super) fn look_at_limits(&mut self) -> std::io::Result<()> {
@@ -77,8 +87,8 @@ impl Service {
             if let Some(cell) = job.cell.as_ref().filter(|_| !job.task.limits.cpu.is_zero()) {
                 seen.cpu = Duration::from_micros(cell.cpu());
             }
-            let too_much = job.too_much(&mut seen, &members, self.kernel_limits_memory, self.without.shares);
-            let watch = watch.go_on(job.task.limits, seen, now);
+            let too_much = job.too_much(&mut seen, &members, self.without.shares);
+            let watch = watch.go_on(watched(job.task.limits, job.cell.as_ref()), seen, now);
             job.watch = Some(watch);
             self.looks.insert((watch.next, index, generation));
             if let Some((resource, amount)) = too_much {
@@ -97,6 +107,21 @@ impl Service {
         let family = job.family(self.table.born_from(job.note));
         let mains: HashSet<i32> = self.jobs.iter().flatten().map(|job| job.pid.as_raw_nonzero().get()).collect();
         self.orphanage.members(&family, &mains)
+    }
+
+    /// The last look, when the first process has ended: where the kernel refuses more processes, the first one may end
+    /// for just that, before anybody has looked.
+    pub(super) fn look_at_what_is_left(&mut self, index: usize) {
+        let limit =
+            self.jobs[index].as_ref().filter(|job| job.cut.is_none()).map_or(0, |job| job.task.limits.processes);
+        if limit == 0 {
+            return;
+        }
+        // A listing that fails fails again at the burial, which says so.
+        let seen = usage::of(&self.members(index).unwrap_or_default()).processes;
+        if let Some(job) = self.jobs[index].as_mut().filter(|_| seen > limit) {
+            job.cut = Some(Cut::Limit(Resource::Processes, seen.into()));
+        }
     }
 
     /// Ends a job that used too much of something.
@@ -125,10 +150,9 @@ impl Running {
     }
 
     /// What of its limits it is over, and how much it has of that.
-    fn too_much(&self, seen: &mut Usage, members: &[i32], by_kernel: bool, summed: bool) -> Option<(Resource, u64)> {
-        let limits = self.task.limits;
-        let watched = limits.memory > 0 && !(by_kernel && self.cell.is_some());
-        if watched && seen.memory > limits.memory {
+    fn too_much(&self, seen: &mut Usage, members: &[i32], summed: bool) -> Option<(Resource, u64)> {
+        let limits = watched(self.task.limits, self.cell.as_ref());
+        if limits.memory > 0 && seen.memory > limits.memory {
             if members.len() > 1 && !summed {
                 seen.memory = usage::shared_out(members).unwrap_or(seen.memory);
             }
@@ -144,15 +168,17 @@ impl Running {
     }
 
     /// Why it ended, where the kernel ended it for one of its limits and nobody else did.
-    pub(super) fn kernels_cut(&self, signal: Option<i32>) -> Option<Cut> {
+    pub(super) fn kernels_cut(&self, exit: Exit) -> Option<Cut> {
         let limits = self.task.limits;
-        let out_of_memory = || self.cell.as_ref().is_some_and(|cell| limits.memory > 0 && cell.ran_out_of_memory());
-        match signal {
-            Some(libc::SIGXCPU) if !limits.cpu.is_zero() => {
+        let out_of_memory = || self.cell.as_ref().is_some_and(|cell| cell.keeps(limits) && cell.ran_out_of_memory());
+        match exit {
+            Exit::Signal(libc::SIGXCPU) if !limits.cpu.is_zero() => {
                 Some(Cut::Limit(Resource::Cpu, limits.cpu.as_micros() as u64))
             }
-            Some(libc::SIGKILL) if out_of_memory() => Some(Cut::Limit(Resource::Memory, limits.memory)),
-            Some(_) | None => None,
+            Exit::Code(0) => None,
+            // The kernel kills one after the other: a first process may have seen that of its child and ended itself.
+            Exit::Signal(_) | Exit::Code(_) if out_of_memory() => Some(Cut::Limit(Resource::Memory, limits.memory)),
+            Exit::Signal(_) | Exit::Code(_) => None,
         }
     }
 }
