@@ -224,3 +224,20 @@ fn a_locked_row_waits_alone() {
         serving.stop();
     }
 }
+
+/// An administrator may have idle sessions ended: that is no reason for a server to end, too.
+#[test]
+fn a_session_that_the_database_ends_for_being_idle_is_opened_again() {
+    let table = Table::ready(Kind::PostgreSql);
+    let name = table.sql("SELECT current_database()");
+    table.sql(&format!("ALTER DATABASE {name} SET idle_session_timeout = '100ms'"));
+    let serving = table.serve("[queue.q]\nrun = [\"true\"]\n");
+    for n in 1..=3 {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+        table.until(&format!("{sessions} AND application_name = 'windlass'"), "0");
+        table.insert("q", "x");
+        table.nudge();
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", &n.to_string());
+    }
+    serving.stop();
+}
