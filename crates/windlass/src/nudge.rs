@@ -125,12 +125,7 @@ async fn listen_on(options: SqlOptions, pace: Pace, events: Sender<Event>, log: 
     }
 }
 
-fn await_datagrams(
-    address: SocketAddr,
-    pace: Pace,
-    events: Sender<Event>,
-    log: Log,
-) -> Result<Listener, Failure> {
+fn await_datagrams(address: SocketAddr, pace: Pace, events: Sender<Event>, log: Log) -> Result<Listener, Failure> {
     let taken = |e: std::io::Error| {
         Failure::io(format_args!("cannot wait for datagrams on {address}"), &e).hint("is [nudge] udp right, and free?")
     };

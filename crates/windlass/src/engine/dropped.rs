@@ -207,9 +207,15 @@ impl<S: Store> Engine<S> {
                 false => effects.answers.add(answer, Err(why.failure())),
             }
         }
+        // Nobody says twice that a server is to end. What was obeyed in vain is not among them, so each turn leaves fewer.
+        let unheard = !absorbed.commands.is_empty();
+        self.turn_again |= unheard;
+        self.obeys_first = unheard && !matches!(why, Dropped::Refused(_));
+        self.tried_ends = absorbed.finished.len();
         let finished = absorbed.finished.into_iter().map(Event::Finished);
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
-        self.pending = finished.chain(ingested).chain(pushed).chain(std::mem::take(&mut self.pending)).collect();
+        let again = finished.chain(ingested).chain(pushed).chain(absorbed.commands);
+        self.pending = again.chain(std::mem::take(&mut self.pending)).collect();
         if let Dropped::Refused(what) = &why {
             match suspects {
                 Suspects::Schedules => self.schedules.refused(fired, what, now, &mut effects),

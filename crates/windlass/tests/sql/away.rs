@@ -2,6 +2,7 @@
 
 use crate::rig::{PATIENCE, Rig, lines_of};
 use crate::table::{Kind, Table};
+use rustix::process::Signal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -240,4 +241,60 @@ fn a_session_that_the_database_ends_for_being_idle_is_opened_again() {
         table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", &n.to_string());
     }
     serving.stop();
+}
+
+/// Whoever starts a server starts it again; a server that waited by itself would have to be found first.
+#[test]
+fn who_starts_while_the_database_is_away_is_told_at_once_and_tries_once() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        door.close();
+        table.rig.call(&["--store", &through, "push", "q", "kept"]).fine();
+        for verb in [&["serve"][..], &["ls"], &["status"]] {
+            let before = door.knocks();
+            let told = table.rig.call(&[&["--store", &through], verb].concat());
+            assert_eq!(told.code, Some(75), "{told:?}");
+            told.says("the database is away").says("does the database run?");
+            assert_eq!(door.knocks() - before, 1, "{verb:?}");
+        }
+        door.open();
+        let serving = table.rig.serve(&table.config_of(&through, "30s", "[queue.q]\nrun = [\"true\"]\n"));
+        table.until("SELECT data, status FROM jobs", "kept|completed");
+        serving.stop();
+    }
+}
+
+/// What has ended is kept on its machine: nobody has to wait for the database, also where that does not even refuse.
+#[test]
+fn a_server_can_be_stopped_while_the_database_is_away_and_its_ends_are_kept() {
+    for (kind, swallows) in [(Kind::PostgreSql, false), (Kind::MariaDb, false), (Kind::PostgreSql, true)] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let queue = format!("[server]\ndrain = \"1s\"\n[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let config = table.config_of(&through, "60s", &queue);
+        let serving = table.rig.serve(&config);
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        if swallows {
+            door.swallow()
+        } else {
+            door.close()
+        }
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        serving.process.signal(Signal::TERM);
+        serving.process.end().fine();
+        if swallows {
+            door.stop_swallowing()
+        } else {
+            door.open()
+        }
+        let again = table.rig.serve(&config);
+        table.until("SELECT status, attempts FROM jobs", "completed|1");
+        again.stop();
+    }
 }

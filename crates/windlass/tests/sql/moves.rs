@@ -264,6 +264,17 @@ fn jobs_move_between_any_two_stores() {
     }
 }
 
+#[test]
+fn a_move_to_where_the_jobs_are_is_refused() {
+    for store in Stored::one_of_each() {
+        store.take("stays");
+        let told = Rig::new().call(&words(&store.address(), &store.address()));
+        assert_eq!(told.code, Some(64), "{told:?}");
+        told.says("the jobs are there already");
+        assert_eq!(store.waiting(), ["stays"]);
+    }
+}
+
 /// Servers of both tables go on: what one has it gives away, and what comes to the other it runs.
 #[test]
 fn a_move_goes_beside_the_servers_of_both_tables() {
