@@ -298,3 +298,40 @@ fn a_server_can_be_stopped_while_the_database_is_away_and_its_ends_are_kept() {
         again.stop();
     }
 }
+
+/// Whoever is told of a failure is told of earlier ones, too, which the database has; that must not keep the end itself,
+/// nor any that comes with it, from the disk.
+#[test]
+fn a_failure_that_is_to_be_told_is_kept_while_the_database_is_away() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let fails = format!("[queue.f]\nrun = [\"sh\", \"-c\", \"{command}; exit 1\"]\n");
+        let queues = format!("{fails}attempts = 2\nbackoff = \"1ms\"\non_failure = \"handler\"\n");
+        let config = table.config_of(&through, "60s", &queues);
+        let serving = table.rig.serve(&config);
+        table.insert("f", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        assert_eq!(bell.next(), "2");
+        door.close();
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        let outbox = table.rig.dir().join("outbox");
+        let begun = Instant::now();
+        while !std::fs::metadata(&outbox).is_ok_and(|file| file.len() > 0) {
+            assert!(begun.elapsed() < PATIENCE, "the end is not set aside");
+            table.sql("SELECT 1");
+        }
+        serving.kill();
+        door.open();
+        let again = table.rig.serve(&config);
+        table.until("SELECT status, attempts FROM jobs WHERE name = 'f'", "error|2");
+        table.until("SELECT count(*), min(status) FROM jobs WHERE name = 'handler'", "1|pending");
+        again.stop();
+    }
+}
