@@ -163,7 +163,8 @@ pub struct Engine<S> {
     suspects_at: Option<Time>,
     /// What still runs at this time is told to end.
     drain_until: Option<Time>,
-    /// The turn before this one could not settle what had ended, and came to nothing else; and how many ends those were.
+    /// The turn before this one could not settle what had ended, and came to nothing else; and how many ends those
+    /// were.
     obeys_first: bool,
     tried_ends: usize,
     /// When commits that are only in the kernel's hands must be on disk.

@@ -121,8 +121,8 @@ impl<S: Store> Engine<S> {
             self.turn_again = true;
             return Ok(effects);
         }
-        // What a turn that could not settle left unsaid is done by the next one, before that is tried again: who does not
-        // answer may take longer than the time between two tries.
+        // What a turn that could not settle left unsaid is done by the next one, before that is tried again: who does
+        // not answer may take longer than the time between two tries.
         let settles = !std::mem::take(&mut self.obeys_first) && self.look_at_the_clock(now, &mut effects)?;
         let said = effects.notes.len();
         self.queue_behind_the_refused();

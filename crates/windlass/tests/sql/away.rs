@@ -299,8 +299,8 @@ fn a_server_can_be_stopped_while_the_database_is_away_and_its_ends_are_kept() {
     }
 }
 
-/// Whoever is told of a failure is told of earlier ones, too, which the database has; that must not keep the end itself,
-/// nor any that comes with it, from the disk.
+/// Whoever is told of a failure is told of earlier ones, too, which the database has; that must not keep the end
+/// itself, nor any that comes with it, from the disk.
 #[test]
 fn a_failure_that_is_to_be_told_is_kept_while_the_database_is_away() {
     for kind in [Kind::PostgreSql, Kind::MariaDb] {

@@ -220,7 +220,8 @@ pub(super) fn refuse_view(db: &mut Database, names: &Names) -> Result<(), StoreE
     }
 }
 
-/// Refuses a table whose rows have no number of their own: a job that we push would have none, and nobody would find it.
+/// Refuses a table whose rows have no number of their own: a job that we push would have none, and nobody would find
+/// it.
 pub(super) fn refuse_unnumbered(db: &mut Database, columns: &[Column], names: &Names) -> Result<(), StoreError> {
     let (dialect, table) = (names.dialect, &names.table);
     if columns.is_empty() {
@@ -243,8 +244,8 @@ pub(super) fn refuse_unnumbered(db: &mut Database, columns: &[Column], names: &N
             Dialect::Sqlite => format!("make the table anew with `{name} integer PRIMARY KEY`"),
         };
         return Err(StoreError::Io(format!(
-            "the table `{table}` does not number its rows: `{name}` has no value where an INSERT names none, and no job \
-             could be pushed: {how}"
+            "the table `{table}` does not number its rows: `{name}` has no value where an INSERT names none, and no \
+             job could be pushed: {how}"
         )));
     }
     if !is_key(db, names)? {
