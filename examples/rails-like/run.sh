@@ -40,8 +40,13 @@ trap finish EXIT
 read -r web udp pg < <(ruby -rsocket -e 'puts 3.times.map { TCPServer.new("127.0.0.1", 0) }.map { |s| s.addr[1] }.join(" ")')
 
 if [ -z "${WINDLASS_TEST_POSTGRES:-}" ]; then
-    bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -1)
-    [ -n "$bin" ] || { echo "this example needs a PostgreSQL server: apt-get install postgresql" >&2; exit 69; }
+    programs() { ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null | sort -V | tail -1 || true; }
+    if [ -z "$(programs)" ]; then
+        echo "installing: postgresql" >&2
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql >/dev/null; } ||
+            { echo "this example needs a PostgreSQL server: apt-get install postgresql" >&2; exit 69; }
+    fi
+    bin=$(dirname "$(programs)")
     mkdir "$work/postgres"
     as=()
     if [ "$(id -u)" = 0 ]; then                                      # PostgreSQL does not run as root

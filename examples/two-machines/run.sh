@@ -1,7 +1,18 @@
 #!/bin/sh
 # Two servers on this machine stand for two machines. See README.md.
+# usage: examples/two-machines/run.sh      WINDLASS=/path/to/windlass uses that binary instead of building one
 set -eu
-windlass=${WINDLASS:-windlass}
+here=$(cd "$(dirname "$0")" && pwd)
+if ! command -v python3 >/dev/null; then                             # it finds a free port
+    echo "installing: python3" >&2
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 >/dev/null; } ||
+        { echo "this example needs python3: apt-get install python3" >&2; exit 69; }
+fi
+if [ -z "${WINDLASS:-}" ]; then
+    (cd "$here/../.." && cargo build --release --quiet --bin windlass)
+    WINDLASS=$here/../../target/release/windlass
+fi
+windlass=$WINDLASS
 place=$(mktemp -d)
 one=$place/one two=$place/two
 one_pid='' two_pid=''

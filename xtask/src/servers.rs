@@ -9,6 +9,7 @@ pub(crate) mod database;
 #[path = "../../crates/windlass/tests/shared/ports.rs"]
 mod ports;
 
+use crate::setup::setup_for_some;
 use crate::steps::root;
 use database::{Database, start_mariadb, start_postgres};
 use std::fs::{self, File};
@@ -70,6 +71,7 @@ impl Servers {
 
 /// `cargo xtask servers`: starts both, says where they are, and stays until it is interrupted or one of them ends.
 pub(crate) fn servers() -> Result<(), String> {
+    setup_for_some();
     let mut servers = Servers::start()?;
     for (variable, url) in servers.variables() {
         println!("export {variable}={url}");

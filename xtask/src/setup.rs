@@ -1,7 +1,7 @@
-//! Installs what the tests need beyond Rust where it is missing: programs from the distribution's packages, modules of
-//! Python from theirs.
+//! Installs what the tests, the benches and the proofs need beyond Rust where it is missing: programs from the
+//! distribution's packages, modules of Python from theirs.
 //!
-//! Nothing is skipped silently: a program that is missing and cannot be installed is an error that names it.
+//! Nothing is skipped silently: a program that is missing and cannot be installed is named, and what needs it fails.
 
 use crate::steps::{program, root, step};
 use std::process::{Command, Stdio};
@@ -63,6 +63,14 @@ pub(crate) fn setup() -> Result<(), String> {
     let libraries = LIBRARIES.iter().filter(|(interpreter, load, _, _)| !loads(interpreter, load));
     install_with(NEEDED, libraries.map(|(_, load, package, needs)| (*load, *package, *needs)))?;
     MODULES.iter().try_for_each(|(module, package, needs)| python(module, package, needs))
+}
+
+/// Installs what is missing where that is possible. A bench or a proof needs some of it only, so what cannot be had is
+/// said, and whoever needs it says so again.
+pub(crate) fn setup_for_some() {
+    if let Err(missing) = setup() {
+        eprintln!("── packages: {missing}; going on, which works for what does not need them");
+    }
 }
 
 fn python(module: &str, package: &str, needs: &str) -> Result<(), String> {

@@ -10,9 +10,9 @@ use crate::log::{Level, Log};
 use crate::store::StoreError;
 use crate::store::sql::{self, Listened, SqlOptions};
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -57,12 +57,13 @@ impl Nudges {
         events: &Sender<Event>,
         log: &Log,
     ) -> Result<Nudges, Failure> {
-        let mut listeners = Vec::new();
+        // Whoever says so, and in however many ways: the looks are those of one server.
+        let (mut listeners, pace) = (Vec::new(), Pace::default());
         if let Some(address) = udp {
-            listeners.push(await_datagrams(address, events.clone(), log.clone())?);
+            listeners.push(await_datagrams(address, pace.clone(), events.clone(), log.clone())?);
         }
         if let Some(options) = store {
-            listeners.push(await_words(options, events.clone(), log.clone())?);
+            listeners.push(await_words(options, pace, events.clone(), log.clone())?);
         }
         Ok(Nudges { listeners })
     }
@@ -81,21 +82,21 @@ impl Drop for Nudges {
 }
 
 /// A connection of its own, on a thread of its own, for as long as there is one.
-fn await_words(options: SqlOptions, events: Sender<Event>, log: Log) -> Result<Listener, Failure> {
+fn await_words(options: SqlOptions, pace: Pace, events: Sender<Event>, log: Log) -> Result<Listener, Failure> {
     let cannot = |e: std::io::Error| Failure::io("cannot start the thread that listens to the database", &e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
     let ending = Arc::<Notify>::default();
     let told = Arc::clone(&ending);
     let thread = std::thread::Builder::new().name("listen".into()).spawn(move || {
-        runtime.spawn(listen_on(options, events, log));
+        runtime.spawn(listen_on(options, pace, events, log));
         runtime.block_on(told.notified());
     });
     Ok(Listener { end: Box::new(move || ending.notify_one()), thread: Some(thread.map_err(cannot)?) })
 }
 
 /// Listens, and again where the connection is lost. What was said meanwhile is made up for by a look at once.
-async fn listen_on(options: SqlOptions, events: Sender<Event>, log: Log) {
-    let (mut pace, mut said) = (Pace::default(), false);
+async fn listen_on(options: SqlOptions, pace: Pace, events: Sender<Event>, log: Log) {
+    let mut said = false;
     loop {
         let heard = || {
             let (rest, events) = (pace.look(Instant::now()), events.clone());
@@ -124,7 +125,7 @@ async fn listen_on(options: SqlOptions, events: Sender<Event>, log: Log) {
     }
 }
 
-fn await_datagrams(address: SocketAddr, events: Sender<Event>, log: Log) -> Result<Listener, Failure> {
+fn await_datagrams(address: SocketAddr, pace: Pace, events: Sender<Event>, log: Log) -> Result<Listener, Failure> {
     let taken = |e: std::io::Error| {
         Failure::io(format_args!("cannot wait for datagrams on {address}"), &e).hint("is [nudge] udp right, and free?")
     };
@@ -139,7 +140,7 @@ fn await_datagrams(address: SocketAddr, events: Sender<Event>, log: Log) -> Resu
         bell.ring();
     };
     let thread = std::thread::Builder::new().name("nudge".into()).spawn(move || {
-        if let Err(failure) = listen(&socket, &heard, &told, &events) {
+        if let Err(failure) = listen(&socket, &heard, &told, &pace, &events) {
             // The store is looked at without nudges, too, only later.
             log.error(format!("datagrams are no longer awaited: {failure}"));
         }
@@ -148,8 +149,13 @@ fn await_datagrams(address: SocketAddr, events: Sender<Event>, log: Log) -> Resu
     Ok(Listener { end: Box::new(end), thread: Some(thread) })
 }
 
-fn listen(socket: &UdpSocket, bell: &Bell, ending: &AtomicBool, events: &Sender<Event>) -> Result<(), Failure> {
-    let mut pace = Pace::default();
+fn listen(
+    socket: &UdpSocket,
+    bell: &Bell,
+    ending: &AtomicBool,
+    pace: &Pace,
+    events: &Sender<Event>,
+) -> Result<(), Failure> {
     loop {
         bell.wait_with(socket)?;
         if ending.load(Ordering::Acquire) {
@@ -182,18 +188,19 @@ fn drained(socket: &UdpSocket) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Spreads looks: a few at once, then one in each interval.
-#[derive(Debug, Default)]
+/// Spreads looks: a few at once, then one in each interval, by all who share it.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pace {
     /// When the looks that were made are paid for.
-    paid_at: Option<Instant>,
+    paid_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Pace {
     /// Notes a look, and tells how long it has to wait.
-    pub(crate) fn look(&mut self, now: Instant) -> Duration {
-        let paid = self.paid_at.filter(|paid| *paid > now).unwrap_or(now) + BETWEEN_LOOKS;
-        self.paid_at = Some(paid);
+    pub(crate) fn look(&self, now: Instant) -> Duration {
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let paid = paid_at.filter(|paid| *paid > now).unwrap_or(now) + BETWEEN_LOOKS;
+        *paid_at = Some(paid);
         (paid - now).saturating_sub(BETWEEN_LOOKS * AT_ONCE)
     }
 }
@@ -210,11 +217,13 @@ mod tests {
 
     #[test]
     fn a_flood_costs_twenty_looks_a_second() {
-        let (begun, mut pace) = (Instant::now(), Pace::default());
+        let (begun, pace) = (Instant::now(), Pace::default());
+        let of_the_database = pace.clone();
         let mut now = begun;
         let mut looks = Vec::new();
         while now < begun + Duration::from_secs(60) {
-            now += pace.look(now);
+            // Datagrams and the database's words in turn: a flood of both costs no more than one of either.
+            now += if looks.len() % 2 == 0 { pace.look(now) } else { of_the_database.look(now) };
             looks.push(now);
         }
         for (at, first) in looks.iter().enumerate() {

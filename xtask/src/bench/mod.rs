@@ -29,6 +29,7 @@ mod spool;
 mod sql;
 mod urls;
 
+use crate::setup::setup_for_some;
 use crate::steps::{cargo, step};
 use bed::Bed;
 use std::error::Error;
@@ -93,6 +94,7 @@ pub(crate) fn bench(words: &[&str]) -> Result<(), String> {
     if cfg!(debug_assertions) && !quick {
         return in_release(words);
     }
+    setup_for_some();
     let mut bed = Bed::open(quick).map_err(|error| error.to_string())?;
     for (name, run) in chosen {
         run(&mut bed).map_err(|error| format!("bench {name}: {error}"))?;

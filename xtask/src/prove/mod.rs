@@ -9,6 +9,7 @@ mod page;
 pub(crate) mod sabotage;
 
 use crate::servers::Servers;
+use crate::setup::setup_for_some;
 use crate::steps::{cargo, root};
 use sabotage::Whole;
 use std::io::{BufRead, BufReader};
@@ -60,6 +61,7 @@ const RIGS: &[(&str, &str)] = &[
 
 pub(crate) fn prove(words: &[&str]) -> Result<(), String> {
     let commit = commit()?;
+    setup_for_some();
     let servers = Servers::start()?;
     let told = servers.variables();
     if let [SABOTAGE, names @ ..] = words {

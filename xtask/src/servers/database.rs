@@ -138,7 +138,10 @@ impl Account {
         let mut fields = line.trim().split(':').skip(2).map(str::parse::<u32>);
         match (fields.next(), fields.next()) {
             (Some(Ok(user)), Some(Ok(group))) => Ok(Account { name, ids: Some((user, group)) }),
-            _ => Err(format!("no user `{name}`, whom the server's package makes: the server does not run as root")),
+            _ => Err(format!(
+                "no user `{name}`, whom the server's package makes, and the server does not run as root: \
+                 apt-get install postgresql mariadb-server"
+            )),
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) struct AttachArgs {
     #[arg(long, value_name = "NAME", default_value = JobsTable::TABLE, value_parser = name)]
     table: String,
     /// Its schema, in PostgreSQL
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME")]
     schema: Option<String>,
     /// Columns that are called otherwise: ours, then the table's
     #[arg(long, value_name = "OURS=THEIRS,…", value_delimiter = ',', value_parser = pair)]
@@ -59,7 +59,10 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn attach(args: &AttachArgs, context: &Context) -> Result<u8, Failure> {
     let mut table = JobsTable::new(args.database.clone());
-    (table.table, table.schema) = (args.table.clone(), args.schema.clone());
+    table.table = args.table.clone();
+    if let Some(schema) = &args.schema {
+        table.set_schema(schema).map_err(|why| Failure::new(Kind::Usage, format!("--schema {schema}: {why}")))?;
+    }
     for (ours, theirs) in &args.map {
         table.rename(ours, theirs).map_err(|why| Failure::new(Kind::Usage, format!("--map: {why}")))?;
     }

@@ -53,6 +53,7 @@ pub(super) fn moving(args: &Args, context: &Context) -> Result<u8, Failure> {
         },
         None => context.place()?,
     };
+    stores.refuse_same(&place, &args.to)?;
     let (Target { url, token_file, address_file }, other) = Target::find(args, &stores)?;
     let request = api::Move { to: url, token_file, address_file, ..wanted(&args.targets)? };
     let moved = Link::with_own(&place, |server, own| {
@@ -113,6 +114,20 @@ impl Stores {
         let is_meant = |table: &&JobsTable| JobsTable::new(table.database.clone()).identity() == usual.identity();
         let configured = self.configured.table().filter(is_meant);
         Ok(Some(configured.map_or(usual, |table| JobsTable { database, ..table.clone() })))
+    }
+
+    /// Nothing can go to where it is.
+    fn refuse_same(&self, place: &Place, to: &str) -> Result<(), Failure> {
+        let Place::Directory { dir, store } = place else { return Ok(()) };
+        let same = match (store.table(), self.table(to)?) {
+            (Some(here), Some(there)) => here.identity() == there.identity(),
+            (None, None) => std::fs::canonicalize(to).ok() == std::fs::canonicalize(dir.root()).ok(),
+            _ => false,
+        };
+        match same {
+            true => Err(Failure::new(Kind::Usage, "the jobs are there already: --to names where they are")),
+            false => Ok(()),
+        }
     }
 
     fn directory(&self, table: &JobsTable) -> PathBuf {

@@ -182,6 +182,7 @@ impl<S: Store> Engine<S> {
         self.waiters.missed_now = self.waiters.missed;
         self.lots.drop_packed(&progress.lots, &why.failure());
         let why = self.drop_turn(why)?;
+        self.note_what_was_in_vain(&absorbed, &why);
         let asked = !dropped.answers.is_empty() || dropped.refusal_told;
         dropped.answers.refuse(&why.failure());
         self.operations.take_refused().into_iter().for_each(|answer| answer.give(Err(why.failure())));
@@ -209,7 +210,8 @@ impl<S: Store> Engine<S> {
         }
         let finished = absorbed.finished.into_iter().map(Event::Finished);
         let ingested = absorbed.ingested.into_iter().map(Event::Ingested);
-        self.pending = finished.chain(ingested).chain(pushed).chain(std::mem::take(&mut self.pending)).collect();
+        let again = finished.chain(ingested).chain(pushed).chain(absorbed.commands);
+        self.pending = again.chain(std::mem::take(&mut self.pending)).collect();
         if let Dropped::Refused(what) = &why {
             match suspects {
                 Suspects::Schedules => self.schedules.refused(fired, what, now, &mut effects),
@@ -231,6 +233,15 @@ impl<S: Store> Engine<S> {
         self.full_until.get_or_insert(now.after(FULL_RETRY));
         self.away = matches!(why, Dropped::Away(_));
         Ok(effects)
+    }
+
+    /// Nobody says twice that a server is to end: what was not heard comes again, and first. What was obeyed in vain is
+    /// not among it, so each turn leaves less.
+    fn note_what_was_in_vain(&mut self, absorbed: &Absorbed, why: &Dropped) {
+        let unheard = !absorbed.commands.is_empty();
+        self.turn_again |= unheard;
+        self.obeys_first = unheard && !matches!(why, Dropped::Refused(_));
+        self.tried_ends = absorbed.finished.len();
     }
 
     /// What departed did not, and what was reported is to be reported again.

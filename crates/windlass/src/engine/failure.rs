@@ -49,9 +49,23 @@ impl Key {
     }
 }
 
+/// Where the errors of a job's earlier starts come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Earlier {
+    /// The store has them.
+    Stored,
+    /// Nobody can be asked: only the last one is told.
+    Unknown,
+}
+
 impl<S: Store> Engine<S> {
     /// The jobs of those who are to be told of what these settlements end.
-    pub(super) fn tell_of_ends(&mut self, settlements: &[Settlement], now: Time) -> Result<Vec<FollowUp>, StoreError> {
+    pub(super) fn tell_of_ends(
+        &mut self,
+        settlements: &[Settlement],
+        earlier: Earlier,
+        now: Time,
+    ) -> Result<Vec<FollowUp>, StoreError> {
         let (mut told, mut follow_ups) = (Vec::<(Key, ChunkBuilder)>::new(), Vec::new());
         for settlement in settlements {
             let Some(ending) = Ending::of_verdict(&settlement.verdict) else { continue };
@@ -73,7 +87,7 @@ impl<S: Store> Engine<S> {
                 Verdict::Succeed { message } => Some(message.as_str()),
                 _ => None,
             };
-            for info in self.ended(settlement, now)? {
+            for info in self.ended(settlement, earlier, now)? {
                 let words = words(&info, ending, message);
                 for key in &keys {
                     let (origin, offset) = self.options.ids.take(1);
@@ -94,7 +108,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// The jobs of a settlement as they are when it is written.
-    fn ended(&mut self, settlement: &Settlement, now: Time) -> Result<Vec<JobInfo>, StoreError> {
+    fn ended(&mut self, settlement: &Settlement, earlier: Earlier, now: Time) -> Result<Vec<JobInfo>, StoreError> {
         let (held, verdict) = (&settlement.held, &settlement.verdict);
         let failure = verdict.failure(held.record);
         let (charged, suspected) = match (&failure, verdict) {
@@ -108,9 +122,9 @@ impl<S: Store> Engine<S> {
         let run = held.run.and_then(|no| self.runs.get(no)).map(|run| run.info.id);
         // What has never failed before has no errors to look for.
         let ids: Vec<JobId> = held.ids().collect();
-        let before = match held.record.starts {
-            0 => vec![None; ids.len()],
-            _ => self.store.jobs(&ids)?,
+        let before = match (held.record.starts, earlier) {
+            (0, _) | (_, Earlier::Unknown) => vec![None; ids.len()],
+            (_, Earlier::Stored) => self.store.jobs(&ids)?,
         };
         let infos = held.range().zip(before).map(|(index, before)| {
             let mut errors = before.map(|info| info.errors).unwrap_or_default();

@@ -163,6 +163,10 @@ pub struct Engine<S> {
     suspects_at: Option<Time>,
     /// What still runs at this time is told to end.
     drain_until: Option<Time>,
+    /// The turn before this one could not settle what had ended, and came to nothing else; and how many ends those
+    /// were.
+    obeys_first: bool,
+    tried_ends: usize,
     /// When commits that are only in the kernel's hands must be on disk.
     sync_by: Option<Time>,
     /// No space was found: nothing is admitted or started, and what has ended is settled next at this time.
@@ -258,6 +262,8 @@ impl<S: Store> Engine<S> {
             stopping: Stopping::No,
             suspects_at: Some(now.after(suspicion::WAIT)),
             drain_until: None,
+            obeys_first: false,
+            tried_ends: 0,
             sync_by: None,
             forget_at: None,
             full_until,
@@ -382,7 +388,10 @@ impl<S: Store> Engine<S> {
         let ends = self.pending.iter().filter(|event| matches!(event, Event::Finished(_))).count();
         let unread = self.pending.iter().filter(|event| matches!(event, Event::Ingested(_))).count();
         let left = self.flights.end_here();
-        let settled = left == 0 || self.stopping == Stopping::Halting && left <= ends + self.locked.ends.len();
+        // Where a database is away they are kept on this machine, and nobody waits for it longer than for a drain.
+        let kept = self.away && self.drain_until.is_none() && ends <= self.tried_ends;
+        let gives_up = self.stopping == Stopping::Halting || kept;
+        let settled = left == 0 || gives_up && left <= ends + self.locked.ends.len();
         settled && ends + unread == self.pending.len()
     }
 

@@ -5,6 +5,7 @@
 
 use super::destinations::Heard;
 use super::effects::Effects;
+use super::failure::Earlier;
 use super::flights::InFlight;
 use super::stock::Spells;
 use super::turn::{Progress, entry};
@@ -99,7 +100,14 @@ impl<S: Store> Engine<S> {
         now: Time,
         effects: &mut Effects,
     ) -> Result<Vec<Settlement>, StoreError> {
-        let handled = self.tell_of_ends(&ends, now)?;
+        let handled = match self.tell_of_ends(&ends, Earlier::Stored, now) {
+            Err(why @ (StoreError::Away(_) | StoreError::Busy(_))) => {
+                let handled = self.tell_of_ends(&ends, Earlier::Unknown, now)?;
+                self.store.set_aside(&ends, &[follow_ups, handled].concat())?;
+                return Err(why);
+            }
+            handled => handled?,
+        };
         if sabotage::on(Sabotage::HandlerAfterwards) {
             self.store.settle(&ends, &follow_ups, now)?;
             self.store.settle(&[], &handled, now)?;

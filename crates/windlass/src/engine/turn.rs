@@ -19,7 +19,7 @@ use crate::runner::{Finished, Flight, Output, Stop};
 use crate::sabotage::{self, Sabotage};
 use crate::store::keys::Duplicate;
 use crate::store::{Changes, Durability, JobInfo, Lot, Occasion, Settlement, Store, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use windlass_core::life_cycle::State;
 use windlass_core::suspicion;
@@ -66,7 +66,8 @@ pub(super) struct Absorbed {
     pub(super) admitted: bool,
     /// What is left in a lot here may turn out to be duplicates.
     pub(super) pushed: Vec<(Lot, Durability, Answer<Vec<Duplicate>>)>,
-    commands: Vec<Event>,
+    /// What nobody has obeyed yet.
+    pub(super) commands: VecDeque<Event>,
 }
 
 /// How strongly the turn must be committed, and what to undo if it cannot be.
@@ -120,7 +121,9 @@ impl<S: Store> Engine<S> {
             self.turn_again = true;
             return Ok(effects);
         }
-        let settles = self.look_at_the_clock(now, &mut effects)?;
+        // What a turn that could not settle left unsaid is done by the next one, before that is tried again: who does
+        // not answer may take longer than the time between two tries.
+        let settles = !std::mem::take(&mut self.obeys_first) && self.look_at_the_clock(now, &mut effects)?;
         let said = effects.notes.len();
         self.queue_behind_the_refused();
         self.try_what_is_aside(now)?;
@@ -140,7 +143,9 @@ impl<S: Store> Engine<S> {
                 // What a dropped turn said of itself did not happen; whoever does it will say it.
                 effects.notes.truncate(said);
                 effects.notes.extend(remarks);
-                self.give_back(absorbed, &progress, why, now, effects)
+                let mut effects = self.give_back(absorbed, &progress, why, now, effects)?;
+                self.stop_what_overstays(now, &mut effects);
+                Ok(effects)
             }
         }
     }
@@ -188,8 +193,7 @@ impl<S: Store> Engine<S> {
         self.look_at_the_hours(now, effects);
         self.pass_over_times(now, progress, effects)?;
         self.end_overrides(now, progress, effects)?;
-        let commands = std::mem::take(&mut absorbed.commands);
-        for command in commands {
+        while let Some(command) = absorbed.commands.pop_front() {
             self.obey(command, now, progress, effects)?;
         }
         self.go_on_with_operations(now, progress, effects)?;
@@ -297,7 +301,7 @@ impl<S: Store> Engine<S> {
                 | Event::ClockSet
                 | Event::Quiet
                 | Event::Drain
-                | Event::Halt => absorbed.commands.push(event),
+                | Event::Halt => absorbed.commands.push_back(event),
             }
         }
         absorbed.wide = absorbed.ingested.iter().map(|lot| lot.jobs.len()).sum::<usize>() >= WIDE;

@@ -66,11 +66,14 @@ impl Ground<SqlStore> {
     }
 }
 
-/// A table that lacks something says what to do about it.
+/// A table that lacks something says what to do about it, and so does a database that nobody finds.
 fn unready(error: StoreError, table: &JobsTable) -> Failure {
+    let hint = match error {
+        StoreError::Away(_) => "is the address right, and does the database run? what is pushed meanwhile is kept",
+        _ => "windlass attach says what a table lacks, and adds it with --apply",
+    };
     let failure = Failure::from(error);
-    Failure { text: format!("cannot use {table}: {}", failure.text), ..failure }
-        .hint("windlass attach says what a table lacks, and adds it with --apply")
+    Failure { text: format!("cannot use {table}: {}", failure.text), ..failure }.hint(hint)
 }
 
 /// What this server is called among others on the same table: the same after a restart, and another one for a copy of

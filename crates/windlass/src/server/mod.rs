@@ -77,6 +77,14 @@ impl Server {
         open: impl FnOnce(&DataDir) -> Result<Ground<S>, Failure>,
     ) -> Result<Server, Failure> {
         let lock = options.dir.lock()?;
+        Server::start_locked(lock, options, open).map_err(not_of_the_lock)
+    }
+
+    fn start_locked<S: Store + Send + 'static>(
+        lock: Lock,
+        options: ServerOptions,
+        open: impl FnOnce(&DataDir) -> Result<Ground<S>, Failure>,
+    ) -> Result<Server, Failure> {
         ground::belongs(&options.dir, &options.store)?;
         let evidence = slots::prove_dead(&options.dir.run())?;
         let Ground { store, origin, same_boot, view, bodies, speaks } = open(&options.dir)?;
@@ -221,6 +229,15 @@ impl Server {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("recovered", &self.recovered).finish_non_exhaustive()
+    }
+}
+
+/// Whoever is to try later waits until the directory's lock is free. Where this process has it, there is something else
+/// to wait for, a database that is away, and waiting for the lock would be trying without a pause.
+fn not_of_the_lock(failure: Failure) -> Failure {
+    match failure.kind {
+        Kind::TryLater => Failure { kind: Kind::Shortage, ..failure },
+        _ => failure,
     }
 }
 

@@ -3,7 +3,7 @@
 //! What `--store`, `WINDLASS_STORE` and `[store]` name, checked as far as that can be done without asking a database.
 //! It must not open anything, and it shows nobody a password.
 
-use super::sql::{Keep, OWN, SEED, SqlOptions};
+use super::sql::{Dialect, Keep, OWN, SEED, SqlOptions};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -152,6 +152,17 @@ impl JobsTable {
         let taken = |own: &&&str| self.map.values().any(|name| name == **own) && !self.map.contains_key(**own);
         let moved = OWN.iter().filter(taken).map(|own| ((*own).to_owned(), format!("windlass_{own}")));
         self.map.clone().into_iter().chain(moved).collect()
+    }
+
+    /// Notes the schema of the table, in a database that has some.
+    pub fn set_schema(&mut self, schema: &str) -> Result<(), String> {
+        check_name(schema)?;
+        let dialect = Dialect::of(self.database.secret()).map_err(|error| error.to_string())?;
+        if let Some(why) = dialect.without_schemas() {
+            return Err(why.to_owned());
+        }
+        self.schema = Some(schema.to_owned());
+        Ok(())
     }
 
     /// Notes that a column is called otherwise; `queue` and the parts of the subject are known by our words, too.
@@ -355,6 +366,20 @@ mod tests {
             let told = wrong.parse::<StagePlace>().unwrap_err();
             assert!(told.contains(why), "{wrong}: {told}");
         }
+    }
+
+    #[test]
+    fn a_schema_is_refused_where_there_are_none() {
+        for (url, refused) in [
+            ("postgres://db/app", None),
+            ("mysql://db/app", Some("a schema is a database")),
+            ("sqlite:/a", Some("SQLite has no schemas")),
+        ] {
+            let told = JobsTable::new(url.parse().unwrap()).set_schema("app");
+            assert_eq!(told.is_ok(), refused.is_none(), "{url}");
+            assert!(told.err().is_none_or(|why| why.contains(refused.unwrap())), "{url}");
+        }
+        assert!(JobsTable::new("postgres://db/app".parse().unwrap()).set_schema("a b").is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::rig::{PATIENCE, Rig, lines_of};
 use crate::table::{Kind, Table};
+use rustix::process::Signal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -222,5 +223,115 @@ fn a_locked_row_waits_alone() {
         drop(locking);
         table.until("SELECT status, attempts FROM jobs WHERE data = 'x'", "completed|1");
         serving.stop();
+    }
+}
+
+/// An administrator may have idle sessions ended: that is no reason for a server to end, too.
+#[test]
+fn a_session_that_the_database_ends_for_being_idle_is_opened_again() {
+    let table = Table::ready(Kind::PostgreSql);
+    let name = table.sql("SELECT current_database()");
+    table.sql(&format!("ALTER DATABASE {name} SET idle_session_timeout = '100ms'"));
+    let serving = table.serve("[queue.q]\nrun = [\"true\"]\n");
+    for n in 1..=3 {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+        table.until(&format!("{sessions} AND application_name = 'windlass'"), "0");
+        table.insert("q", "x");
+        table.nudge();
+        table.until("SELECT count(*) FROM jobs WHERE status = 'completed'", &n.to_string());
+    }
+    serving.stop();
+}
+
+/// Whoever starts a server starts it again; a server that waited by itself would have to be found first.
+#[test]
+fn who_starts_while_the_database_is_away_is_told_at_once_and_tries_once() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        door.close();
+        table.rig.call(&["--store", &through, "push", "q", "kept"]).fine();
+        for verb in [&["serve"][..], &["ls"], &["status"]] {
+            let before = door.knocks();
+            let told = table.rig.call(&[&["--store", &through], verb].concat());
+            assert_eq!(told.code, Some(75), "{told:?}");
+            told.says("the database is away").says("does the database run?");
+            assert_eq!(door.knocks() - before, 1, "{verb:?}");
+        }
+        door.open();
+        let serving = table.rig.serve(&table.config_of(&through, "30s", "[queue.q]\nrun = [\"true\"]\n"));
+        table.until("SELECT data, status FROM jobs", "kept|completed");
+        serving.stop();
+    }
+}
+
+/// What has ended is kept on its machine: nobody has to wait for the database, also where that does not even refuse.
+#[test]
+fn a_server_can_be_stopped_while_the_database_is_away_and_its_ends_are_kept() {
+    for (kind, swallows) in [(Kind::PostgreSql, false), (Kind::MariaDb, false), (Kind::PostgreSql, true)] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let queue = format!("[server]\ndrain = \"1s\"\n[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\"]\n");
+        let config = table.config_of(&through, "60s", &queue);
+        let serving = table.rig.serve(&config);
+        table.insert("q", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        if swallows {
+            door.swallow()
+        } else {
+            door.close()
+        }
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        serving.process.signal(Signal::TERM);
+        serving.process.end().fine();
+        if swallows {
+            door.stop_swallowing()
+        } else {
+            door.open()
+        }
+        let again = table.rig.serve(&config);
+        table.until("SELECT status, attempts FROM jobs", "completed|1");
+        again.stop();
+    }
+}
+
+/// Whoever is told of a failure is told of earlier ones, too, which the database has; that must not keep the end
+/// itself, nor any that comes with it, from the disk.
+#[test]
+fn a_failure_that_is_to_be_told_is_kept_while_the_database_is_away() {
+    for kind in [Kind::PostgreSql, Kind::MariaDb] {
+        let table = Table::ready(kind);
+        let (door, through) = table.door();
+        let (mut bell, mut gate) = (table.rig.bell("bell"), table.rig.gate("gate"));
+        let command = format!("echo $WINDLASS_ATTEMPT > {0}; read x < {1}; echo ended > {0}", bell.path, gate.path);
+        let fails = format!("[queue.f]\nrun = [\"sh\", \"-c\", \"{command}; exit 1\"]\n");
+        let queues = format!("{fails}attempts = 2\nbackoff = \"1ms\"\non_failure = \"handler\"\n");
+        let config = table.config_of(&through, "60s", &queues);
+        let serving = table.rig.serve(&config);
+        table.insert("f", "x");
+        table.nudge();
+        assert_eq!(bell.next(), "1");
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        assert_eq!(bell.next(), "2");
+        door.close();
+        gate.open(1);
+        assert_eq!(bell.next(), "ended");
+        let outbox = table.rig.dir().join("outbox");
+        let begun = Instant::now();
+        while !std::fs::metadata(&outbox).is_ok_and(|file| file.len() > 0) {
+            assert!(begun.elapsed() < PATIENCE, "the end is not set aside");
+            table.sql("SELECT 1");
+        }
+        serving.kill();
+        door.open();
+        let again = table.rig.serve(&config);
+        table.until("SELECT status, attempts FROM jobs WHERE name = 'f'", "error|2");
+        table.until("SELECT count(*), min(status) FROM jobs WHERE name = 'handler'", "1|pending");
+        again.stop();
     }
 }

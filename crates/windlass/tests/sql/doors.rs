@@ -12,6 +12,7 @@ fn attach_says_what_it_would_do_and_does_it_when_told() {
         let told = table.rig.call(&["attach", &url]);
         let said = told.fine();
         assert!(said.contains("not there") && said.contains("nothing was changed; --apply does it"), "{said}");
+        assert!(said.contains("would be done: the index `windlass_jobs_lane` gives the next jobs"), "{said}");
         assert!(!said.contains("windlass-test"), "no password: {said}");
         let again = table.rig.call(&["attach", &url, "--json"]).json();
         assert!(again["steps"].as_array().unwrap().len() > 3, "{again}");
@@ -154,6 +155,12 @@ fn what_cannot_be_is_refused_in_words() {
         assert_eq!(told.code, Some(64), "{told:?}");
         told.says(why);
     }
+    let told = table.rig.call(&["attach", &url, "--schema", "app"]);
+    assert_eq!(told.code, Some(64), "{told:?}");
+    told.says("SQLite has no schemas");
+    std::fs::write(table.rig.path("letter"), "no database at all, but a letter of some length").unwrap();
+    let told = table.rig.call(&["attach", &format!("sqlite:{}", table.rig.path("letter").display())]);
+    told.says("letter is no SQLite database");
     let gone = table.rig.call(&["--store", "postgres://windlass:secret@127.0.0.1:1/none", "attach", &url]);
     gone.fine();
     let gone = table.rig.call(&["attach", "postgres://windlass:secret@127.0.0.1:1/none"]);

@@ -205,3 +205,95 @@ fn what_the_table_does_not_take_of_a_move_stays_where_it_is_and_is_said() {
         here.call(&words(dir, &url)).says("moved 2 jobs").fine();
     }
 }
+
+/// A store of any kind: a data directory of its own, or a table.
+enum Stored {
+    Embedded(Rig),
+    InTable(Table),
+}
+
+impl Stored {
+    fn one_of_each() -> Vec<Stored> {
+        let tables = ALL.into_iter().map(|kind| Stored::InTable(Table::ready(kind)));
+        tables.chain([Stored::Embedded(Rig::new())]).collect()
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Stored::Embedded(rig) => rig.dir().to_str().unwrap().to_owned(),
+            Stored::InTable(table) => table.url(),
+        }
+    }
+
+    fn take(&self, data: &str) {
+        match self {
+            Stored::Embedded(rig) => drop(rig.call(&["push", "q", data]).fine()),
+            Stored::InTable(table) => table.insert("q", data),
+        }
+    }
+
+    /// The data of what waits, in order.
+    fn waiting(&self) -> Vec<String> {
+        let said = match self {
+            Stored::Embedded(rig) => {
+                let jobs = rig.call(&["ls", "state:ready", "--json"]).json();
+                let data = jobs.as_array().unwrap().iter().map(|job| job["data"].as_str().unwrap().to_owned());
+                data.collect::<Vec<_>>().join("\n")
+            }
+            Stored::InTable(table) => table.sql("SELECT data FROM jobs WHERE status = 'pending'"),
+        };
+        let mut waiting: Vec<String> = said.lines().map(str::to_owned).collect();
+        waiting.sort();
+        waiting
+    }
+}
+
+#[test]
+fn jobs_move_between_any_two_stores() {
+    let (ones, others, here) = (Stored::one_of_each(), Stored::one_of_each(), Rig::new());
+    let mut arrived = vec![Vec::new(); others.len()];
+    for (at, from) in ones.iter().enumerate() {
+        for (to_at, to) in others.iter().enumerate() {
+            let data = [format!("{at}{to_at} one"), format!("{at}{to_at} two")];
+            data.iter().for_each(|data| from.take(data));
+            arrived[to_at].extend(data);
+            here.call(&words(&from.address(), &to.address())).says("moved 2 jobs").fine();
+            assert_eq!(from.waiting(), [""; 0], "{} to {}", from.address(), to.address());
+            assert_eq!(to.waiting(), arrived[to_at], "{} to {}", from.address(), to.address());
+        }
+    }
+}
+
+#[test]
+fn a_move_to_where_the_jobs_are_is_refused() {
+    for store in Stored::one_of_each() {
+        store.take("stays");
+        let told = Rig::new().call(&words(&store.address(), &store.address()));
+        assert_eq!(told.code, Some(64), "{told:?}");
+        told.says("the jobs are there already");
+        assert_eq!(store.waiting(), ["stays"]);
+    }
+}
+
+/// Servers of both tables go on: what one has it gives away, and what comes to the other it runs.
+#[test]
+fn a_move_goes_beside_the_servers_of_both_tables() {
+    let (from, to, here) = (Table::ready(Kind::PostgreSql), Table::ready(Kind::MariaDb), Rig::new());
+    let done = to.rig.path("done");
+    let command = format!("echo $1 >> {}", done.display());
+    let giving = from.serve("[queue.other]\nrun = [\"true\"]\n");
+    let taking = to.serve(&format!("[queue.q]\nrun = [\"sh\", \"-c\", \"{command}\", \"sh\", \"{{}}\"]\n"));
+    from.sql("INSERT INTO jobs (name, data, status) SELECT 'q', 'n' || n, 'pending' FROM generate_series(1, 300) n");
+    let moving = here.start(&words(&from.url(), &to.url()), Stdio::null());
+    for n in 1..=5 {
+        from.insert("other", "x");
+        from.until("SELECT count(*) FROM jobs WHERE name = 'other' AND status = 'completed'", &n.to_string());
+    }
+    moving.end().says("moved 300 jobs").fine();
+    to.nudge();
+    to.until("SELECT count(*) FROM jobs WHERE status = 'completed'", "300");
+    let ran = lines_of(&done);
+    assert_eq!((ran.len(), ran.iter().collect::<BTreeSet<_>>().len()), (300, 300), "each once");
+    giving.stop();
+    taking.stop();
+}

@@ -57,7 +57,11 @@ fn read_store(table: &Table<'_, '_>, before: &StorePlace) -> Result<StorePlace, 
     };
     let name = |text: &str| check_name(text).map(|()| text.to_owned());
     store.table = table.map("table", name)?.unwrap_or(store.table);
-    store.schema = table.map("schema", name)?.or(store.schema);
+    let in_schema = |schema: &str| {
+        let mut there = store.clone();
+        there.set_schema(schema).map(|()| there)
+    };
+    store = table.map("schema", in_schema)?.unwrap_or(store);
     store.keep = table.map("keep", str::parse)?.unwrap_or(store.keep);
     store.keep_most = table.number("keep_most", 1)?.map(u64::from).or(store.keep_most);
     let lease = |text: &str| match positive(text)? {

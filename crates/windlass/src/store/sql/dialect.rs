@@ -36,6 +36,15 @@ impl Dialect {
         }
     }
 
+    /// Why it can have no schema, where it cannot.
+    pub(crate) fn without_schemas(self) -> Option<&'static str> {
+        match self {
+            Dialect::Postgres => None,
+            Dialect::Mariadb => Some("a schema is a database in MariaDB and MySQL, which the address names"),
+            Dialect::Sqlite => Some("SQLite has no schemas"),
+        }
+    }
+
     /// A name that people chose, or ours.
     pub(super) fn quoted(self, name: &str) -> String {
         match self {

@@ -103,6 +103,13 @@ fn cells(row: Row) -> Result<Cells, StoreError> {
     Ok(Cells::new(values.collect::<Result<_, _>>()?))
 }
 
+/// What is over some time later: too many connections, of all or of one user; a server that ends, or may not be written
+/// to now; no thread or memory for us; a connection or a statement that was killed, timed out or lost on the way.
+const PASSES: [u16; 21] = [
+    1040, 1203, 1226, 1053, 1077, 1079, 1290, 1792, 1836, 1037, 1041, 1135, 1317, 1927, 1969, 3024, 4031, 1158, 1159,
+    1160, 1161,
+];
+
 /// The one table from MariaDB's errors to ours.
 fn failed(error: Error) -> StoreError {
     match &error {
@@ -111,7 +118,7 @@ fn failed(error: Error) -> StoreError {
         Error::Server(told) => match told.code {
             1021 | 1114 => StoreError::Full(error.to_string()),
             1205 | 1213 => StoreError::Busy(error.to_string()),
-            1040 | 1053 | 1203 | 1290 | 1317 | 1927 | 1969 => StoreError::Away(error.to_string()),
+            code if PASSES.contains(&code) => StoreError::Away(error.to_string()),
             // A column without a default, and what a column, a constraint or a trigger does not take.
             1364 => StoreError::Refused(error.to_string()),
             _ if ["22", "23", "45"].iter().any(|class| told.state.starts_with(class)) => {
@@ -121,5 +128,26 @@ fn failed(error: Error) -> StoreError {
         },
         Error::Io(_) | Error::Driver(_) => StoreError::Away(error.to_string()),
         Error::Url(_) | Error::Other(_) => StoreError::Io(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mysql_async::ServerError;
+
+    #[test]
+    fn what_is_over_some_time_later_costs_the_turn_and_no_server() {
+        let told = |code, state: &str| {
+            failed(Error::Server(ServerError { code, message: "as it says".into(), state: state.into() }))
+        };
+        // Too many connections of one user, read-only since a failover, idle for too long, a thread that there is not.
+        for (code, state) in [(1226, "42000"), (1290, "HY000"), (1836, "HY000"), (4031, "HY000"), (1135, "HY000")] {
+            assert!(matches!(told(code, state), StoreError::Away(_)), "{code}");
+        }
+        assert!(matches!(told(1213, "40001"), StoreError::Busy(_)));
+        assert!(matches!(told(1062, "23000"), StoreError::Refused(_)));
+        assert!(matches!(told(1114, "HY000"), StoreError::Full(_)));
+        assert!(matches!(told(1146, "42S02"), StoreError::Io(_)), "a table that is missing stays so");
     }
 }

@@ -96,6 +96,9 @@ impl Names {
         for (what, name) in [("the table", Some(table)), ("the schema", schema)] {
             name.filter(|name| !plain(name)).map_or(Ok(()), |name| Err(bad(what, name)))?;
         }
+        if let (Some(schema), Some(why)) = (schema, dialect.without_schemas()) {
+            return Err(StoreError::Io(format!("{why}, and there is a schema named: {schema}")));
+        }
         for (word, name) in columns {
             if !SEED.contains(&word.as_str()) && !OWN.contains(&word.as_str()) {
                 return Err(StoreError::Io(format!("no column of ours is called {word}; a map names ours first")));

@@ -209,13 +209,18 @@ pub(super) fn failed(error: tokio_postgres::Error) -> StoreError {
         SqlState::TOO_MANY_CONNECTIONS,
         SqlState::READ_ONLY_SQL_TRANSACTION,
         SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        // A session or a transaction that the database finds too old; another connection is let in.
+        SqlState::IDLE_SESSION_TIMEOUT,
+        SqlState::from_code("25P04"),
     ];
+    // It has no room for us now, or does not speak as it should: a pooler says so of a server that is gone.
+    let passing = ["08", "53"].iter().any(|class| code.code().starts_with(class));
     match code {
         code if *code == SqlState::DISK_FULL => StoreError::Full(text),
         // What a column or a constraint does not take, and what a trigger of the application says no to.
         code if ["22", "23", "P0001"].iter().any(|class| code.code().starts_with(class)) => StoreError::Refused(text),
         code if locked.contains(code) => StoreError::Busy(text),
-        code if passes.contains(code) || code.code().starts_with("08") => StoreError::Away(text),
+        code if passing || passes.contains(code) => StoreError::Away(text),
         code if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => StoreError::Corrupt(text),
         _ => StoreError::Io(text),
     }

@@ -4,6 +4,7 @@
 //! speaks once a statement and only for other programs: what servers write they know, and a word of each to all would
 //! wake everybody for nothing.
 
+use super::columns;
 use super::database::{Database, Value};
 use super::dialect::Dialect;
 use super::names::Names;
@@ -23,13 +24,14 @@ impl Names {
 /// Those that are missing.
 pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Vec<Step>, StoreError> {
     let there = names_of(db, names)?;
-    let missing = |(name, _, _): &(String, &str, String)| !there.contains(name);
+    let missing = |(name, _, _): &(String, String, String)| !there.contains(name);
+    let subject = subject_type(names.dialect, columns::type_of(db, names, "taskable_id")?);
     let wanted = match names.dialect {
-        Dialect::Postgres => vec![push_in_postgres(names), nudge(names), trigger(names)],
-        Dialect::Mariadb => vec![push_in_mariadb(names, false), push_in_mariadb(names, true)],
+        Dialect::Postgres => vec![push_in_postgres(names, &subject), nudge(names), trigger(names)],
+        Dialect::Mariadb => vec![push_in_mariadb(names, None), push_in_mariadb(names, Some(&subject))],
         Dialect::Sqlite => Vec::new(),
     };
-    let step = |(_, why, sql): (String, &str, String)| Step { why: why.to_owned(), sql };
+    let step = |(_, why, sql)| Step { why, sql };
     Ok(wanted.into_iter().filter(missing).map(step).collect())
 }
 
@@ -49,32 +51,45 @@ fn names_of(db: &mut Database, names: &Names) -> Result<Vec<String>, StoreError>
     db.query(sql, &[Value::Text(names.schema.clone())])?.into_iter().map(|mut row| row.text()).collect()
 }
 
-const PUSH: &str = "a function to push jobs by, for programs that would rather call one than insert";
+/// What the functions take for the number of a record: a whole number where the column has those, else what it has.
+fn subject_type(dialect: Dialect, column: Option<String>) -> String {
+    match (dialect, column) {
+        (_, Some(kind)) if ["text", "uuid"].contains(&kind.as_str()) => kind,
+        (Dialect::Postgres, Some(kind)) if kind == "character varying" => kind,
+        (Dialect::Mariadb, Some(kind)) if ["char", "varchar", "uuid"].contains(&kind.as_str()) => "varchar(255)".into(),
+        _ => "bigint".into(),
+    }
+}
 
-fn push_in_postgres(names: &Names) -> (String, &'static str, String) {
+fn calls(name: &str) -> String {
+    format!("the function `{name}` pushes jobs, for programs that would rather call one than insert")
+}
+
+fn push_in_postgres(names: &Names, subject: &str) -> (String, String, String) {
     let name = format!("{}push", names.prefix);
     let function = names.qualified(&name);
     let sql = names.sql(&format!(
         "CREATE FUNCTION {function} (queue text, data text DEFAULT '', priority integer DEFAULT 0, \
-         at timestamptz DEFAULT NULL, subject_type text DEFAULT NULL, subject_id bigint DEFAULT NULL) \
+         at timestamptz DEFAULT NULL, subject_type text DEFAULT NULL, subject_id {subject} DEFAULT NULL) \
          RETURNS bigint LANGUAGE sql AS $push$ INSERT INTO :jobs \
          (:name, :data, :status, :priority, :run_at, :taskable_type, :taskable_id, :created_at, :updated_at) VALUES \
          ($1, $2, 'pending', $3, CAST(extract(epoch FROM $4) * 1000000 AS bigint), $5, $6, \
          now() AT TIME ZONE 'UTC', now() AT TIME ZONE 'UTC') RETURNING :id $push$"
     ));
-    (name, PUSH, sql)
+    let why = calls(&name);
+    (name, why, sql)
 }
 
 /// Arguments cannot be left out there: whoever names a record calls another function.
-fn push_in_mariadb(names: &Names, about: bool) -> (String, &'static str, String) {
-    let name = format!("{}push{}", names.prefix, if about { "_about" } else { "" });
+fn push_in_mariadb(names: &Names, about: Option<&str>) -> (String, String, String) {
+    let name = format!("{}push{}", names.prefix, if about.is_some() { "_about" } else { "" });
     let (arguments, columns, values) = match about {
-        true => (
-            ", subject_type varchar(255), subject_id bigint",
+        Some(subject) => (
+            format!(", subject_type varchar(255), subject_id {subject}"),
             ", :taskable_type, :taskable_id",
             ", subject_type, subject_id",
         ),
-        false => ("", "", ""),
+        None => (String::new(), "", ""),
     };
     let function = names.qualified(&name);
     let at = names.dialect.micros("at");
@@ -85,10 +100,11 @@ fn push_in_mariadb(names: &Names, about: bool) -> (String, &'static str, String)
          (queue, data, 'pending', coalesce(priority, 0), {at}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6){values}); \
          RETURN LAST_INSERT_ID(); END"
     ));
-    (name, PUSH, sql)
+    let why = calls(&name);
+    (name, why, sql)
 }
 
-fn nudge(names: &Names) -> (String, &'static str, String) {
+fn nudge(names: &Names) -> (String, String, String) {
     let name = names.channel();
     let function = names.qualified(&name);
     let sql = format!(
@@ -96,15 +112,17 @@ fn nudge(names: &Names) -> (String, &'static str, String) {
          IF current_setting('application_name', true) IS DISTINCT FROM '{APPLICATION}' THEN \
          PERFORM pg_notify('{name}', ''); END IF; RETURN NULL; END $nudge$"
     );
-    (name, "tells servers that listen that another program has written", sql)
+    let why = format!("the function `{name}` tells servers that listen that another program has written");
+    (name, why, sql)
 }
 
-fn trigger(names: &Names) -> (String, &'static str, String) {
+fn trigger(names: &Names) -> (String, String, String) {
     let name = names.channel();
     let (function, quoted) = (names.qualified(&name), names.dialect.quoted(&name));
     let sql = names.sql(&format!(
         "CREATE TRIGGER {quoted} AFTER INSERT OR UPDATE OF :status ON :jobs FOR EACH STATEMENT \
          EXECUTE FUNCTION {function} ()"
     ));
-    (format!("trigger {name}"), "calls that once a statement, so that nobody has to nudge", sql)
+    let why = format!("the trigger `{name}` calls that once a statement, so that nobody has to nudge");
+    (format!("trigger {name}"), why, sql)
 }

@@ -68,8 +68,10 @@ pub(super) const STRANGE_COLUMN: &str = "windlass_strange";
 /// Looks, and changes nothing.
 pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError> {
     refuse_old(db)?;
+    columns::refuse_view(db, names)?;
     let columns = columns::columns(db, names, &names.table)?;
     columns::refuse_types(&columns, names)?;
+    columns::refuse_unnumbered(db, &columns, names)?;
     columns::refuse_without_default(&columns, names)?;
     let found: Vec<String> = columns.into_iter().map(|column| column.name).collect();
     let mut steps = Vec::new();
@@ -91,7 +93,9 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
         let column = names.column(word);
         if !found.iter().any(|found| found.eq_ignore_ascii_case(column)) {
             let why = format!("the table `{}` has no column `{column}`: {}", names.table, purpose(word));
-            let sql = names.sql(&format!("ALTER TABLE :jobs ADD COLUMN :{word} {}", column_type(names.dialect, word)));
+            // The application may have a key of its own already.
+            let kind = column_type(names.dialect, word).replace("PRIMARY KEY", "UNIQUE");
+            let sql = names.sql(&format!("ALTER TABLE :jobs ADD COLUMN :{word} {kind}"));
             steps.push(Step { why, sql });
         }
     }
@@ -101,7 +105,8 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
             "ALTER TABLE :jobs ADD COLUMN {STRANGE_COLUMN} smallint AS (IF({}, 1, NULL)) VIRTUAL",
             strange(names.dialect)
         ));
-        steps.push(Step { why: "finds rows that other programs wrote, without a scan".into(), sql });
+        let why = format!("the column `{STRANGE_COLUMN}`, which is computed: finds rows that other programs wrote");
+        steps.push(Step { why, sql });
     }
     for (name, sql, why) in index_texts(names, !found.is_empty()) {
         match indexes.iter().find(|(known, _)| *known == name) {
@@ -112,7 +117,7 @@ pub(super) fn plan(db: &mut Database, names: &Names) -> Result<Plan, StoreError>
             }
             None => {}
         }
-        steps.push(Step { why: why.into(), sql });
+        steps.push(Step { why: format!("the index `{name}` {why}"), sql });
     }
     steps.extend(steps_from_older_formats(db, names, &indexes)?);
     let beside = routines::plan(db, names)?;
@@ -477,6 +482,7 @@ fn purpose(word: &str) -> &'static str {
         "cursors" => "how far inbox files were read",
         "outcomes" => "ends that the archive does not hold yet",
         "servers" => "who is alive, by the database's clock",
+        "id" => "numbers the rows",
         _ => "the seed has it",
     }
 }

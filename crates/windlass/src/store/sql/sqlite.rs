@@ -22,6 +22,11 @@ impl Sqlite {
         };
         let db = opened.map_err(|e| StoreError::Away(format!("cannot open {path}: {e}")))?;
         db.busy_timeout(limits.call).map_err(failed)?;
+        // What is in a file is only looked at with the first statement.
+        let looked = db.query_row("PRAGMA schema_version", [], |_| Ok(()));
+        if looked.is_err_and(|e| e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase)) {
+            return Err(StoreError::Io(format!("{path} is no SQLite database")));
+        }
         if limits.reads {
             return Ok(Sqlite(db));
         }
