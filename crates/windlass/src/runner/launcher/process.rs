@@ -29,6 +29,25 @@ pub(super) fn stat(pid: i32) -> Option<Stat> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Whether all of a process is dead, though it may not have been taken away yet. Its first thread can end before the
+/// others; one of the others that is traced stays in the list when it is dead.
+pub(super) fn has_died(pid: i32) -> bool {
+    let Some(first) = stat(pid) else { return true };
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_dead = |path: std::path::PathBuf| {
+        fs::read(path.join("stat")).ok().and_then(|text| parse_stat(&text)).is_none_or(|stat| stat.zombie)
+    };
+    first.zombie && (first.threads <= 1 || threads().all(|thread| is_dead(thread.path())))
+}
+
+/// What a dead process left for whoever waits for it.
+pub(super) fn wait_status(pid: i32) -> Option<i32> {
+    let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let behind = bytes.iter().rposition(|b| *b == b')')? + 1;
+    // The 52nd field of the line; the third is the first one here.
+    std::str::from_utf8(&bytes[behind..]).ok()?.split_ascii_whitespace().nth(49)?.parse().ok()
+}
+
 /// The name in brackets may hold anything, brackets and spaces too; the last bracket ends it.
 fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let behind = bytes.iter().rposition(|b| *b == b')')? + 1;

@@ -34,6 +34,8 @@ struct Orphan {
     stat: Stat,
     marker: Option<(JobId, u32)>,
     killed: bool,
+    /// It is dead, and whoever traces it has yet to take it away: nothing waits for that.
+    dead: bool,
 }
 
 impl Orphan {
@@ -75,7 +77,7 @@ impl Orphanage {
             self.list()?;
         }
         let mut held = Vec::new();
-        for (pid, orphan) in &mut self.orphans {
+        for (pid, orphan) in self.orphans.iter_mut().filter(|(_, orphan)| !orphan.dead) {
             let owner = families.iter().find(|family| orphan.is_of(family));
             let doomed = match owner {
                 Some(family) => family.ended,
@@ -120,7 +122,7 @@ impl Orphanage {
         if !self.orphans.contains_key(&pid)
             && let Some(stat) = process::stat(pid)
         {
-            let orphan = Orphan { stat, marker: process::marker(pid), killed: false };
+            let orphan = Orphan { stat, marker: process::marker(pid), killed: false, dead: false };
             self.orphans.insert(pid, orphan);
         }
     }
@@ -133,12 +135,18 @@ impl Orphanage {
                 continue;
             }
             let Some(id) = Pid::from_raw(pid) else { continue };
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            if matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(Some(_))) {
+            let mut taken = is_taken(id);
+            if !taken {
+                self.learn(pid);
+                if let Some(orphan) = self.orphans.get_mut(&pid).filter(|orphan| orphan.killed || orphan.stat.zombie) {
+                    orphan.dead = process::has_died(pid);
+                    // It may have died between the two.
+                    taken = orphan.dead && is_taken(id);
+                }
+            }
+            if taken {
                 self.orphans.remove(&pid);
                 reaped = true;
-            } else {
-                self.learn(pid);
             }
         }
         reaped
@@ -175,6 +183,12 @@ impl Orphanage {
         }
         Ok(())
     }
+}
+
+/// Takes a child of ours away where it is dead and nobody traces it.
+fn is_taken(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(Some(_)))
 }
 
 /// Kills one of our own children, which is not reaped and therefore still has its number.

@@ -27,8 +27,8 @@ impl Desk {
         self.pools[worker.pool].workers.retain(|other| *other != number);
         self.stirred.insert(worker.pool);
         self.tell_alive(worker.pool, true);
-        if worker.is_mute && report.is_some_and(|report| report.cut.is_none()) {
-            // It went by itself, and was not ended for anything that we were about to end it for.
+        if worker.is_mute && report.is_some_and(|report| matches!(report.cut, None | Some(Cut::Limit(..)))) {
+            // It went by itself or for a limit, and was not ended for anything that we were about to end it for.
             worker.ending = None;
         }
         let parallel = worker.is_parallel();
