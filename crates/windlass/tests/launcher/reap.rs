@@ -64,7 +64,10 @@ fn kill(rig: &mut Rig, troubles: &[Trouble], kills: u64) -> BTreeMap<(&'static s
             under_way.insert(start(rig, trouble), trouble);
             begun += 1;
         }
+        let t0 = Instant::now();
         let finished = rig.hear();
+        if t0.elapsed() > Duration::from_millis(700) { eprintln!("SLOW {:?} {:?}", t0.elapsed(), under_way.values().map(|t| (t.name, t.way)).collect::<Vec<_>>()); }
+        if (finished.finished.since(finished.started)) > Duration::from_secs(2) { let t = under_way[&finished.flight.0]; eprintln!("LONG {} {:?} {:?} {:?}", t.name, t.way, t.policy.user.is_some(), finished.finished.since(finished.started)); }
         let trouble = under_way.remove(&finished.flight.0).unwrap();
         let (name, way) = (trouble.name, format!("{:?}", trouble.way));
         let [(1, outcome)] = &finished.outcomes[..] else { panic!("{finished:?}") };
@@ -105,7 +108,7 @@ fn left(rig: &Rig, launchers: &[i32]) -> (usize, usize) {
 #[test]
 fn thousands_of_kills_leave_nothing() {
     let alone = std::env::var("WINDLASS_REAP_KILLS").ok();
-    for means in ["", "cgroup,children,pidfd"] {
+    for means in ["cgroup,children,pidfd"] {
         let mut rig = Rig::without(2, means);
         let modules = tempfile::tempdir().unwrap();
         let troubles = trouble::all(modules.path(), TOGETHER as u32, &nobody());

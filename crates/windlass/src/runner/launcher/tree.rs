@@ -5,7 +5,7 @@
 //! the job whose process group or marker it has. One that shed both could be any job's that ran at its birth; it goes
 //! when the last of those has ended. A job that has a control group is told by it (`cgroup`).
 
-use super::process::{self, Stat};
+use super::process::{self, Marked, Stat};
 use super::usage;
 use crate::sabotage::{self, Sabotage};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
@@ -28,11 +28,11 @@ pub(super) struct Family {
     pub(super) ended: bool,
 }
 
-/// What was made out about an orphan once; it stays true until it is reaped.
+/// What was made out about an orphan; once it is whose it is, that stays true until it is reaped.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     stat: Stat,
-    marker: Option<(JobId, u32)>,
+    marker: Marked,
     killed: bool,
     /// It is dead, and whoever traces it has yet to take it away: nothing waits for that.
     dead: bool,
@@ -40,7 +40,7 @@ struct Orphan {
 
 impl Orphan {
     fn is_of(&self, family: &Family) -> bool {
-        self.stat.group == family.pid || self.marker == Some((family.job, family.start))
+        self.stat.group == family.pid || self.marker == Marked::As(family.job, family.start)
     }
 }
 
@@ -81,6 +81,11 @@ impl Orphanage {
             let owner = families.iter().find(|family| orphan.is_of(family));
             let doomed = match owner {
                 Some(family) => family.ended,
+                // Whoever ended may be the one whose it is.
+                None if orphan.marker == Marked::NotYet => {
+                    held.extend(families.iter().filter(|family| family.ended).map(|family| family.pid));
+                    continue;
+                }
                 None => !families.iter().any(|family| !family.ended && family.born <= orphan.stat.born),
             };
             if !doomed {
@@ -117,11 +122,13 @@ impl Orphanage {
         Ok(members)
     }
 
-    /// Gets to know an orphan, once.
+    /// Gets to know an orphan.
     fn learn(&mut self, pid: i32) {
-        if !self.orphans.contains_key(&pid)
-            && let Some(stat) = process::stat(pid)
-        {
+        if let Some(known) = self.orphans.get_mut(&pid) {
+            if known.marker == Marked::NotYet {
+                known.marker = process::marker(pid);
+            }
+        } else if let Some(stat) = process::stat(pid) {
             let orphan = Orphan { stat, marker: process::marker(pid), killed: false, dead: false };
             self.orphans.insert(pid, orphan);
         }
