@@ -1,6 +1,6 @@
 //! What becomes of a worker's jobs when it dies or is told to stop.
 //!
-//! Lines that it never took had not begun, and cost nothing. Of those it took, the one it was at is suspected; where it
+//! Lines that it never took had not begun, and cost nothing but where one ran over its time so. Of those it took, the one it was at is suspected; where it
 //! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
 
 use super::{CHANNEL, Death, Desk, Ending, Kept, Line, NOTICES, Report, last_words, reading};
@@ -37,7 +37,10 @@ impl Desk {
         let places = taken.iter().chain(&left).filter_map(|line| line.place);
         places.for_each(|place| self.marks.died(place));
         for line in left {
-            self.end_line(&worker, line, Outcome::Interrupted);
+            // Not even begun within its time is late as well; it would be given out again for ever.
+            let purpose = worker.ending().filter(|ending| matches!(ending, Ending::TimedOut(..)));
+            let outcome = purpose.map(|ending| ended_on_purpose(ending, &line, 0, &worker));
+            self.end_line(&worker, line, outcome.unwrap_or(Outcome::Interrupted));
         }
         for (at, line) in taken.into_iter().enumerate() {
             let outcome = match worker.ending() {
