@@ -1,7 +1,8 @@
 //! What becomes of a worker's jobs when it dies or is told to stop.
 //!
-//! Lines that it never took had not begun, and cost nothing but where one ran over its time so. Of those it took, the one it was at is suspected; where it
-//! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
+//! Lines that it never took had not begun, and cost nothing but where one ran over its time so. Of those it took, the
+//! one it was at is suspected; where it works on several at once, all of them are. A worker that we end ourselves
+//! accuses nobody but whom we ended it for.
 
 use super::{CHANNEL, Death, Desk, Ending, Kept, Line, NOTICES, Report, last_words, reading};
 use crate::runner::launcher::{Cut, End};
