@@ -244,6 +244,14 @@ fn one_that_hangs_ignores_term_or_stops_itself_is_ended_for_its_job_alone() {
 }
 
 #[test]
+fn one_that_never_reads_its_line_is_ended_and_the_job_is_late() {
+    let mut rig = Rig::new(1);
+    let limit = Duration::from_millis(50);
+    let policy = Policy { time_limit: Some(limit), ..kept("exec sleep 1000", 1, |_| {}) };
+    assert_eq!(rig.all(&policy, &[b"a"]), ["timed_out"]);
+}
+
+#[test]
 fn one_that_does_not_keep_to_the_protocol_is_ended() {
     let mut rig = Rig::new(1);
     let script = "while read line; do case $line in

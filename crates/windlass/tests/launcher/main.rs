@@ -18,6 +18,7 @@ mod reap;
 mod rig;
 mod supervised;
 mod trees;
+mod trouble;
 mod users;
 
 #[path = "../shared/payloads.rs"]

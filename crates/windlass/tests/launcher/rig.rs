@@ -143,6 +143,11 @@ impl Rig {
         self.witness.limited |= counted && self.witness.run != Path::new("");
     }
 
+    /// The offset of the next job, which is the number of its flight.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Asks for a start and tells the job's id; flights count from 1 as offsets do.
     pub(crate) fn start(&mut self, job: Job) -> JobId {
         self.has_limits(job.policy.limits);
@@ -345,6 +350,13 @@ impl Rig {
         };
         processes().filter(is_launcher).collect()
     }
+}
+
+/// A user that is nobody on any machine, whom only root can become.
+pub(crate) fn nobody() -> Identity {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root, "this test becomes other users and needs root: run it as root");
+    Identity { name: "nobody".into(), uid: 65534, gid: 65533, groups: vec![7, 4242, 65533], home: b"/".to_vec() }
 }
 
 /// An outcome with its text.

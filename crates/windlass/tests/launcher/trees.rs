@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 use windlass::runner::launcher::slots;
+use windlass::runner::{Flight, Runner, Stop};
 use windlass_core::outcome::Outcome;
 
 /// As the kernel is, and without handles of processes.
@@ -112,6 +113,58 @@ fn a_launcher_that_cannot_adopt_orphans_refuses_to_be_one() {
     let said = String::from_utf8(ended.stderr).unwrap();
     assert!(!ended.status.success() && said.starts_with("windlass launcher: cannot become a launcher: "), "{said}");
     assert!(!place("slots.0").exists(), "it has begun nothing");
+}
+
+/// Has two threads and a child in a session of its own, and says who it and the child are.
+const TRACED: &str = "
+import os, sys, threading, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+    time.sleep(1000)
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+open(sys.argv[1], 'w').write(f'{os.getpid()}\\n{child}\\n')
+time.sleep(1000)
+";
+
+/// Traces the first thread or all others of these processes, says so, and never looks at what comes of it.
+const TRACES: &str = "
+import ctypes, os, sys, time
+fifo, first, *pids = sys.argv[1:]
+libc = ctypes.CDLL(None)
+SEIZE = 0x4206
+threads = [(pid, thread) for pid in pids for thread in os.listdir(f'/proc/{pid}/task')]
+mine = [int(thread) for pid, thread in threads if (pid == thread) == (first == 'first')]
+refused = [libc.ptrace(SEIZE, thread, None, None) for thread in mine]
+open(fifo, 'w').write('refused\\n' if any(refused) or not refused else 'traces\\n')
+time.sleep(1000)
+";
+
+/// Of what is traced only the tracer is told, and he takes it away first or never. It needs root, or a kernel that lets
+/// processes of one user trace each other.
+#[test]
+fn a_job_that_another_traces_is_reported_when_it_is_dead_and_holds_nobody_up() {
+    for (means, threads) in MEANS.into_iter().flat_map(|means| [(means, "first"), (means, "others")]) {
+        let mut rig = Rig::without(1, means);
+        let [here, traces] = ["here", "traces"].map(|name| rig.fifo(name));
+        let traced = rig.start(command(&["python3", "-c", TRACED, here.to_str().unwrap()]).grace(Duration::ZERO));
+        let pids = pids_from(&here);
+        let [main, child] = [pids[0].to_string(), pids[1].to_string()];
+        let argv = ["python3", "-c", TRACES, traces.to_str().unwrap(), threads, &main, &child];
+        let tracer = rig.start(command(&argv));
+        assert_eq!(std::fs::read_to_string(&traces).unwrap(), "traces\n", "it cannot trace its sibling here");
+        rig.runner.stop(Flight(traced.offset), Stop::Cancel);
+        let finished = rig.hear();
+        assert_eq!((finished.flight.0, &finished.outcomes[0].1), (traced.offset, &Outcome::Cancelled), "{means:?}");
+        assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 0, "{means:?}");
+        // What is left of it, for the tracer to look at, is in nobody's way.
+        assert_eq!(rig.stdout(shell("setsid sleep 1000 & echo on")), b"on\n");
+        rig.runner.stop(Flight(tracer.offset), Stop::Kill);
+        assert_eq!(rig.hear().outcomes[0].1, Outcome::Interrupted);
+        while !children(rig.launchers()[0]).is_empty() {
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

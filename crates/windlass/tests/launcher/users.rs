@@ -2,16 +2,10 @@
 //!
 //! These tests need root, as the server does, and fail where they do not have it.
 
-use crate::rig::{Rig, batch, kept, shell};
+use crate::rig::{Rig, batch, kept, nobody, shell};
 use std::os::unix::fs::MetadataExt;
 use windlass_core::outcome::Outcome;
 use windlass_core::policy::{Identity, Limits, Policy};
-
-fn nobody() -> Identity {
-    let root = rustix::process::geteuid().is_root();
-    assert!(root, "this test becomes other users and needs root: run it as root");
-    Identity { name: "nobody".into(), uid: 65534, gid: 65533, groups: vec![7, 4242, 65533], home: b"/".to_vec() }
-}
 
 /// A shell script as nobody.
 fn told(rig: &mut Rig, script: &str) -> String {

@@ -22,13 +22,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use stops::Leases;
+use stops::{LOOK_AGAIN, Leases};
 use watch::Watch;
 use windlass_core::outcome::Exit;
 use windlass_core::time::Time;
@@ -220,7 +220,8 @@ impl Service {
         let first = [&self.deadlines, &self.looks, &self.words].into_iter().filter_map(|due| due.first()).min();
         let first = first.map(|(first, ..)| *first).into_iter().chain(self.leases.first()).min();
         let due = first.map(|first| first.saturating_duration_since(Instant::now()));
-        let left = due.into_iter().chain(self.unsent.map(|_| SEND_PAUSE)).min()?;
+        let pauses = [self.unsent.map(|_| SEND_PAUSE), (!self.ended.is_empty()).then_some(LOOK_AGAIN)];
+        let left = due.into_iter().chain(pauses.into_iter().flatten()).min()?;
         Some(Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
     }
 
@@ -254,27 +255,6 @@ impl Service {
                         }
                     }
                 }
-            }
-        }
-    }
-
-    fn enforce_deadlines(&mut self) {
-        let now = Instant::now();
-        while let Some(&(by, index, generation)) = self.deadlines.first().filter(|(by, ..)| *by <= now) {
-            self.deadlines.remove(&(by, index, generation));
-            let Some(job) = &mut self.jobs[index] else { continue };
-            job.deadline = None;
-            let asked = job.task.control.map_or(Duration::ZERO, |number| self.control.extensions(number));
-            if job.cut.is_some() {
-                job.kill();
-            } else if asked > job.extended {
-                let more = by.checked_add(asked - job.extended);
-                job.extended = asked;
-                job.deadline = more;
-                self.deadlines.extend(more.map(|by| (by, index, generation)));
-            } else {
-                job.cut = Some(Cut::TimeLimit);
-                self.ask_to_end(index);
             }
         }
     }
@@ -352,12 +332,7 @@ impl Service {
     /// The tree is dead: takes the leader away too, frees the slot and says so.
     fn report(&mut self, index: usize) -> io::Result<()> {
         let Some(mut job) = self.jobs[index].take() else { return Ok(()) };
-        let status = rustix::process::waitid(WaitId::Pid(job.pid), WaitIdOptions::EXITED)?;
-        let exit = match status {
-            Some(status) if status.exited() => Exit::Code(status.exit_status().unwrap_or(-1)),
-            Some(status) => Exit::Signal(status.terminating_signal().unwrap_or(0)),
-            None => Exit::Signal(0),
-        };
+        let exit = exits::take_away(job.pid)?;
         let cut = job.cut.or_else(|| job.kernels_cut(exit));
         if let (Some(cell), Some(cgroups)) = (job.cell.take(), &mut self.cgroups) {
             cgroups.give_back(cell);

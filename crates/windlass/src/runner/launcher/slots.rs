@@ -6,7 +6,7 @@
 //! are kept after the report until their slot is needed again, oldest first, because a server may die between
 //! hearing of an outcome and storing it.
 
-use super::process;
+use super::process::{self, Marked};
 use crate::data_dir::boot_id;
 use crate::error::Failure;
 use crate::sabotage::{self, Sabotage};
@@ -26,6 +26,8 @@ use windlass_core::job::{JobId, Origin};
 
 /// So long it takes at most, as a rule, until the killed are gone.
 const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// What cannot be told of a process yet is waited for so often, since nobody is between two programs for so long.
+const MOMENTS: u32 = 500;
 
 /// How many starts one launcher can have under way.
 pub const SLOTS: usize = 4096;
@@ -379,15 +381,23 @@ fn prove_table_dead(path: &Path, asked: impl Fn(&SlotNote) -> bool) -> Result<Op
 fn kill_all(suspects: &[SlotNote]) -> rustix::io::Result<()> {
     let marked: HashSet<(JobId, u32)> = suspects.iter().map(|note| (note.job, note.start)).collect();
     let mains: HashMap<i32, &SlotNote> = suspects.iter().map(|note| (note.pid, note)).collect();
-    let belongs = |pid: i32| {
-        let Some(stat) = process::stat(pid).filter(|stat| !stat.zombie) else { return false };
-        mains.get(&pid).is_some_and(|note| note.is_main(pid, stat))
-            || process::marker(pid).is_some_and(|marker| marked.contains(&marker))
+    let is_main = |pid: i32| {
+        let stat = process::stat(pid).filter(|_| !process::has_died(pid));
+        stat.is_some_and(|stat| mains.get(&pid).is_some_and(|note| note.is_main(pid, stat)))
     };
+    let belongs = |pid: i32| is_main(pid) || process::marker(pid).owner().is_some_and(|owner| marked.contains(&owner));
+    let mut unclear = MOMENTS;
     loop {
-        let found: Vec<i32> = process::all().filter(|pid| *pid > 1 && belongs(*pid)).collect();
+        let others = process::all().filter(|pid| *pid > 1);
+        let (found, rest): (Vec<i32>, Vec<i32>) = others.partition(|pid| belongs(*pid));
         if found.is_empty() {
-            return Ok(());
+            if unclear == 0 || !rest.into_iter().any(|pid| process::marker(pid) == Marked::NotYet) {
+                return Ok(());
+            }
+            // It is becoming another program, or about to be dead, which is soon over.
+            unclear -= 1;
+            let _woken = rustix::event::poll(&mut [], Some(&A_MOMENT));
+            continue;
         }
         for pid in found {
             let Some(pid) = Pid::from_raw(pid) else { continue };

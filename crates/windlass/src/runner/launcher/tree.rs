@@ -5,7 +5,7 @@
 //! the job whose process group or marker it has. One that shed both could be any job's that ran at its birth; it goes
 //! when the last of those has ended. A job that has a control group is told by it (`cgroup`).
 
-use super::process::{self, Stat};
+use super::process::{self, Marked, Stat};
 use super::usage;
 use crate::sabotage::{self, Sabotage};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
@@ -15,6 +15,9 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use windlass_core::job::JobId;
+
+/// How often the list of our children is read in one go.
+const ROUNDS: usize = 8;
 
 /// A job as far as its tree is concerned.
 #[derive(Clone, Copy, Debug)]
@@ -28,17 +31,19 @@ pub(super) struct Family {
     pub(super) ended: bool,
 }
 
-/// What was made out about an orphan once; it stays true until it is reaped.
+/// What was made out about an orphan; once it is whose it is, that stays true until it is reaped.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     stat: Stat,
-    marker: Option<(JobId, u32)>,
+    marker: Marked,
     killed: bool,
+    /// It is dead, and whoever traces it has yet to take it away: nothing waits for that.
+    dead: bool,
 }
 
 impl Orphan {
     fn is_of(&self, family: &Family) -> bool {
-        self.stat.group == family.pid || self.marker == Some((family.job, family.start))
+        self.stat.group == family.pid || self.marker == Marked::As(family.job, family.start)
     }
 }
 
@@ -62,7 +67,7 @@ impl Orphanage {
     }
 
     /// Reaps dead orphans and kills those of ended families; `families` are all that are not reaped yet. Returns
-    /// the pids of ended families of which something still lives.
+    /// the pids of ended families of which something may still live.
     pub(super) fn sweep(&mut self, families: impl Fn() -> Vec<Family>, count: usize) -> io::Result<Vec<i32>> {
         self.list()?;
         if self.listed.len() <= count || sabotage::on(Sabotage::LeaderOnlyKilled) {
@@ -70,15 +75,31 @@ impl Orphanage {
             return Ok(Vec::new());
         }
         let families = families();
-        // Reaping one may bring its own children here, so the list is read until a round reaps nothing.
-        while self.reap(&families) {
+        // Reaping one may bring its own children here, so the list is read until a round reaps nothing. Those who fork
+        // faster than that would hold everybody up: they are looked at again when all else has had its turn.
+        for _ in 0..ROUNDS {
+            let reaped = self.reap(&families);
+            let held = self.kill_doomed(&families);
+            if !reaped {
+                return Ok(held);
+            }
             self.list()?;
         }
+        Ok(ended(&families).collect())
+    }
+
+    /// Kills the orphans of ended families, and tells which families they hold.
+    fn kill_doomed(&mut self, families: &[Family]) -> Vec<i32> {
         let mut held = Vec::new();
-        for (pid, orphan) in &mut self.orphans {
+        for (pid, orphan) in self.orphans.iter_mut().filter(|(_, orphan)| !orphan.dead) {
             let owner = families.iter().find(|family| orphan.is_of(family));
             let doomed = match owner {
                 Some(family) => family.ended,
+                // Whoever ended may be the one whose it is.
+                None if orphan.marker == Marked::NotYet => {
+                    held.extend(ended(families));
+                    continue;
+                }
                 None => !families.iter().any(|family| !family.ended && family.born <= orphan.stat.born),
             };
             if !doomed {
@@ -86,14 +107,14 @@ impl Orphanage {
             }
             if !orphan.killed {
                 orphan.killed = true;
-                kill(*pid);
+                kill(*pid, orphan.stat.group == *pid);
             }
             match owner {
                 Some(family) => held.push(family.pid),
-                None => held.extend(families.iter().filter(|family| family.ended).map(|family| family.pid)),
+                None => held.extend(ended(families)),
             }
         }
-        Ok(held)
+        held
     }
 
     /// A family's members: its first process, its orphans that live here, and all their descendants.
@@ -115,17 +136,19 @@ impl Orphanage {
         Ok(members)
     }
 
-    /// Gets to know an orphan, once.
+    /// Gets to know an orphan.
     fn learn(&mut self, pid: i32) {
-        if !self.orphans.contains_key(&pid)
-            && let Some(stat) = process::stat(pid)
-        {
-            let orphan = Orphan { stat, marker: process::marker(pid), killed: false };
+        if let Some(known) = self.orphans.get_mut(&pid) {
+            if known.marker == Marked::NotYet {
+                known.marker = process::marker(pid);
+            }
+        } else if let Some(stat) = process::stat(pid) {
+            let orphan = Orphan { stat, marker: process::marker(pid), killed: false, dead: false };
             self.orphans.insert(pid, orphan);
         }
     }
 
-    /// Takes the dead away and gets to know the living; true where one was taken.
+    /// Gets to know the orphans and takes the dead away; true where one was taken that was of no running family.
     fn reap(&mut self, families: &[Family]) -> bool {
         let mut reaped = false;
         for pid in std::mem::take(&mut self.listed) {
@@ -133,12 +156,19 @@ impl Orphanage {
                 continue;
             }
             let Some(id) = Pid::from_raw(pid) else { continue };
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            if matches!(rustix::process::waitid(WaitId::Pid(id), options), Ok(Some(_))) {
-                self.orphans.remove(&pid);
-                reaped = true;
-            } else {
-                self.learn(pid);
+            // Whose a dead one was is told by its group alone.
+            self.learn(pid);
+            let mut taken = is_taken(id);
+            let orphan = self.orphans.get_mut(&pid);
+            if let Some(orphan) = orphan.filter(|orphan| !taken && (orphan.killed || orphan.stat.zombie)) {
+                orphan.dead = process::has_died(pid);
+                // It may have died between the two.
+                taken = orphan.dead && is_taken(id);
+            }
+            if taken {
+                let orphan = self.orphans.remove(&pid);
+                let of_running = |family: &&Family| !family.ended && orphan.is_some_and(|orphan| orphan.is_of(family));
+                reaped |= !families.iter().any(|family| of_running(&family));
             }
         }
         reaped
@@ -177,12 +207,27 @@ impl Orphanage {
     }
 }
 
-/// Kills one of our own children, which is not reaped and therefore still has its number.
-fn kill(pid: i32) {
+/// Takes a child of ours away where it is dead and nobody traces it.
+fn is_taken(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(Some(_)))
+}
+
+/// Kills one of our own children, which is not reaped and therefore still has its number; and its group, where that has
+/// the same number, with what it has just forked.
+fn kill(pid: i32, leads: bool) {
     if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
         // It may be a zombie by now, which is as good.
         let _dead_already = rustix::process::kill_process(pid, Signal::KILL);
+        if leads {
+            let _dead_already = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
     }
+}
+
+/// The families whose first process has ended.
+fn ended(families: &[Family]) -> impl Iterator<Item = i32> {
+    families.iter().filter(|family| family.ended).map(|family| family.pid)
 }
 
 /// Readable whenever a child has died, ours by start or by adoption.

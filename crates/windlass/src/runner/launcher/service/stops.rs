@@ -1,10 +1,11 @@
-//! Ends before their time: somebody asks for one, the server goes, or a lease ends.
+//! Ends before their time: somebody asks for one, a time limit or a lease ends, or the server goes.
 //!
 //! A job under a lease is killed when that ends, whatever has become of who asked for the job: he may be frozen, and
 //! somebody else has it by then. It must not judge what an end means.
 
 use super::super::message::{Cut, End};
-use super::Service;
+use super::super::process;
+use super::{EXIT, Service, token};
 use crate::clock;
 use crate::runner::{Flight, Stop};
 use rustix::event::epoll;
@@ -12,6 +13,10 @@ use rustix::process::Signal;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
+
+/// Of one that is traced only the tracer is told when it dies, so what was killed and is not known to be dead is looked
+/// at this often. Mostly the kernel's word comes long before.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Until when starts may live that are not to outlive somebody's word. Those that have ended meanwhile cost nothing.
 #[derive(Debug, Default)]
@@ -58,14 +63,53 @@ impl Service {
         Ok(())
     }
 
+    /// Time limits, the ends of graces, and looks at what was killed.
+    pub(super) fn enforce_deadlines(&mut self) {
+        let now = Instant::now();
+        while let Some(&(by, index, generation)) = self.deadlines.first().filter(|(by, ..)| *by <= now) {
+            self.deadlines.remove(&(by, index, generation));
+            let Some(job) = &mut self.jobs[index] else { continue };
+            job.deadline = None;
+            let asked = job.task.control.map_or(Duration::ZERO, |number| self.control.extensions(number));
+            if job.cut.is_some() || self.orphaned {
+                match process::has_died(job.pid.as_raw_nonzero().get()) {
+                    true => self.attend(token(index, generation, EXIT)),
+                    false => self.kill(index),
+                }
+            } else if asked > job.extended {
+                let more = by.checked_add(asked - job.extended);
+                job.extended = asked;
+                self.set_deadline(index, more);
+            } else {
+                job.cut = Some(Cut::TimeLimit);
+                self.ask_to_end(index);
+            }
+        }
+    }
+
+    /// In place of the one that it had.
+    fn set_deadline(&mut self, index: usize, by: Option<Instant>) {
+        let Some(job) = &mut self.jobs[index] else { return };
+        let generation = job.generation;
+        if let Some(old) = std::mem::replace(&mut job.deadline, by) {
+            self.deadlines.remove(&(old, index, generation));
+        }
+        self.deadlines.extend(by.map(|by| (by, index, generation)));
+    }
+
+    /// Kills it, and looks soon whether it is dead.
+    pub(super) fn kill(&mut self, index: usize) {
+        let Some(job) = self.jobs[index].as_ref().filter(|job| !job.ended) else { return };
+        job.kill();
+        self.set_deadline(index, Instant::now().checked_add(LOOK_AGAIN));
+    }
+
     pub(super) fn lose_server(&mut self) {
         self.orphaned = true;
         self.waiting.clear();
         // The socket stays readable for ever now; there is nothing more to hear.
         let _removed = epoll::delete(&self.epoll, &self.socket);
-        for job in self.jobs.iter().flatten() {
-            job.kill();
-        }
+        (0..self.jobs.len()).for_each(|index| self.kill(index));
     }
 
     pub(super) fn stop(&mut self, flight: Flight, why: Stop) -> io::Result<()> {
@@ -87,7 +131,7 @@ impl Service {
         }
         match why {
             Stop::Cancel | Stop::Interrupt => self.ask_to_end(index),
-            Stop::Kill => job.kill(),
+            Stop::Kill => self.kill(index),
             Stop::Withdraw => {}
         }
         Ok(())
@@ -103,10 +147,6 @@ impl Service {
         // A stopped process would sleep through its grace.
         job.signal(Signal::CONT);
         let by = Instant::now().checked_add(job.task.grace);
-        let generation = job.generation;
-        if let Some(old) = std::mem::replace(&mut job.deadline, by) {
-            self.deadlines.remove(&(old, index, generation));
-        }
-        self.deadlines.extend(by.map(|by| (by, index, generation)));
+        self.set_deadline(index, by);
     }
 }

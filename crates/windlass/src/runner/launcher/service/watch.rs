@@ -132,7 +132,7 @@ impl Service {
             job.cut = Some(Cut::Limit(resource, amount));
         }
         match resource {
-            Resource::Memory | Resource::Processes => job.kill(),
+            Resource::Memory | Resource::Processes => self.kill(index),
             // Its grace runs already where it is being ended.
             Resource::Cpu | Resource::Output if first => self.ask_to_end(index),
             Resource::Cpu | Resource::Output => {}

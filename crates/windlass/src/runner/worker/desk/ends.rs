@@ -1,7 +1,8 @@
 //! What becomes of a worker's jobs when it dies or is told to stop.
 //!
-//! Lines that it never took had not begun, and cost nothing. Of those it took, the one it was at is suspected; where it
-//! works on several at once, all of them are. A worker that we end ourselves accuses nobody but whom we ended it for.
+//! Lines that it never took had not begun, and cost nothing but where one ran over its time so. Of those it took, the
+//! one it was at is suspected; where it works on several at once, all of them are. A worker that we end ourselves
+//! accuses nobody but whom we ended it for.
 
 use super::{CHANNEL, Death, Desk, Ending, Kept, Line, NOTICES, Report, last_words, reading};
 use crate::runner::launcher::{Cut, End};
@@ -27,8 +28,8 @@ impl Desk {
         self.pools[worker.pool].workers.retain(|other| *other != number);
         self.stirred.insert(worker.pool);
         self.tell_alive(worker.pool, true);
-        if worker.is_mute && report.is_some_and(|report| report.cut.is_none()) {
-            // It went by itself, and was not ended for anything that we were about to end it for.
+        if worker.is_mute && report.is_some_and(|report| matches!(report.cut, None | Some(Cut::Limit(..)))) {
+            // It went by itself or for a limit, and was not ended for anything that we were about to end it for.
             worker.ending = None;
         }
         let parallel = worker.is_parallel();
@@ -37,7 +38,10 @@ impl Desk {
         let places = taken.iter().chain(&left).filter_map(|line| line.place);
         places.for_each(|place| self.marks.died(place));
         for line in left {
-            self.end_line(&worker, line, Outcome::Interrupted);
+            // Not even begun within its time is late as well; it would be given out again for ever.
+            let purpose = worker.ending().filter(|ending| matches!(ending, Ending::TimedOut(..)));
+            let outcome = purpose.map(|ending| ended_on_purpose(ending, &line, 0, &worker));
+            self.end_line(&worker, line, outcome.unwrap_or(Outcome::Interrupted));
         }
         for (at, line) in taken.into_iter().enumerate() {
             let outcome = match worker.ending() {
