@@ -356,6 +356,10 @@ impl Store for Watched {
         self.memory.arrive(jobs, now)
     }
 
+    fn ends_together(&self) -> bool {
+        true
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let kept = self.falsified_follow_ups(follow_ups);
         let ends = self.falsified_ends(settlements);

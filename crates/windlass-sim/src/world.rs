@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windlass::engine::{Effects, Engine, EngineOptions, Event, IdSource, Stopping};
 use windlass::store::memory::Memory;
-use windlass::store::{DELETED, Durability, EXPIRED, Evidence, Settlement, Store, StoreError, StoreView};
+use windlass::store::{DELETED, Durability, EXPIRED, End, Evidence, Store, StoreError, StoreView};
 use windlass_core::job::{JobId, Origin, RunId};
 use windlass_core::life_cycle::State;
 use windlass_core::time::{Steady, Time};
@@ -472,6 +472,7 @@ impl World {
     }
 
     fn perform(&mut self, effects: Effects, quiet_before: bool) -> Outcome<()> {
+        let (archives, ends) = (effects.has_ends(), starts(effects.ends()));
         effects.answers.give();
         self.people_hear(quiet_before)?;
         for start in effects.starts {
@@ -484,9 +485,8 @@ impl World {
         }
         effects.cancels.into_iter().try_for_each(|(flight, position)| self.kept_cancel(flight, position))?;
         self.remotes_ask();
-        if !effects.archive.is_empty() {
-            let settlements = effects.archive.iter().map(|entry| &entry.settlement);
-            self.archive.push_back((effects.turn, starts(settlements)));
+        if archives {
+            self.archive.push_back((effects.turn, ends));
             let after = self.random.between(100, 50_000);
             self.at(after, Due::Archive);
         }
@@ -534,7 +534,7 @@ impl World {
         self.inbox = Some(Inbox::new(&self.disk, cursors));
         self.look_soon();
         for left in unarchived {
-            self.archive.push_back((left.turn, starts(&left.settlements)));
+            self.archive.push_back((left.turn, starts(left.settlements.iter().map(End::of))));
         }
         if !self.archive.is_empty() {
             self.at(1000, Due::Archive);
@@ -594,7 +594,7 @@ impl World {
 }
 
 /// The starts that these settle; the last line of a job that was deleted or too late settles none.
-fn starts<'a>(settlements: impl IntoIterator<Item = &'a Settlement>) -> Vec<(JobId, u32)> {
-    let settled = settlements.into_iter().filter(|settlement| ![DELETED, EXPIRED].contains(&settlement.outcome));
-    settled.flat_map(|settlement| settlement.held.ids().map(|id| (id, settlement.held.start()))).collect()
+fn starts<'a>(ends: impl Iterator<Item = End<'a>>) -> Vec<(JobId, u32)> {
+    let settled = ends.filter(|end| ![DELETED, EXPIRED].contains(&end.outcome));
+    settled.flat_map(|end| end.held.ids().map(move |id| (id, end.held.start()))).collect()
 }

@@ -56,7 +56,7 @@ fn turns(jobs: u64) -> Vec<ArchivedTurn> {
     let mut offset = 0;
     let turn = |number: u64| {
         let entries = (0..CHUNKS_A_TURN).map(|_| entry(chunk(&mut offset), &queue)).collect();
-        ArchivedTurn { turn: number, entries }
+        ArchivedTurn { turn: number, entries, together: Vec::new() }
     };
     (1..=jobs / (JOBS_A_CHUNK * CHUNKS_A_TURN)).map(turn).collect()
 }

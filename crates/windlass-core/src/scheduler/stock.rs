@@ -59,16 +59,28 @@ impl Pace {
 }
 
 impl Scheduler {
-    /// With how many jobs the one of this plan may share a flight, itself included, where it is alone in its queue: as
-    /// many of its crew as would go together if they were of one queue. One where its queue is told apart from others,
-    /// by a process, slots, a rate or destinations of its own, and where a job may be one of many that wait.
-    pub fn together(&self, planned: &Planned) -> u32 {
-        let Some(crew) = self.crews.get(&planned.crew) else { return 1 };
+    /// How many of the first plans may share a flight: jobs of one crew that are alone in their queues, as many as
+    /// would go together if they were of one queue. None where the first may not, because its queue is told apart from
+    /// others, by a process, slots, a rate or destinations of its own, or because its job may be one of many that wait.
+    pub fn together(&self, planned: &[Planned]) -> usize {
+        let Some((number, crew)) = planned.first().and_then(|first| Some((first.crew, self.crews.get(&first.crew)?)))
+        else {
+            return 0;
+        };
         let policy = &crew.policy;
         let kept = matches!(&policy.service, Service::Worker(worker) if !worker.command.names_queue());
-        let alike = kept && policy.rate_key.is_none() && policy.queue_rate().is_none();
-        let lonely = planned.most == 1 && planned.lane.kind == LaneKind::Fresh && self.waiting(planned.lane.queue) == 0;
-        if alike && lonely && !self.caps.contains_key(&planned.lane.queue) { crew.at_once.max(1) } else { 1 }
+        if !kept || policy.rate_key.is_some() || policy.queue_rate().is_some() {
+            return 0;
+        }
+        let lonely = |next: &&Planned| {
+            let queue = next.lane.queue;
+            next.crew == number
+                && next.most == 1
+                && next.lane.kind == LaneKind::Fresh
+                && self.waiting(queue) == 0
+                && !self.caps.contains_key(&queue)
+        };
+        planned.iter().take(crew.at_once as usize).take_while(lonely).count()
     }
 }
 

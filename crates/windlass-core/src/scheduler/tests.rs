@@ -412,6 +412,24 @@ fn a_capped_queue_claims_no_more_than_one_slot_does_at_once() {
 }
 
 #[test]
+fn jobs_that_are_alone_in_their_queues_share_a_flight_as_far_as_they_lead_the_plan() {
+    let kept = Policy { slots: 9, ..Policy::new("*", Service::Worker(Worker::new(Command::default()))) };
+    let mut s = with_queues(vec![kept], 9, &["a", "b", "c", "d", "e"]);
+    let crew = s.policy_of(QueueNo(0)).unwrap().0;
+    s.set_at_once(crew, 64);
+    (0..5).for_each(|queue| s.ready(fresh(queue), if queue == 3 { 2 } else { 1 }));
+    let planned = s.plan();
+    assert_eq!(planned.iter().map(|p| p.most).collect::<Vec<_>>(), [1, 1, 1, 2, 1]);
+    let together = |s: &Scheduler| [0, 1, 3, 4, 5].map(|from| s.together(&planned[from..]));
+    assert_eq!(together(&s), [3, 2, 0, 1, 0], "one of two is not alone");
+    s.ready(fresh(1), 1);
+    assert_eq!(together(&s), [1, 0, 0, 1, 0], "another has come");
+    s.set_at_once(crew, 2);
+    s.ready(fresh(1), -1);
+    assert_eq!(together(&s), [2, 2, 0, 1, 0], "no more than would go together in one queue");
+}
+
+#[test]
 fn overrides_are_laid_over_the_rules_and_leave_them_when_they_end() {
     let mut s = with_queues(vec![command("a.*", 2, 1), command("b", 2, 1)], 9, &["a.x", "a.y", "b"]);
     (0..3).for_each(|queue| s.ready(fresh(queue), 9));

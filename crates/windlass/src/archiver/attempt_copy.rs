@@ -10,7 +10,9 @@ pub(super) fn hand_over(copies: &Copies, turn: &ArchivedTurn) {
         return;
     }
     // How a job ends that another server has now is that one's to say.
-    for entry in turn.entries.iter().filter(|entry| entry.settlement.outcome != MOVED) {
-        copies.ended(&entry.settlement.held, &entry.queue, entry.state);
-    }
+    turn.each(|entry| {
+        if entry.settlement.outcome != MOVED {
+            copies.ended(&entry.settlement.held, &entry.queue, entry.state);
+        }
+    });
 }

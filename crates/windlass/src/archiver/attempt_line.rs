@@ -10,12 +10,12 @@ use windlass_core::outcome::{Exit, exit_in};
 
 /// Says what a turn settled; called on the archiver's thread, so that the engine's is not held up.
 pub(super) fn say(log: &Log, turn: &ArchivedTurn) {
-    for entry in &turn.entries {
+    turn.each(|entry| {
         let level = level_of(entry.state);
         if log.wants(level) {
             entry.settlement.held.range().for_each(|index| log.put(line(entry, index, level)));
         }
-    }
+    });
 }
 
 fn level_of(state: State) -> Level {

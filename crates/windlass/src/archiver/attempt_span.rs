@@ -10,9 +10,9 @@ pub(super) fn hand_over(spans: &Spans, turn: &ArchivedTurn) {
     if !spans.is_on() {
         return;
     }
-    for entry in &turn.entries {
+    turn.each(|entry| {
         let Some(particulars) = entry.settlement.held.jobs.particulars().filter(|of| of.trace.is_some()) else {
-            continue;
+            return;
         };
         let (settlement, held) = (&entry.settlement, &entry.settlement.held);
         for index in held.range() {
@@ -32,7 +32,7 @@ pub(super) fn hand_over(spans: &Spans, turn: &ArchivedTurn) {
                 spans.put(span(settlement.started, settlement.finished, did));
             }
         }
-    }
+    });
 }
 
 fn process(entry: &Entry) -> Option<Did> {

@@ -11,7 +11,8 @@ use crate::log::Log;
 use crate::memcached::Copies;
 use crate::runner::Output;
 use crate::spans::Spans;
-use crate::store::Settlement;
+use crate::store::{Fellow, Settlement, Together};
+use std::convert::Infallible;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -83,6 +84,21 @@ impl ArchiverOptions {
 pub struct ArchivedTurn {
     pub turn: u64,
     pub entries: Vec<Entry>,
+    /// Attempts that ended together; each becomes an entry only where it is written.
+    pub together: Vec<Several>,
+}
+
+impl ArchivedTurn {
+    /// Shows everything as entries, one by one.
+    fn try_each<E>(&self, mut show: impl FnMut(&Entry) -> Result<(), E>) -> Result<(), E> {
+        self.entries.iter().try_for_each(&mut show)?;
+        self.together.iter().try_for_each(|several| several.try_each(&mut show))
+    }
+
+    fn each(&self, mut show: impl FnMut(&Entry)) {
+        self.entries.iter().for_each(&mut show);
+        self.together.iter().for_each(|several| several.each(&mut show));
+    }
 }
 
 /// Some attempts that ended alike.
@@ -95,6 +111,42 @@ pub struct Entry {
     /// The state that the verdict led to.
     pub state: State,
     pub ran: Ran,
+}
+
+/// Attempts at jobs of several queues that shared a start and ended alike, without any output.
+#[derive(Clone, Debug)]
+pub struct Several {
+    pub ends: Together,
+    pub run: Option<RunId>,
+    pub ran: Ran,
+}
+
+impl Several {
+    /// Shows each as an entry. One is made, and what tells them apart is put into it.
+    fn try_each<E>(&self, mut show: impl FnMut(&Entry) -> Result<(), E>) -> Result<(), E> {
+        let Some((fellow, end)) = self.ends.members().first().zip(self.ends.ends().next()) else { return Ok(()) };
+        let (queue, state, output) = (Arc::clone(&fellow.queue), end.verdict.state(), Output::default());
+        let mut entry = Entry { settlement: end.settlement(), queue, run: self.run, output, state, ran: self.ran };
+        for fellow in self.ends.members() {
+            entry.settlement.held.clone_from(&fellow.held);
+            entry.queue.clone_from(&fellow.queue);
+            show(&entry)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn each(&self, mut show: impl FnMut(&Entry)) {
+        let Ok(()) = self.try_each::<Infallible>(|entry| {
+            show(entry);
+            Ok(())
+        });
+    }
+
+    /// The memory that waits with it.
+    fn footprint(&self) -> u64 {
+        let data: u64 = self.ends.members().iter().map(|fellow| fellow.held.bytes(0, fellow.held.count)).sum();
+        data + (self.ends.which.len() * (12 + size_of::<Fellow>())) as u64
+    }
 }
 
 /// Whether the jobs of an entry were given to anybody.
@@ -191,7 +243,8 @@ impl Archiver {
 
     /// Hands over a turn; never waits. A turn that the archive already holds is confirmed and not written again.
     pub fn append(&self, turn: ArchivedTurn) {
-        let bytes = turn.entries.iter().map(Entry::footprint).sum();
+        let several: u64 = turn.together.iter().map(Several::footprint).sum();
+        let bytes = turn.entries.iter().map(Entry::footprint).sum::<u64>() + several;
         self.progress.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.request(Request::Append { turn, bytes });
     }

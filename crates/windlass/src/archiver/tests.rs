@@ -123,7 +123,7 @@ fn failed(jobs: Arc<Chunk>, finished: i64, error: &str) -> Entry {
 }
 
 fn turn(turn: u64, entries: Vec<Entry>) -> ArchivedTurn {
-    ArchivedTurn { turn, entries }
+    ArchivedTurn { turn, entries, together: Vec::new() }
 }
 
 /// One job a turn, with the turn's number as its data.

@@ -321,9 +321,11 @@ impl Writer {
         attempt_copy::hand_over(&self.told.copies, turn);
         let Some(open) = &mut self.open else { unreachable!("a turn is appended to an open segment") };
         let before = open.length;
-        for entry in turn.entries.iter().filter(|entry| entry.settlement.held.count > 0) {
-            open.write_entry(turn.turn, entry, self.options.keep_bodies)?;
-        }
+        let keep_bodies = self.options.keep_bodies;
+        turn.try_each(|entry| match entry.settlement.held.count {
+            0 => Ok(()),
+            _ => open.write_entry(turn.turn, entry, keep_bodies),
+        })?;
         open.end_turn(turn.turn);
         let (length, frames) = (open.length, open.frames);
         self.turn = turn.turn;

@@ -34,7 +34,8 @@ impl<S: Store> Engine<S> {
         loop {
             let mut planned = self.scheduler.plan_up_to(CLAIMED_MOST - booked);
             booked += planned.iter().map(|planned| u64::from(planned.most)).sum::<u64>();
-            planned.extend(self.plan_stock(progress));
+            let stock = self.plan_stock(progress, &planned);
+            planned.extend(stock);
             let (_, all_went) = self.claim_all(planned, None, now, progress, effects)?;
             // What the budget left out is the next turn's, which must not wait for an event.
             self.turn_again = booked >= CLAIMED_MOST;

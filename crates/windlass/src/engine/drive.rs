@@ -75,7 +75,7 @@ impl<S: Store> Driver<S> {
             self.engine.archive_keeps_up(self.archiver.pending_bytes() < ARCHIVE_BEHIND);
             self.engine.tell_steady(clock::steady());
             let effects = self.engine.turn(clock::now(), events)?;
-            if !effects.archive.is_empty() {
+            if effects.has_ends() {
                 self.engine.turn_took(begun.elapsed());
             }
             self.shown.set(self.engine.condition(), self.engine.stalemates());
@@ -121,6 +121,7 @@ impl<S: Store> Driver<S> {
     }
 
     fn perform(&mut self, effects: Effects) {
+        let archives = effects.has_ends();
         if let Err(error) = self.audit.append(&effects.audit) {
             self.log.error(format!("cannot write the audit log: {error}"));
         }
@@ -140,8 +141,9 @@ impl<S: Store> Driver<S> {
         if effects.make_room > 0 {
             self.runner.make_room(effects.make_room);
         }
-        if !effects.archive.is_empty() {
-            self.archiver.append(ArchivedTurn { turn: effects.turn, entries: effects.archive });
+        if archives {
+            let (turn, entries, together) = (effects.turn, effects.archive, effects.together);
+            self.archiver.append(ArchivedTurn { turn, entries, together });
         }
         for _ in 0..effects.ingested {
             self.ingest.committed();

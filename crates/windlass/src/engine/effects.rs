@@ -1,13 +1,13 @@
 //! What a committed turn leads to: plain values that somebody else performs, in this order.
 
 use super::event::Answer;
-use crate::archiver::Entry;
+use crate::archiver::{Entry, Several};
 use crate::audit::Audited;
 use crate::error::Failure;
 use crate::lot::Departing;
 use crate::runner::{Flight, Start, Stop};
-use crate::store::RunInfo;
 use crate::store::keys::Duplicate;
+use crate::store::{End, RunInfo};
 use std::fmt;
 use std::sync::Arc;
 use windlass_core::job::JobId;
@@ -31,6 +31,8 @@ pub struct Effects {
     pub amended: Vec<(JobId, State)>,
     /// What was settled, for the archive, under the turn's number.
     pub archive: Vec<Entry>,
+    /// The same of jobs of several queues that ended together.
+    pub together: Vec<Several>,
     pub turn: u64,
     /// How many lots of the inbox reader are durable now.
     pub ingested: u32,
@@ -48,6 +50,25 @@ pub struct Effects {
     pub notes: Vec<String>,
     /// Whoever asked for what the store refuses has been told so; the turn is dropped.
     pub refusal_told: bool,
+}
+
+impl Effects {
+    /// Every end that the archive is to have.
+    pub fn ends(&self) -> impl Iterator<Item = End<'_>> {
+        let together = self.together.iter().flat_map(|several| several.ends.ends());
+        self.archive.iter().map(|entry| End::of(&entry.settlement)).chain(together)
+    }
+
+    /// Shows the same as entries of the archive.
+    pub(super) fn each_entry(&self, mut show: impl FnMut(&Entry)) {
+        self.archive.iter().for_each(&mut show);
+        self.together.iter().for_each(|several| several.each(&mut show));
+    }
+
+    /// Whether the archive is to have anything.
+    pub fn has_ends(&self) -> bool {
+        !self.archive.is_empty() || !self.together.is_empty()
+    }
 }
 
 /// Answers bound to their values; if the turn is dropped all of them become the same failure.

@@ -4,7 +4,7 @@
 //! not check anything: the runner did.
 
 use super::{IdSource, unique};
-use crate::runner::Emitted;
+use crate::runner::{Emitted, Finished};
 use crate::store::chunk::ChunkBuilder;
 use crate::store::{FollowUp, Held};
 use std::collections::BTreeMap;
@@ -13,6 +13,18 @@ use windlass_core::judge::Verdict;
 use windlass_core::particulars::Particulars;
 use windlass_core::policy::Policy;
 use windlass_core::scheduler::Scheduler;
+
+/// The follow-ups of what those jobs of a report emitted that one claim holds, from position `begin` on.
+pub(super) fn emitted(
+    end: &Finished,
+    (begin, held): (u16, &Held),
+    ids: &IdSource,
+    scheduler: &Scheduler,
+) -> Vec<FollowUp> {
+    let positions = begin..begin + held.count;
+    let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
+    follow_ups(emitted, (begin, held), ids, scheduler)
+}
 
 /// The follow-ups of what one start held of a queue, from position `begin` on, in the order in which they were emitted
 /// within each queue.

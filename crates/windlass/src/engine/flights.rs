@@ -7,8 +7,9 @@
 use crate::archiver::Ran;
 use crate::lot::Departing;
 use crate::numbered::ByNumber;
-use crate::runner::{Fellow, Finished, Flight, Stop};
+use crate::runner::{Fellow, Flight, Stop};
 use crate::store::Held;
+use std::ops::Range;
 use std::sync::Arc;
 use windlass_core::job::JobId;
 use windlass_core::judge::Terms;
@@ -38,6 +39,8 @@ pub struct InFlight {
     left_bytes: u64,
     /// It has given its share of the slot back.
     released: bool,
+    /// Its fellows are nothing but lane and data: no end of one is more than an end.
+    plain: bool,
     /// A worker elsewhere has it, and the store says so.
     pub leased: bool,
     /// So many words of its job are stored with its lease.
@@ -74,6 +77,13 @@ impl InFlight {
         let of_held = (first < own).then(|| (first, self.held.part(first, count.min(own - first))));
         let fellows = &self.fellows[usize::from(first.max(own) - own)..usize::from(end.max(own) - own)];
         of_held.into_iter().chain((first.max(own)..).zip(fellows.iter().map(|fellow| fellow.held.clone())))
+    }
+
+    /// Which of its fellows are among these jobs; none where an end of theirs may lead to something.
+    pub fn plain_among(&self, first: u16, count: u16) -> Range<usize> {
+        let (own, end) = (self.held.count, first + count);
+        let among = usize::from(first.max(own) - own)..usize::from(end.max(own) - own);
+        if self.plain { among } else { 0..0 }
     }
 
     /// The job at this position has no report yet.
@@ -172,8 +182,10 @@ impl Flights {
         (held, fellows): (Held, Arc<[Fellow]>),
         now: Time,
     ) -> Flight {
+        let plain = fellows.iter().all(|fellow| fellow.held.jobs.is_plain());
         let mut flight = InFlight {
             held,
+            plain,
             fellows,
             terms: Terms::from(policy),
             started: now,
@@ -213,7 +225,7 @@ impl Flights {
             }
             bits(first, count).for_each(|(word, bit)| flight.reported[word] |= bit);
         }
-        let bytes = flight.bytes(first, count);
+        let bytes = if count == flight.left { flight.left_bytes } else { flight.bytes(first, count) };
         flight.left -= count;
         flight.left_bytes -= bytes;
         reduce(&mut self.loads, flight.crew, count, bytes);
@@ -237,12 +249,6 @@ impl Flights {
     /// True once every job of a flight has been reported.
     pub fn is_over(&self, flight: Flight) -> bool {
         self.by_number.get(&flight.0).is_some_and(|flight| flight.left == 0)
-    }
-
-    /// How many ends a report is of: stretches that ended alike, and each fellow by itself.
-    pub fn ends_in(&self, end: &Finished) -> usize {
-        let fellows = self.get(end.flight).map_or(0, |flight| flight.fellows.len());
-        end.outcomes.len() + fellows.min(usize::from(end.count()))
     }
 
     pub fn get(&self, flight: Flight) -> Option<&InFlight> {

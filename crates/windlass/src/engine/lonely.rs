@@ -18,10 +18,7 @@ const TOGETHER_MOST: usize = 1000;
 impl<S: Store> Engine<S> {
     /// How many of the first plans may be of one flight; none where the first may not share.
     pub(super) fn lonely(&self, planned: &[Planned]) -> usize {
-        let Some(first) = planned.first() else { return 0 };
-        let most = (self.scheduler.together(first) as usize).min(TOGETHER_MOST);
-        let fits = |next: &&Planned| next.crew == first.crew && self.scheduler.together(next) > 1;
-        planned.iter().take(most).take_while(fits).count()
+        self.scheduler.together(&planned[..planned.len().min(TOGETHER_MOST)])
     }
 
     /// Fills slots that may share a flight; tells how many jobs go. Where it fails, the slots are free again.
@@ -59,8 +56,10 @@ impl<S: Store> Engine<S> {
         }
         // What was started before may have left word for this start, and is told of by itself.
         let run = held.first().and_then(|held| held.run);
+        let fits = |held: &Held| held.record.starts == 0 && held.run == run;
+        let all = held.iter().all(fits);
         let (together, alone): (Vec<Held>, Vec<Held>) =
-            held.into_iter().partition(|held| held.record.starts == 0 && held.run == run);
+            if all { (held, Vec::new()) } else { held.into_iter().partition(fits) };
         for held in alone {
             let (claim, departed) = self.flights.depart(crew, &policy, vec![held], now);
             for (flight, held) in departed {

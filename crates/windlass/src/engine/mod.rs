@@ -34,6 +34,7 @@ mod route;
 pub mod runs;
 mod schedules;
 mod settle;
+mod several;
 pub mod spec;
 pub mod stalemate;
 mod steer;

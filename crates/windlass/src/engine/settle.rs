@@ -13,7 +13,7 @@ use super::{Engine, emit};
 use crate::archiver::Entry;
 use crate::runner::Finished;
 use crate::sabotage::{self, Sabotage};
-use crate::store::{FollowUp, Settlement, Store, StoreError};
+use crate::store::{FollowUp, Settlement, Store, StoreError, Together};
 use windlass_core::judge::{Verdict, in_time, judge};
 use windlass_core::outcome::Outcome;
 use windlass_core::time::Time;
@@ -27,11 +27,10 @@ impl<S: Store> Engine<S> {
         progress: &mut Progress,
         effects: &mut Effects,
     ) -> Result<(), StoreError> {
-        let ends = finished.iter().map(|end| self.flights.ends_in(end)).sum();
+        let ends = finished.iter().map(|end| end.outcomes.len()).sum();
         let mut settlements = Vec::with_capacity(ends);
         effects.archive.reserve(ends);
-        let (mut follow_ups, mut leased) = (Vec::new(), Vec::new());
-        let mut spells = Spells::default();
+        let (mut follow_ups, mut leased, mut spells) = (Vec::new(), Vec::new(), Spells::default());
         for end in finished {
             let (begin, count) = (end.first, end.count());
             // A flight stays known until its turn is committed, so two reports may also meet in one turn.
@@ -48,7 +47,9 @@ impl<S: Store> Engine<S> {
             let stage = policy.filter(|policy| policy.flow.is_some());
             let (mut first, mut output) = (begin, Some(&end.output));
             for (count, outcome) in outcomes_of(end, flight) {
-                for (position, held) in flight.parts(first, *count) {
+                let several = self.several(end, flight, (first, *count), outcome, now);
+                let alone = *count - several.as_ref().map_or(0, |several| several.ends.which.len() as u16);
+                for (position, held) in flight.parts(first, alone) {
                     progress.hears(Heard::of(flight.crew, &held, outcome.sign(), keyed));
                     leased.extend(flight.leased.then(|| (held.clone(), flight.spoken)));
                     let verdict = judge(outcome.clone(), held.record, flight.terms, now, self.jitter.next());
@@ -59,10 +60,8 @@ impl<S: Store> Engine<S> {
                         _ => verdict,
                     };
                     if matches!(verdict, Verdict::Succeed { .. }) {
-                        let positions = position..position + held.count;
-                        let emitted = end.emitted.iter().filter(|emitted| positions.contains(&emitted.by));
                         let (ids, scheduler) = (&self.options.ids, &self.scheduler);
-                        follow_ups.extend(emit::follow_ups(emitted, (position, &held), ids, scheduler));
+                        follow_ups.extend(emit::emitted(end, (position, &held), ids, scheduler));
                         follow_ups.extend(emit::passed_on(stage, &verdict, &held, ids, scheduler));
                     }
                     let (word, started, finished) = (outcome.word(), end.started, end.finished);
@@ -72,6 +71,8 @@ impl<S: Store> Engine<S> {
                     effects.archive.push(Entry { ran: flight.ran, ..entry });
                     settlements.push(settlement);
                 }
+                several.iter().for_each(|several| progress.hears(Heard::of_several(flight, several, outcome)));
+                effects.together.extend(several);
                 first += count;
                 flight.lot.iter().for_each(|lot| progress.lots.ended(lot, *count, outcome));
             }
@@ -84,12 +85,16 @@ impl<S: Store> Engine<S> {
         if !settlements.is_empty() {
             let settlements = self.write_ends(settlements, follow_ups, now, effects)?;
             self.keep_checkpoints(finished, &settlements)?;
-            for (held, spoken) in leased {
-                self.end_lease(&held, spoken)?;
-            }
+            leased.into_iter().try_for_each(|(held, spoken)| self.end_lease(&held, spoken))?;
             self.close_lots(now, progress)?;
         }
-        Ok(())
+        self.write_several(effects, now)
+    }
+
+    /// Stores what ended together. It comes behind the others: their runs have not ended while these run.
+    fn write_several(&mut self, effects: &Effects, now: Time) -> Result<(), StoreError> {
+        let ends: Vec<Together> = effects.together.iter().map(|several| several.ends.clone()).collect();
+        if ends.is_empty() { Ok(()) } else { self.store.settle_together(&ends, now) }
     }
 
     /// Stores ends together with the jobs that follow from them.

@@ -24,8 +24,9 @@ const STOCK_BYTES: u64 = 32 << 20;
 /// So many batches of a slot wait while it has one, where processes are shorter than turns.
 const BATCHES_AHEAD: u32 = 4;
 /// The most claims of kept workers that wait: each is a lane of its own, and a turn has an end. It is twice what a turn
-/// should have, so that workers have one half in hand while the engine turns with the other.
-const CLAIMS_MOST: u32 = 8192;
+/// should have, so that workers have one half in hand while the engine turns with the other. Half as many were more
+/// turns, and a turn has a sync of its own, and one of the archive.
+const CLAIMS_MOST: u32 = 16 << 10;
 
 /// What kept workers ended in one turn, by crew.
 #[derive(Debug, Default)]
@@ -87,10 +88,15 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Crews of which something has just ended claim ahead where their jobs are short.
-    pub(super) fn plan_stock(&mut self, progress: &Progress) -> Vec<Planned> {
+    /// Crews of which something has just ended, and those of kept workers of which something is about to begin, claim
+    /// ahead where their jobs are short.
+    pub(super) fn plan_stock(&mut self, progress: &Progress, planned: &[Planned]) -> Vec<Planned> {
         let landed = progress.reports.iter().filter_map(|(flight, ..)| self.flights.get(*flight));
-        let crews: BTreeSet<CrewNo> = landed.map(|flight| flight.crew).collect();
+        let kept = |crew: &CrewNo| {
+            self.scheduler.rules(*crew).is_some_and(|policy| matches!(policy.service, Service::Worker(_)))
+        };
+        let begin = planned.iter().map(|planned| planned.crew).filter(kept);
+        let crews: BTreeSet<CrewNo> = landed.map(|flight| flight.crew).chain(begin).collect();
         let mut planned = Vec::new();
         for crew in crews {
             let (Some(pace), Some(policy)) = (self.paces.get(&crew), self.scheduler.policy(crew)) else { continue };

@@ -14,26 +14,34 @@ use windlass_core::time::Time;
 impl<S: Store> Engine<S> {
     pub(super) fn tell_followers(&mut self, effects: &Effects, now: Time) {
         if !self.waiters.watchers.is_empty() {
-            effects.archive.iter().flat_map(changes_of).for_each(|change| self.waiters.tell(&Followed::Change(change)));
+            effects.each_entry(|entry| {
+                changes_of(entry).for_each(|change| self.waiters.tell(&Followed::Change(change)));
+            });
             for (id, state) in &effects.amended {
                 self.waiters.tell(&Followed::Amended { id: *id, state: *state });
             }
             let begun = effects.starts.iter().flat_map(|start| begun_of(start, now));
             begun.for_each(|change| self.waiters.tell(&Followed::Begun(change)));
         }
-        for entry in &effects.archive {
-            let held = &entry.settlement.held;
-            let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { continue };
-            for index in held.range() {
-                let told = Followed::Job(FollowedJob {
-                    id: held.jobs.id(index),
-                    state: entry.state,
-                    error: error_text(&entry.settlement.verdict),
-                    output: entry.output.clone(),
-                    data: held.jobs.data(index).to_vec(),
-                });
-                self.runs.tell(run, &told);
-            }
+        let mut followed = effects.ends().filter_map(|end| end.held.run).filter(|no| self.runs.is_followed(*no));
+        if followed.next().is_some() {
+            effects.each_entry(|entry| self.tell_run(entry));
+        }
+    }
+
+    /// Those who follow the run of an entry hear of each of its jobs that has ended.
+    fn tell_run(&mut self, entry: &Entry) {
+        let held = &entry.settlement.held;
+        let Some(run) = held.run.filter(|no| entry.state.is_end() && self.runs.is_followed(*no)) else { return };
+        for index in held.range() {
+            let told = Followed::Job(FollowedJob {
+                id: held.jobs.id(index),
+                state: entry.state,
+                error: error_text(&entry.settlement.verdict),
+                output: entry.output.clone(),
+                data: held.jobs.data(index).to_vec(),
+            });
+            self.runs.tell(run, &told);
         }
     }
 }

@@ -220,7 +220,7 @@ impl<S: Store> Engine<S> {
         if self.sync_by.is_some_and(|by| by <= now) {
             progress.needs(Durability::Full);
         }
-        if !effects.archive.is_empty() {
+        if effects.has_ends() {
             // The archive may hold this turn's outcomes before a power cut: its number must not be given out again.
             let weak = sabotage::on(Sabotage::SettledWithoutSync);
             progress.needs(if weak { Durability::Os } else { Durability::Full });
@@ -502,7 +502,7 @@ impl<S: Store> Engine<S> {
         for (lot, _, answer) in absorbed.pushed {
             effects.answers.add(answer, Ok(unique::duplicates_in(&lot, &duplicates)));
         }
-        if !effects.archive.is_empty() {
+        if effects.has_ends() {
             self.settled = effects.turn;
         }
         self.tell_followers(effects, now);

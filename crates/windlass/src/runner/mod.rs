@@ -38,6 +38,8 @@ mod worker;
 pub(crate) use command::order::field;
 pub(crate) use given::given;
 
+pub use crate::store::Fellow;
+
 /// The engine's number for one start under way; never reused while the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flight(pub u64);
@@ -94,14 +96,6 @@ impl Start {
             }
         }
     }
-}
-
-/// A job that is alone in its queue, in a flight that others of its crew share.
-#[derive(Clone, Debug)]
-pub struct Fellow {
-    pub queue: Arc<QueueName>,
-    /// One job, which was never started before.
-    pub held: Held,
 }
 
 /// What is stored of a start that a worker elsewhere has, so that the worker can go on through a restart of the server.

@@ -37,7 +37,7 @@ pub(super) fn replay(store: &mut impl Store, archiver: &Archiver) -> Result<Opti
             Some(archiver::Entry { settlement, queue, run, output: Output::default(), state, ran: Ran::Not })
         };
         let entries = turn.settlements.into_iter().filter_map(entry).collect();
-        archiver.append(ArchivedTurn { turn: turn.turn, entries });
+        archiver.append(ArchivedTurn { turn: turn.turn, entries, together: Vec::new() });
     }
     Ok(last)
 }

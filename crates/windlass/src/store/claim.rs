@@ -3,8 +3,9 @@
 //! Owns no job and changes none: stores give these out and take them back, the engine carries them in between.
 
 use super::chunk::Chunk;
+use std::ops::Range;
 use std::sync::Arc;
-use windlass_core::job::{Arrival, JobId, Lane, Record, RunId, RunNo};
+use windlass_core::job::{Arrival, JobId, Lane, QueueName, Record, RunId, RunNo};
 use windlass_core::judge::Verdict;
 use windlass_core::time::Time;
 
@@ -83,6 +84,14 @@ impl Held {
     }
 }
 
+/// A job that is alone in its queue, in a flight that others of its crew share.
+#[derive(Clone, Debug)]
+pub struct Fellow {
+    pub queue: Arc<QueueName>,
+    /// One job, which was never started before.
+    pub held: Held,
+}
+
 /// The end of one start of some held jobs.
 #[derive(Clone, Debug)]
 pub struct Settlement {
@@ -92,4 +101,51 @@ pub struct Settlement {
     pub outcome: &'static str,
     pub started: Time,
     pub finished: Time,
+}
+
+/// One settlement for fellows of a flight that ended alike: tens of thousands of jobs that are alone in their queues
+/// would have as many, each with all that a settlement holds.
+#[derive(Clone, Debug)]
+pub struct Together {
+    pub fellows: Arc<[Fellow]>,
+    /// Which of them, by their places.
+    pub which: Range<usize>,
+    pub verdict: Verdict,
+    pub outcome: &'static str,
+    pub started: Time,
+    pub finished: Time,
+}
+
+impl Together {
+    pub fn members(&self) -> &[Fellow] {
+        &self.fellows[self.which.clone()]
+    }
+
+    pub fn ends(&self) -> impl Iterator<Item = End<'_>> + Clone {
+        let Together { verdict, outcome, started, finished, .. } = self;
+        let (started, finished) = (*started, *finished);
+        self.members().iter().map(move |fellow| End { held: &fellow.held, verdict, outcome, started, finished })
+    }
+}
+
+/// A settlement to look at: one that stands for itself, or one of those that ended together.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    pub held: &'a Held,
+    pub verdict: &'a Verdict,
+    pub outcome: &'static str,
+    pub started: Time,
+    pub finished: Time,
+}
+
+impl<'a> End<'a> {
+    pub fn of(settlement: &'a Settlement) -> End<'a> {
+        let Settlement { held, verdict, outcome, started, finished } = settlement;
+        End { held, verdict, outcome, started: *started, finished: *finished }
+    }
+
+    pub fn settlement(self) -> Settlement {
+        let End { held, verdict, outcome, started, finished } = self;
+        Settlement { held: held.clone(), verdict: verdict.clone(), outcome, started, finished }
+    }
 }

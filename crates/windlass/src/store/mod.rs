@@ -29,7 +29,7 @@ pub mod sql;
 mod travel;
 mod view;
 
-pub use claim::{Held, Order, Place, Settlement};
+pub use claim::{End, Fellow, Held, Order, Place, Settlement, Together};
 pub use error::StoreError;
 pub use travel::{Arriving, Gone, Past, Unheld};
 pub use view::{AttemptError, Filter, JobInfo, Page, QueueInfo, QueueStats, ServerInfo, StoreView, subject_of};
@@ -445,6 +445,16 @@ pub trait Store {
     /// Ends starts and takes in what they emitted, before any run is looked at: a run whose last job emits another goes
     /// on. A claim that is no longer held is `Stale` and changes nothing.
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError>;
+
+    /// Whether `settle_together` may be asked; elsewhere each end is settled for itself.
+    fn ends_together(&self) -> bool {
+        false
+    }
+
+    /// `settle` for each, after it: a run goes on while a job of it has not ended. None has a key and nothing follows.
+    fn settle_together(&mut self, ends: &[Together], now: Time) -> Result<(), StoreError> {
+        self.settle(&ends.iter().flat_map(Together::ends).map(End::settlement).collect::<Vec<_>>(), &[], now)
+    }
 
     /// Fails what has not begun or ended in time and takes in what is to be said of that, before any run is looked at;
     /// then makes about `limit` due jobs ready, earliest first. Those that were admitted as one go together, so the

@@ -268,7 +268,7 @@ fn make_segment(place: &std::path::Path) {
         let queue = std::sync::Arc::new(QueueName::new(b"mail").unwrap());
         let output = windlass::runner::Output::default();
         let entry = Entry { settlement, queue, run: None, output, state: State::Succeeded, ran: Ran::Together };
-        archiver.append(ArchivedTurn { turn, entries: vec![entry] });
+        archiver.append(ArchivedTurn { turn, entries: vec![entry], together: Vec::new() });
     }
 }
 

@@ -59,7 +59,7 @@ fn state(world: &mut World, offset: u64) -> State {
 }
 
 fn archived(effects: &Effects) -> Vec<(Vec<JobId>, State)> {
-    effects.archive.iter().map(|entry| (entry.settlement.held.ids().collect(), entry.state)).collect()
+    effects.ends().map(|end| (end.held.ids().collect(), end.verdict.state())).collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn jobs_of_different_queues_that_share_a_flight_end_each_for_itself() {
     assert_eq!([2, 5].map(|n| state(&mut world, n)), [State::Running; 2], "the others are under way");
     let again = report(&world, &start, 1, &[succeeded(), succeeded()]);
     let ignored = world.turn([again]);
-    assert_eq!((ignored.archive.len(), ignored.notes.len()), (0, 1), "a second report changes nothing");
+    assert_eq!((archived(&ignored).len(), ignored.notes.len()), (0, 1), "a second report changes nothing");
     let last = report(&world, &start, 3, &[succeeded()]);
     assert_eq!(archived(&world.turn([last])), [(vec![id(5)], State::Succeeded)]);
     let first = report(&world, &start, 0, &[succeeded()]);
@@ -99,7 +99,7 @@ fn one_of_a_shared_flight_is_cancelled_and_no_other() {
     assert_eq!([2, 3, 4, 5].map(|n| state(&mut world, n) == State::Cancelled), [false, false, true, false]);
     let front = report(&world, &start, 0, &[succeeded(), succeeded()]);
     let back = report(&world, &start, 3, &[succeeded()]);
-    assert_eq!(world.turn([front, back]).archive.len(), 3);
+    assert_eq!(archived(&world.turn([front, back])).len(), 3);
     assert!(world.engine.is_quiet());
 }
 
@@ -126,9 +126,9 @@ fn outcomes_of_a_shared_flight_are_kept_while_there_is_no_space() {
     let (mut world, start) = in_one_flight();
     world.engine.store().fail_commit(StoreError::Full("test".into()));
     let ends = report(&world, &start, 0, &[succeeded(), succeeded(), succeeded(), succeeded()]);
-    assert!(world.turn([ends]).archive.is_empty());
+    assert!(!world.turn([ends]).has_ends());
     world.now = world.engine.next_wake().unwrap().unwrap();
-    assert_eq!(world.turn([]).archive.len(), 4);
+    assert_eq!(archived(&world.turn([])).len(), 4);
     assert!(world.engine.is_quiet());
 }
 
@@ -160,7 +160,7 @@ fn copy(from: &Path, to: &Path) {
 fn crash<S: Store>(store: S, reopen: impl FnOnce(S) -> S) {
     let (mut world, start) = in_one_flight_on(store);
     let ended = report(&world, &start, 1, &[succeeded(), succeeded()]);
-    assert_eq!(world.turn([ended]).archive.len(), 2);
+    assert_eq!(archived(&world.turn([ended])).len(), 2);
     let World { engine, now, .. } = world;
     let evidence =
         Evidence { begun: &|_, _| false, elsewhere: &|_, _| false, same_boot: true, convicted: Evidence::UNTOLD };

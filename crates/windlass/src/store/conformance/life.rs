@@ -1,8 +1,10 @@
 //! Cases about single jobs: every transition from every state, what is refused, and what a job remembers.
 
-use super::rig::{Rig, assert_stale, fail, ids, ok, retry, succeed};
+use super::rig::{Rig, assert_stale, fail, ids, ok, queue_name, retry, succeed};
 use super::{Bench, Case};
-use crate::store::{Amended, Amendment, DELETED, Deleted, Filter, Store};
+use crate::store::{Amended, Amendment, DELETED, Deleted, Fellow, Filter, Held, Store, Together, Unarchived};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use windlass_core::job::{JobId, LaneKind, Origin, Priority, Record, RunId};
 use windlass_core::judge::{Reason, Verdict};
 use windlass_core::life_cycle::{self, Change, State};
@@ -14,6 +16,7 @@ pub(super) fn cases<B: Bench>() -> Vec<Case<B>> {
         ("every verdict leads where the life cycle says", verdicts),
         ("only running jobs can be settled, and only once", settled_once),
         ("a settlement with one stale job changes nothing", all_or_nothing),
+        ("jobs of several queues that end together end as each of them would", settled_together),
         ("only scheduled and retrying jobs are released, at their time", released_states),
         ("another try clears failures and suspicions, and keeps starts and errors", revived),
         ("the last ten errors are kept, with their starts", errors_kept),
@@ -116,6 +119,39 @@ fn all_or_nothing<B: Bench>(rig: &mut Rig<'_, B>) {
     let running = Filter { states: vec![State::Running], ..Filter::default() };
     assert_eq!(rig.list(&running, 100).len(), 9, "refused settlements left all others as they were");
     assert_eq!(rig.list(&Filter::default(), 100).len(), 9, "nothing failed or went");
+}
+
+fn settled_together<B: Bench>(rig: &mut Rig<'_, B>) {
+    let queues = ["a", "b", "c", "d"];
+    let made: Vec<JobId> = queues.iter().flat_map(|queue| rig.push(queue, 1)).collect();
+    let held: Vec<Held> = queues.iter().flat_map(|queue| rig.claim(queue, 1)).collect();
+    let fellow = |held: &Held| Fellow { queue: Arc::new(queue_name("any")), held: held.clone() };
+    let fellows: Arc<[Fellow]> = held.iter().map(fellow).collect();
+    let (now, started) = (rig.now, Time(rig.now.0 - 2_000_000));
+    let together = |which| {
+        let fellows = Arc::clone(&fellows);
+        Together { fellows, which, verdict: succeed(), outcome: "succeeded", started, finished: now }
+    };
+    rig.settle(&held[3], succeed());
+    assert_stale(
+        rig.store().settle_together(&[together(0..2), together(2..4)], now),
+        "with one that is settled already",
+    );
+    ok(rig.store().rollback());
+    assert_stale(rig.store().settle_together(&[together(0..2), together(1..3)], now), "the same job twice in one call");
+    ok(rig.store().rollback());
+    assert_eq!([0, 1, 2].map(|at| rig.state(made[at])), [Some(State::Running); 3], "refused ends change nothing");
+    ok(rig.store().settle_together(&[together(0..2), together(2..3)], now));
+    rig.step();
+    assert_eq!(made.iter().map(|id| rig.state(*id)).collect::<Vec<_>>(), [None; 4], "all of them have succeeded");
+    for queue in ok(rig.view().queues()) {
+        let (stats, done) = (queue.stats, queue.stats.by_state[State::Succeeded.index()]);
+        assert_eq!((done, stats.started, stats.ran), (1, 1, 2_000_000), "{}", queue.name.as_str());
+    }
+    let left: Vec<Unarchived> = ok(rig.store().unarchived());
+    let ends = left.iter().flat_map(|turn| &turn.settlements).flat_map(|end| end.held.ids().collect::<Vec<_>>());
+    let ends: BTreeSet<JobId> = ends.collect();
+    assert_eq!(ends, made.into_iter().collect(), "the archive is to have each of them");
 }
 
 fn released_states<B: Bench>(rig: &mut Rig<'_, B>) {

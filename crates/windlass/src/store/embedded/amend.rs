@@ -5,7 +5,7 @@
 
 use super::super::chunk::Chunk;
 use super::super::keys::Step;
-use super::super::{Amended, Amendment, DELETED, Deleted, Held, JobInfo, Place, Settlement, StoreError};
+use super::super::{Amended, Amendment, DELETED, Deleted, End, Held, JobInfo, Place, Settlement, StoreError};
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row};
 use super::schema::failed;
@@ -145,7 +145,7 @@ impl Turn<'_> {
         self.free_keys(&held.jobs, held.range(), lane.queue, Step::Ended)?;
         self.note_end(row.id, false);
         let last = Settlement { held, verdict: Verdict::Cancel, outcome: DELETED, started: now, finished: now };
-        self.note_outcome(&last);
+        self.note_outcome(End::of(&last));
         match inside {
             Some(inside) => self.leave(&inside)?,
             None => {

@@ -10,10 +10,12 @@ use super::bodies::Bodies;
 use super::part::{Head, Mark, Part};
 use super::rows::{self, Row, rank};
 use super::schema::{corrupt, failed};
+use super::tally::LaneCount;
 use super::{Turn, chunks, tally};
 use crate::numbered::ByNumber;
 use rusqlite::{Connection, params};
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use windlass_core::job::{Arrival, Lane, LaneKind, Priority, QueueNo, Record, RunNo};
@@ -134,6 +136,19 @@ impl Windows {
         self.lanes.get(&Windows::key(lane)).and_then(|window| window.front.clone())
     }
 
+    /// Takes the one chunk of a lane out, if that is of one job.
+    fn take_lonely(&mut self, lane: Lane) -> Option<Waiting> {
+        let key = Windows::key(lane);
+        let window = self.lanes.get(&key)?;
+        let lonely = window.front.as_ref().filter(|waiting| waiting.head.count == 1 && waiting.head.due.is_none());
+        if lonely.is_none() || !window.others.is_empty() {
+            return None;
+        }
+        let waiting = self.lanes.remove(&key)?.front?;
+        self.bytes -= waiting.jobs.footprint();
+        Some(waiting)
+    }
+
     /// How many chunks of a lane are read together.
     fn ahead(&self) -> u32 {
         if self.bytes < BUDGET { AHEAD } else { AHEAD_OVER_BUDGET }
@@ -175,6 +190,10 @@ impl Turn<'_> {
         for order in orders {
             let mut claimed = Vec::new();
             let Some(count) = self.m.queues.lane(order.lane) else { continue };
+            if let Some(lonely) = self.claim_lonely(order, count)? {
+                held.push(lonely);
+                continue;
+            }
             let most = order.most as usize;
             let most_rows = most.min(ROWS);
             let rows = self.first_rows(order.lane, count.rows, most_rows)?;
@@ -196,6 +215,29 @@ impl Turn<'_> {
             rows::claim_all(self.db, &claimed)?;
         }
         Ok(held)
+    }
+
+    /// The only ready job of a lane, where it has its chunk for itself and that waits in memory: tens of thousands of
+    /// lanes may have nothing else, and what the way for all looks up several times is known here.
+    fn claim_lonely(&mut self, order: &Order, count: LaneCount) -> Result<Option<Held>, StoreError> {
+        let Order { lane, most } = *order;
+        if (count.ready, count.rows, lane.kind) != (1, 0, LaneKind::Fresh) || most == 0 {
+            return Ok(None);
+        }
+        let Some(Waiting { head, jobs }) = self.m.windows.take_lonely(lane) else { return Ok(None) };
+        let Head { first, run, admitted, .. } = head;
+        match self.m.parts.entry(first) {
+            Entry::Vacant(place) => place.insert(Part::claimed_whole(head)),
+            // It was open before, and waits again.
+            Entry::Occupied(_) => return Ok(None),
+        };
+        self.m.strips.open(first);
+        self.m.unlisted.push(head);
+        self.free_keys(&jobs, 0..1, lane.queue, Step::Begun)?;
+        self.change(lane, run, State::Ready, Change::Claim, 1, false)?;
+        self.m.queues.tally(lane.queue).stats.started += 1;
+        let (place, record) = (Place::Chunk(Arrival(first)), Record::default());
+        Ok(Some(Held { place, lane, run, record, admitted, jobs, first: 0, count: 1 }))
     }
 
     /// The first ready rows of a lane. Most retries start in the turn that releases them; where a lane has no others,

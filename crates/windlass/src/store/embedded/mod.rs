@@ -5,10 +5,10 @@
 //! waits. Read `schema` for the tables, `part` for marks, then the verbs: `admit`, `lanes`, `settle`, `turns`,
 //! `amend`, `recover`. This file owns the turn's transaction and what memory holds.
 
-use super::keys::end_jobs;
 use super::{
-    Amended, Amendment, Arriving, Changes, Deleted, Durability, Evidence, FollowUp, Held, JobInfo, Lot, Move, NewJobs,
-    NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Told, Unarchived, Unheld,
+    Amended, Amendment, Arriving, Changes, Deleted, Durability, End, Evidence, FollowUp, Held, JobInfo, Lot, Move,
+    NewJobs, NewRun, Order, Place, Recovered, RunInfo, Settlement, Steer, Store, StoreError, Together, Told,
+    Unarchived, Unheld,
 };
 use crate::data_dir::DataDir;
 use crate::numbered::ByNumber;
@@ -301,7 +301,15 @@ impl Store for Embedded {
         if settlements.is_empty() && follow_ups.is_empty() {
             return Ok(());
         }
-        self.verb(|turn| turn.settle(settlements, follow_ups, now))
+        self.verb(|turn| turn.settle(settlements.iter().map(End::of), follow_ups, now))
+    }
+
+    fn ends_together(&self) -> bool {
+        true
+    }
+
+    fn settle_together(&mut self, ends: &[Together], now: Time) -> Result<(), StoreError> {
+        self.verb(|turn| turn.settle(ends.iter().flat_map(Together::ends), &[], now))
     }
 
     fn release(&mut self, now: Time, limit: u32, late: Told<'_>) -> Result<(), StoreError> {
@@ -542,15 +550,6 @@ impl Turn<'_> {
             Some(last) if Move { count: new.count, ..*last } == new => last.count += new.count,
             _ => self.m.changes.moves.push(new),
         }
-    }
-
-    /// Ends the runs that this verb finished, and takes in the jobs that announce it.
-    fn end_runs(&mut self, now: Time) -> Result<(), StoreError> {
-        self.end_waits(now)?;
-        let ended = self.m.runs.take_ended(now);
-        let announced: Vec<NewJobs> = ended.iter().flat_map(end_jobs).collect();
-        self.m.changes.ended.extend(ended);
-        self.admit_all(&announced, now)
     }
 
     /// Changes the marks of neighbours in a chunk, and keeps its lane and its end in step.

@@ -64,6 +64,11 @@ impl Part {
         Part { stored: false, has_row: false, ..Part::alike_in(head, Mark::Waiting) }
     }
 
+    /// A chunk of which all jobs are claimed by the first that touch it.
+    pub(super) fn claimed_whole(head: Head) -> Part {
+        Part { dirty: true, stored: false, has_row: false, ..Part::alike_in(head, Mark::Claimed) }
+    }
+
     /// A stored chunk whose jobs all have the same mark.
     fn alike_in(head: Head, all: Mark) -> Part {
         let number = |mark: Mark| if mark == all { head.count } else { 0 };

@@ -4,7 +4,7 @@
 //! The work is bounded by what was in flight: claimed marks and running rows. Whom to suspect and what follows from
 //! it is decided by `windlass_core::suspicion`.
 
-use super::super::{Evidence, Recovered, Settlement, StoreError, Told};
+use super::super::{End, Evidence, Recovered, StoreError, Told};
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
 use super::schema::corrupt;
@@ -141,7 +141,8 @@ impl Turn<'_> {
                 let verdict = Verdict::Fail { reason: Reason::Poison, error };
                 // Nobody is left who knows when it started.
                 let (outcome, started) = (Outcome::Lost.word(), now);
-                self.note_outcome(&Settlement { held: row.held(before), verdict, outcome, started, finished: now });
+                let held = row.held(before);
+                self.note_outcome(End { held: &held, verdict: &verdict, outcome, started, finished: now });
                 Change::Fail
             }
         }

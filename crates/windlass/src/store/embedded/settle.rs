@@ -4,8 +4,8 @@
 //! time, failed and cancelled with their data, given back with its start counted (a job that was stopped may have
 //! begun, so its next start must have another number). It must not judge.
 
-use super::super::keys::Step;
-use super::super::{FollowUp, Held, MOVED, Place, Settlement, StoreError};
+use super::super::keys::{Step, end_jobs};
+use super::super::{End, FollowUp, Held, MOVED, NewJobs, Place, StoreError};
 use super::Turn;
 use super::part::{Head, Mark};
 use super::rows::{self, Row};
@@ -17,24 +17,26 @@ use windlass_core::suspicion::Ruling;
 use windlass_core::time::Time;
 
 impl Turn<'_> {
-    pub(super) fn settle(
+    pub(super) fn settle<'e>(
         &mut self,
-        settlements: &[Settlement],
+        ends: impl Iterator<Item = End<'e>> + Clone,
         follow_ups: &[FollowUp],
         now: Time,
     ) -> Result<(), StoreError> {
-        refuse_overlaps(settlements)?;
-        for settlement in settlements {
-            self.check_held(&settlement.held)?;
+        refuse_overlaps(ends.clone())?;
+        let mut count = 0;
+        for end in ends.clone() {
+            self.check_held(end.held)?;
+            count += 1;
         }
-        self.begin_outcomes(settlements.len());
+        self.begin_outcomes(count);
         let (mut left, mut over) = (Vec::new(), Vec::new());
-        for settlement in settlements {
-            self.save_times(settlement);
-            self.note_outcome(settlement);
-            match settlement.held.place {
-                Place::Chunk(first) => self.settle_range(first.0, settlement, now, &mut left)?,
-                Place::Row(arrival) => self.settle_row(arrival.0, settlement, now, &mut over)?,
+        for end in ends {
+            self.save_times(end);
+            self.note_outcome(end);
+            match end.held.place {
+                Place::Chunk(first) => self.settle_range(first.0, end, now, &mut left)?,
+                Place::Row(arrival) => self.settle_row(arrival.0, end, now, &mut over)?,
             }
         }
         rows::insert_all(self.db, &left)?;
@@ -64,26 +66,20 @@ impl Turn<'_> {
     }
 
     /// Marks jobs of a chunk as gone; those that leave it for a row of their own are added to `left`.
-    fn settle_range(
-        &mut self,
-        first: u64,
-        settlement: &Settlement,
-        now: Time,
-        left: &mut Vec<Row>,
-    ) -> Result<(), StoreError> {
-        let held = &settlement.held;
+    fn settle_range(&mut self, first: u64, end: End<'_>, now: Time, left: &mut Vec<Row>) -> Result<(), StoreError> {
+        let held = end.held;
         let count = u64::from(held.count);
         let part = self.m.parts.get(&first);
         let head = part.map(|part| part.head).ok_or_else(|| corrupt(format!("chunk {first} is not open")))?;
         self.mark(first, held.range(), Mark::Claimed, Mark::Gone)?;
-        let change = change_of(&settlement.verdict);
-        self.free_ended(settlement)?;
+        let change = change_of(end.verdict);
+        self.free_ended(end)?;
         let mut lane = held.lane;
         if change != Change::Succeed {
             for index in held.range() {
                 let mut row = Row::from_chunk(&head_of(&head), &held.jobs, index, State::Running);
                 row.record.starts = held.start();
-                apply(&mut row, &settlement.verdict, now);
+                apply(&mut row, end.verdict, now);
                 lane = row.lane();
                 left.push(row);
             }
@@ -93,56 +89,58 @@ impl Turn<'_> {
     }
 
     /// Writes a verdict to a row; those that succeeded are added to `over`.
-    fn settle_row(
-        &mut self,
-        arrival: u64,
-        settlement: &Settlement,
-        now: Time,
-        over: &mut Vec<u64>,
-    ) -> Result<(), StoreError> {
+    fn settle_row(&mut self, arrival: u64, end: End<'_>, now: Time, over: &mut Vec<u64>) -> Result<(), StoreError> {
         let row = self.m.running.remove(&arrival);
         let mut row = row.ok_or_else(|| corrupt(format!("job {arrival} does not run")))?;
-        let change = change_of(&settlement.verdict);
+        let change = change_of(end.verdict);
         row.turn = self.number();
-        self.free_ended(settlement)?;
-        apply(&mut row, &settlement.verdict, now);
+        self.free_ended(end)?;
+        apply(&mut row, end.verdict, now);
         if change != Change::Succeed {
             row.update(self.db)?;
         } else {
             over.push(arrival);
-            self.m.finished.push_back((row.turn, settlement.held.place));
+            self.m.finished.push_back((row.turn, end.held.place));
         }
         self.change(row.lane(), row.run, State::Running, change, 1, true)?;
         Ok(())
     }
 
-    fn free_ended(&mut self, Settlement { held, verdict, outcome, .. }: &Settlement) -> Result<(), StoreError> {
+    fn free_ended(&mut self, End { held, verdict, outcome, .. }: End<'_>) -> Result<(), StoreError> {
         let state = verdict.state();
         if !state.is_end() {
             return Ok(());
         }
         if !self.m.awaited.is_empty() {
             // How one that was moved will end is not told here.
-            let succeeded = state == State::Succeeded && *outcome != MOVED;
+            let succeeded = state == State::Succeeded && outcome != MOVED;
             held.ids().for_each(|id| self.note_end(id, succeeded));
         }
         self.free_keys(&held.jobs, held.range(), held.lane.queue, Step::Ended)
     }
 
+    /// Ends the runs that this verb finished, and takes in the jobs that announce it.
+    pub(super) fn end_runs(&mut self, now: Time) -> Result<(), StoreError> {
+        self.end_waits(now)?;
+        let ended = self.m.runs.take_ended(now);
+        let announced: Vec<NewJobs> = ended.iter().flat_map(end_jobs).collect();
+        self.m.changes.ended.extend(ended);
+        self.admit_all(&announced, now)
+    }
+
     /// Adds to the sums of waiting and running times of the queue.
-    fn save_times(&mut self, settlement: &Settlement) {
-        let Settlement { held, started, finished, .. } = settlement;
+    fn save_times(&mut self, End { held, started, finished, .. }: End<'_>) {
         let count = u64::from(held.count);
         let micros = |time: std::time::Duration| time.as_micros() as u64;
         let stats = &mut self.m.queues.tally(held.lane.queue).stats;
         stats.waited = stats.waited.saturating_add(count.saturating_mul(micros(started.since(held.admitted))));
-        stats.ran = stats.ran.saturating_add(count.saturating_mul(micros(finished.since(*started))));
+        stats.ran = stats.ran.saturating_add(count.saturating_mul(micros(finished.since(started))));
     }
 }
 
 /// A job that one call settles twice is held no more the second time.
-fn refuse_overlaps(settlements: &[Settlement]) -> Result<(), StoreError> {
-    let mut ranges: Vec<_> = settlements.iter().map(|s| (s.held.place, s.held.first, s.held.count)).collect();
+fn refuse_overlaps<'e>(ends: impl Iterator<Item = End<'e>>) -> Result<(), StoreError> {
+    let mut ranges: Vec<_> = ends.map(|end| (end.held.place, end.held.first, end.held.count)).collect();
     ranges.sort_unstable();
     match ranges.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 + pair[0].2 > pair[1].1) {
         Some(pair) => Err(StoreError::Stale(format!("{:?} is settled twice in one call", pair[1].0))),

@@ -31,6 +31,11 @@ impl Strips {
         self.touched.is_empty()
     }
 
+    /// A chunk is opened: it lies in no strip yet.
+    pub(super) fn open(&mut self, first: u64) {
+        self.touched.push(first);
+    }
+
     /// The marks of a chunk change for the first time in this turn; those of its strip are written with them.
     pub(super) fn touch(&mut self, first: u64, parts: &mut ByNumber<u64, Part>) -> Result<(), StoreError> {
         self.touched.push(first);

@@ -4,7 +4,7 @@
 //! them. A chunk that waits for jobs is among the due with a time that never comes. It must not decide what is legal.
 
 use super::super::chunk::Chunk;
-use super::super::{Amendment, EXPIRED, Settlement, StoreError, Told};
+use super::super::{Amendment, EXPIRED, End, Settlement, StoreError, Told};
 use super::amend::Found;
 use super::part::Head;
 use super::rows::{self, Row};
@@ -136,7 +136,7 @@ impl Turn<'_> {
         let verdict = Verdict::Fail { reason: Reason::Expired, error };
         let (held, started) = (row.held(before), now);
         let last = Settlement { held, verdict, outcome: EXPIRED, started, finished: now };
-        self.note_outcome(&last);
+        self.note_outcome(End::of(&last));
         self.m.changes.expired.push(last);
         self.store(&row, inside)?;
         Ok(row)

@@ -3,7 +3,7 @@
 //! The data stays where it is: a chunk of which everything is gone, and a row that succeeded, are deleted only when
 //! the archive holds every turn that refers to them. This file owns the encoding of outcomes and that deletion.
 
-use super::super::{DELETED, EXPIRED, Held, MOVED, Place, Settlement, StoreError, Unarchived};
+use super::super::{DELETED, EXPIRED, End, Held, MOVED, Place, Settlement, StoreError, Unarchived};
 use super::Turn;
 use super::bodies::Bodies;
 use super::schema::{corrupt, failed};
@@ -42,9 +42,9 @@ const WORDS: [&str; 14] = [
 ];
 
 impl Turn<'_> {
-    pub(super) fn note_outcome(&mut self, settlement: &Settlement) {
+    pub(super) fn note_outcome(&mut self, end: End<'_>) {
         self.begin_outcomes(1);
-        encode(&mut self.m.outcomes, settlement);
+        encode(&mut self.m.outcomes, end);
     }
 
     /// Makes room for so many outcomes.
@@ -210,8 +210,8 @@ impl Reference {
     }
 }
 
-pub(in crate::store) fn encode(writer: &mut Writer, settlement: &Settlement) {
-    let Settlement { held, verdict, outcome, started, finished } = settlement;
+pub(in crate::store) fn encode(writer: &mut Writer, end: End<'_>) {
+    let End { held, verdict, outcome, started, finished } = end;
     let (tag, arrival) = match held.place {
         Place::Chunk(first) => (0, first.0),
         Place::Row(arrival) => (1, arrival.0),

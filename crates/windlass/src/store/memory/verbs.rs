@@ -162,6 +162,10 @@ impl Store for Memory {
         Ok(())
     }
 
+    fn ends_together(&self) -> bool {
+        true
+    }
+
     fn settle(&mut self, settlements: &[Settlement], follow_ups: &[FollowUp], now: Time) -> Result<(), StoreError> {
         let mut seen = BTreeSet::new();
         for settlement in settlements {

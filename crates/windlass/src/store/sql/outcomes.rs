@@ -4,7 +4,7 @@ use super::{SqlStore, StoreError};
 use crate::store::chunk::Chunk;
 use crate::store::embedded::turns;
 use crate::store::embedded::wire::{Reader, Writer};
-use crate::store::{Held, Settlement, Unarchived};
+use crate::store::{End, Held, Settlement, Unarchived};
 use std::sync::Arc;
 
 /// One settlement behind the jobs that it is about, and nobody else's.
@@ -12,14 +12,14 @@ pub(super) fn encode(writer: &mut Writer, settlement: &Settlement) {
     let held = &settlement.held;
     if held.range() == (0..held.jobs.len()) {
         writer.bytes(held.jobs.as_bytes());
-        turns::encode(writer, settlement);
+        turns::encode(writer, End::of(settlement));
         return;
     }
     let range = held.range();
     let jobs = held.jobs.rebuilt(held.jobs.particulars().cloned(), |index| range.contains(&index));
     writer.bytes(jobs.as_bytes());
     let held = Held { jobs: Arc::new(jobs), first: 0, ..held.clone() };
-    turns::encode(writer, &Settlement { held, ..settlement.clone() });
+    turns::encode(writer, End { held: &held, ..End::of(settlement) });
 }
 
 pub(super) fn decode(blob: &[u8]) -> Result<Vec<Settlement>, StoreError> {
