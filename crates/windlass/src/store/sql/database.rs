@@ -184,6 +184,8 @@ pub(super) struct Database {
     pub(super) copies: bool,
     /// What the columns of the jobs table have room for.
     pub(super) room: Room,
+    /// Whether the database has a fast way to make long values shorter.
+    packs: bool,
     driver: Option<Box<dyn Driver>>,
     url: String,
     limits: Limits,
@@ -200,7 +202,7 @@ impl Database {
     /// Connects; every later call ends within the time limit, too.
     pub(super) fn connect(url: &str, limits: Limits, pace: Pace) -> Result<Database, StoreError> {
         let (dialect, url, room) = (Dialect::of(url)?, url.to_owned(), Room::default());
-        let mut db = Database { dialect, copies: false, room, driver: None, url, limits, pace };
+        let mut db = Database { dialect, copies: false, room, packs: false, driver: None, url, limits, pace };
         db.reconnect()?;
         Ok(db)
     }
@@ -210,8 +212,16 @@ impl Database {
         if self.driver.is_none() {
             let attempt = self.pace.enter()?;
             self.driver = Some(attempt.ended(self.open())?);
+            self.packs = self.dialect == Dialect::Postgres && self.knows_lz4()?;
         }
         Ok(())
+    }
+
+    /// PostgreSQL can be built without it, and older ones do not know it; another may answer at the same address.
+    fn knows_lz4(&mut self) -> Result<bool, StoreError> {
+        let setting = "SELECT count(*) FROM pg_settings WHERE name = 'default_toast_compression' \
+             AND 'lz4' = ANY(enumvals)";
+        Ok(self.one(setting, &[])?.int()? > 0)
     }
 
     fn open(&self) -> Result<Box<dyn Driver>, StoreError> {
@@ -301,11 +311,11 @@ impl Database {
         // What we wait for no longer must not go on there: whoever tries again would wait for its locks.
         let statement = format!("SET LOCAL statement_timeout = {}", self.limits.call.as_millis());
         let lock = self.lock_timeout();
-        let begin: &[&str] = match self.dialect {
+        let mut begin = match self.dialect {
             // The seed's columns have no zone; a column that has one must not shift them. Every statement has an index
             // whose order is its own, and what is known of a table through which a million rows pass is always old:
             // with it a look for new rows was planned as a scan of the whole table, and a sort.
-            Dialect::Postgres => &[
+            Dialect::Postgres => vec![
                 "BEGIN ISOLATION LEVEL READ COMMITTED",
                 "SET LOCAL TIME ZONE 'UTC'",
                 "SET LOCAL enable_seqscan = off",
@@ -317,10 +327,14 @@ impl Database {
                 &statement,
                 &lock,
             ],
-            Dialect::Mariadb => &["START TRANSACTION"],
-            Dialect::Sqlite => &["BEGIN IMMEDIATE"],
+            Dialect::Mariadb => vec!["START TRANSACTION"],
+            Dialect::Sqlite => vec!["BEGIN IMMEDIATE"],
         };
-        self.call(|driver| driver.batch_ahead(begin))
+        if self.packs {
+            // A turn's outcomes are a long value, and PostgreSQL's own way to pack it costs up to 1.4 µs a job more.
+            begin.push("SET LOCAL default_toast_compression = 'lz4'");
+        }
+        self.call(|driver| driver.batch_ahead(&begin))
     }
 }
 
