@@ -278,8 +278,8 @@ impl Database {
         self.call(|driver| driver.copy(sql, text))
     }
 
-    /// Within a transaction, a part of it that waits for no lock. SQLite has none that others could hold by then, and in
-    /// MariaDB nobody asks for it.
+    /// Within a transaction, a part of it that waits for no lock. SQLite has none that others could hold by then, and
+    /// in MariaDB nobody asks for it.
     pub(super) fn begin_impatiently(&mut self) -> Result<(), StoreError> {
         self.in_postgres(&["SAVEPOINT impatient", "SET LOCAL lock_timeout = 1"])
     }

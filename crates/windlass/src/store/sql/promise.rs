@@ -133,9 +133,9 @@ impl SqlStore {
         Ok(rows)
     }
 
-    /// Mostly the next rows have the next numbers, and a statement that changes them as it finds them is half of the work.
-    /// It cannot pass over what another program has locked: where something is, it gives up at once, and until the next
-    /// look at all claims find and lock their rows first.
+    /// Mostly the next rows have the next numbers, and a statement that changes them as it finds them is half of the
+    /// work. It cannot pass over what another program has locked: where something is, it gives up at once, and until
+    /// the next look at all claims find and lock their rows first.
     fn claim_next_numbers(&mut self, lane: Lane, after: i64, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
         let next = Bound::To(after.saturating_add(most as i64));
         self.db.begin_impatiently()?;
@@ -145,15 +145,16 @@ impl SqlStore {
                 self.db.undo_impatiently()?;
                 Ok(Vec::new())
             }
-            claimed => {
+            Err(other) => Err(other),
+            Ok(rows) => {
                 self.db.end_impatiently()?;
-                claimed
+                Ok(rows)
             }
         }
     }
 
-    /// Claims new rows of a lane behind this one: the first so many, which are found and locked before they are changed,
-    /// so that what others have locked is passed over; or those up to a number.
+    /// Claims new rows of a lane behind this one: the first so many, which are found and locked before they are
+    /// changed, so that what others have locked is passed over; or those up to a number.
     fn claim_new(&mut self, lane: Lane, after: i64, bound: Bound, now: Time) -> Result<Vec<Row>, StoreError> {
         let dialect = self.db.dialect;
         let name = self.queue_name(lane.queue)?;

@@ -75,7 +75,8 @@ pub(super) struct Row {
 /// The columns of a row, in the order in which `read` takes them. A row that says nothing of its job's id is known by
 /// its number, among the ids that the table gives out (`Dialect::own_identity`).
 pub(super) const COLUMNS: &str = "j.:id, coalesce(j.:job_origin, (SELECT origin FROM :meta)), \
-     coalesce(j.:job_offset, j.:id), j.:queue_no, j.:priority, j.:state, j.:run_no, j.:starts, j.:failures, j.:suspicions, j.:admitted, j.:run_at, j.:ended_at, j.:reason, j.:last_errors, \
+     coalesce(j.:job_offset, j.:id), j.:queue_no, j.:priority, j.:state, j.:run_no, j.:starts, \
+     j.:failures, j.:suspicions, j.:admitted, j.:run_at, j.:ended_at, j.:reason, j.:last_errors, \
      j.:particulars, j.:data, j.:body";
 
 impl Row {
