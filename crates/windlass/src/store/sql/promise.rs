@@ -112,8 +112,10 @@ impl SqlStore {
         };
         let (mut after, most) = (promise.after, most.min(usize::try_from(promise.count).unwrap_or(usize::MAX)));
         let mut rows = Vec::new();
-        if self.looks.is_alone() {
-            rows = self.claim_next_numbers(lane, after, most, now)?;
+        if self.looks.is_alone()
+            && let Some(next) = self.claim_next_numbers(lane, after, most, now)?
+        {
+            rows = next;
             after = after.saturating_add(most as i64);
         }
         if rows.len() < most {
@@ -136,19 +138,25 @@ impl SqlStore {
     /// Mostly the next rows have the next numbers, and a statement that changes them as it finds them is half of the
     /// work. It cannot pass over what another program has locked: where something is, it gives up at once, and until
     /// the next look at all claims find and lock their rows first.
-    fn claim_next_numbers(&mut self, lane: Lane, after: i64, most: usize, now: Time) -> Result<Vec<Row>, StoreError> {
+    fn claim_next_numbers(
+        &mut self,
+        lane: Lane,
+        after: i64,
+        most: usize,
+        now: Time,
+    ) -> Result<Option<Vec<Row>>, StoreError> {
         let next = Bound::To(after.saturating_add(most as i64));
         self.db.begin_impatiently()?;
         match self.claim_new(lane, after, next, now) {
             Err(StoreError::Busy(_)) => {
                 self.looks.locked = true;
                 self.db.undo_impatiently()?;
-                Ok(Vec::new())
+                Ok(None)
             }
             Err(other) => Err(other),
             Ok(rows) => {
                 self.db.end_impatiently()?;
-                Ok(rows)
+                Ok(Some(rows))
             }
         }
     }
